@@ -1,0 +1,63 @@
+//! From a capture to the arguments a kernel sees: one implementation for verify, profile and `check`.
+//!
+//! KernelForge's rule: the first recorded `signature` of the job wins; otherwise positional arguments (`arg0`, …)
+//! and then the union of keyword names in first-seen order over all entries; defaults fill gaps; every entry of a
+//! job has one arity. The plan's `params` and `defaults` override it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::capture::{DType, Tensor};
+
+/// The order in which a kernel sees its parameters, settled once per job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Signature {
+    pub params: Vec<String>,
+    /// For entries that lack a parameter.
+    pub defaults: BTreeMap<String, PlainValue>,
+    /// How many leading parameters are positional (`arg0`, `arg1`, …) because no signature was recorded.
+    pub positional: usize,
+}
+
+/// An argument that is no tensor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PlainValue {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(String),
+    DType(DType),
+    /// `cpu`, `cuda:1`.
+    Device(String),
+    /// A tuple or list, nested ones flattened in place; becomes a 1-D CPU tensor.
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Bools(Vec<bool>),
+}
+
+/// What a kernel receives in one place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ArgumentValue {
+    Tensor(Arc<Tensor>),
+    Plain(PlainValue),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Argument {
+    /// The parameter it came from.
+    pub parameter: String,
+    /// Where it was found: `input`, or `tensors[1]` for one flattened out of a list.
+    pub path: String,
+    pub value: ArgumentValue,
+}
+
+/// One tensor that the call returned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputLeaf {
+    /// `output`, or `output[1]`.
+    pub path: String,
+    pub tensor: Arc<Tensor>,
+}

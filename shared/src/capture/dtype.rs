@@ -1,0 +1,92 @@
+//! The element types a dense tensor can have, with their sizes and names.
+//!
+//! One table for the reader, the judge and the candidate interface. Names are PyTorch's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! dtypes {
+    ($($variant:ident, $name:literal, $size:literal, $dl_code:literal, $kind:ident;)*) => {
+        /// Element type of a tensor.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum DType { $(#[serde(rename = $name)] $variant,)* }
+
+        impl DType {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// PyTorch's name without the `torch.` prefix.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Bytes of one element.
+            pub const fn size(self) -> u64 {
+                match self { $(Self::$variant => $size,)* }
+            }
+
+            /// `DLDataTypeCode` of DLPack 1.1; `bits` is `8 * size()`, `lanes` 1.
+            pub const fn dlpack_code(self) -> u8 {
+                match self { $(Self::$variant => $dl_code,)* }
+            }
+
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)* }
+            }
+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+/// How values of a type are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Float,
+    Complex,
+    Integer,
+    Bool,
+}
+
+dtypes! {
+    Float64, "float64", 8, 2, Float;
+    Float32, "float32", 4, 2, Float;
+    Float16, "float16", 2, 2, Float;
+    BFloat16, "bfloat16", 2, 4, Float;
+    Float8E4M3Fn, "float8_e4m3fn", 1, 10, Float;
+    Float8E5M2, "float8_e5m2", 1, 12, Float;
+    Float8E4M3FnUz, "float8_e4m3fnuz", 1, 11, Float;
+    Float8E5M2FnUz, "float8_e5m2fnuz", 1, 13, Float;
+    Complex32, "complex32", 4, 5, Complex;
+    Complex64, "complex64", 8, 5, Complex;
+    Complex128, "complex128", 16, 5, Complex;
+    UInt8, "uint8", 1, 1, Integer;
+    UInt16, "uint16", 2, 1, Integer;
+    UInt32, "uint32", 4, 1, Integer;
+    UInt64, "uint64", 8, 1, Integer;
+    Int8, "int8", 1, 0, Integer;
+    Int16, "int16", 2, 0, Integer;
+    Int32, "int32", 4, 0, Integer;
+    Int64, "int64", 8, 0, Integer;
+    Bool, "bool", 1, 6, Bool;
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_lead_back() {
+        for &dtype in DType::ALL {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What a capture holds once its pickle has been read: inert values, nothing callable.
+//!
+//! Owns the shapes of values and the geometry of tensors. Reading them is the reader's work, giving them an
+//! order as arguments is `arguments`'. A tensor names its storage; its bytes stay in the file.
+
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+
+use super::DType;
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+/// A value of a pickle. Shared objects are shared here too (`Arc`), so that a small file cannot become a large
+/// tree.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    None,
+    Ellipsis,
+    Bool(bool),
+    Int(BigInt),
+    Float(f64),
+    Complex {
+        real: f64,
+        imaginary: f64,
+    },
+    Str(Arc<str>),
+    Bytes(Arc<[u8]>),
+    ByteArray(Arc<[u8]>),
+    Sequence {
+        kind: SequenceKind,
+        items: Arc<[Value]>,
+    },
+    Dict {
+        kind: DictKind,
+        items: Arc<[(Value, Value)]>,
+    },
+    Slice(Arc<[Value; 3]>),
+    Range(Arc<[Value; 3]>),
+    DType(DType),
+    /// A torch dtype that no dense tensor here can have (`quint8`, …), by name.
+    OtherDType(Arc<str>),
+    Device(Arc<str>),
+    Layout(Arc<str>),
+    MemoryFormat(Arc<str>),
+    Tensor(Arc<Tensor>),
+    /// A bare storage.
+    Storage(StorageId),
+    NumpyArray(Arc<NumpyArray>),
+    /// `dtype` is numpy's `descr`, such as `<f4`.
+    NumpyScalar {
+        dtype: Arc<str>,
+        bytes: Arc<[u8]>,
+    },
+    /// A container that holds itself, by the path of the outer one.
+    Cycle(Arc<str>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceKind {
+    List,
+    Tuple,
+    /// `torch.Size`.
+    Size,
+    Set,
+    FrozenSet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DictKind {
+    Dict,
+    Ordered,
+    Default,
+    Counter,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NumpyArray {
+    /// numpy's `descr`, such as `<f4`.
+    pub dtype: Arc<str>,
+    pub shape: Vec<u64>,
+    pub fortran_order: bool,
+    pub contents: NumpyContents,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum NumpyContents {
+    /// As stored (Fortran order if `fortran_order`), in the dtype's own byte order.
+    Bytes(Arc<[u8]>),
+    Objects(Arc<[Value]>),
+}
+
+/// A dense strided tensor. The reader has checked that every element lies inside its storage and that no
+/// product or sum below overflows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Equal for one tensor object in two places.
+    pub object: u32,
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+    /// In elements, never negative (torch has no negative strides).
+    pub stride: Vec<u64>,
+    /// In elements.
+    pub storage_offset: u64,
+    pub storage: StorageId,
+    pub requires_grad: bool,
+    pub parameter: bool,
+    /// The values are the complex conjugates of what is stored.
+    pub conjugate: bool,
+    /// The values are the negatives of what is stored.
+    pub negative: bool,
+}
+
+impl Tensor {
+    /// Number of elements; 1 for a 0-dim tensor.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Size of the values in row-major order.
+    pub fn logical_bytes(&self) -> Bytes {
+        Bytes::new(self.elements() * self.dtype.size())
+    }
+
+    /// Elements from the first one used to the last one used, both included; 0 if there are none.
+    pub fn extent_elements(&self) -> u64 {
+        extent_elements(&self.shape, &self.stride)
+    }
+
+    /// The bytes of the storage that hold this tensor's elements (and what lies between them).
+    pub fn byte_range(&self) -> std::ops::Range<u64> {
+        let start = self.storage_offset * self.dtype.size();
+        start..start + self.extent_elements() * self.dtype.size()
+    }
+
+    /// Row-major without gaps, as `torch.Tensor.is_contiguous()`.
+    pub fn is_contiguous(&self) -> bool {
+        is_contiguous(&self.shape, &self.stride)
+    }
+}
+
+/// Elements between the first and the last one reached, both included; 0 for a shape without elements.
+pub fn extent_elements(shape: &[u64], stride: &[u64]) -> u64 {
+    if shape.contains(&0) {
+        return 0;
+    }
+    1 + shape.iter().zip(stride).map(|(&size, &step)| (size - 1) * step).sum::<u64>()
+}
+
+/// torch's rule: sizes of one may have any stride, and a tensor without elements is contiguous.
+pub fn is_contiguous(shape: &[u64], stride: &[u64]) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
+    let mut expected = 1;
+    for (&size, &step) in shape.iter().zip(stride).rev() {
+        if size != 1 {
+            if step != expected {
+                return false;
+            }
+            expected *= size;
+        }
+    }
+    true
+}
+
+/// Row-major strides of a shape.
+pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis].max(1);
+    }
+    strides
+}
+
+/// What a file says about one storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    pub id: StorageId,
+    pub bytes: Bytes,
+    /// Where its first byte lies in the capture file.
+    pub file_offset: u64,
+    /// Of the whole record; none where the writer computed none, and in torch's old format.
+    pub crc32: Option<u32>,
+    /// The record's name (`data/0`), or the key in torch's old format.
+    pub name: String,
+}

@@ -1,0 +1,10 @@
+//! What the supervisor and its workers must agree on: units, ids, settings, messages, outcomes, and how a capture
+//! is read and turned into arguments. Nothing here decides anything or starts anything.
+
+pub mod arguments;
+pub mod capture;
+pub mod ids;
+pub mod message;
+pub mod outcome;
+pub mod settings;
+pub mod units;

@@ -1,0 +1,202 @@
+//! What supervisor and worker say to each other, over ipc-channel (postcard on the wire).
+//!
+//! Owns the protocol's version and its messages. Both ends are trusted: a worker never loads a candidate. Nothing
+//! here is ever spoken with a runner; its frames are the worker's own affair.
+//!
+//! One task at a time per worker; every task ends in exactly one `Finished`, or in the worker's death.
+
+use std::path::PathBuf;
+
+use ipc_channel::ipc::IpcSender;
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::Signature;
+use crate::ids::{EntryId, LeaseId};
+use crate::outcome::{Artifact, BuildReport, ProfileReport, VerifyReport};
+use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
+use crate::units::Bytes;
+
+/// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Verifier,
+    Profiler,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Verifier => "verifier",
+            Self::Profiler => "profiler",
+        }
+    }
+}
+
+/// The first message of a worker, through the one-shot server.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u32,
+    /// Handed to the worker through its environment; an unexpected one is not our worker.
+    pub nonce: String,
+    pub pid: u32,
+    /// Where the worker listens.
+    pub to_worker: IpcSender<ToWorker>,
+    /// Where it will speak.
+    pub from_worker: ipc_channel::ipc::IpcReceiver<FromWorker>,
+    /// What the worker's probe of the machine found it can enforce on runners.
+    pub rungs: Vec<Rung>,
+}
+
+/// A thing the machine can enforce, or cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rung {
+    pub name: String,
+    pub present: bool,
+    /// Why not, or which variant.
+    pub detail: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    Start(Box<Task>),
+    /// The supervisor watches this runner through a pidfd of its own; it may be let loose.
+    RunnerWatched {
+        pid: u32,
+    },
+    /// The runner's death has been recorded; it may be reaped. `killed` is set when the supervisor ordered it.
+    MayReap {
+        pid: u32,
+        killed: Option<KillReason>,
+        peak_owed: Bytes,
+    },
+    /// End after the task in hand; the channel's end means the same.
+    Shutdown,
+}
+
+/// Why the supervisor ended a process. Recorded before the signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KillReason {
+    /// The runner owed more than its limit.
+    RunnerMemory { owed: Bytes, limit: Bytes },
+    /// The machine's available memory fell below the floor.
+    HostFloor { available: Bytes, floor: Bytes },
+    /// The task outlived the deadline that the supervisor holds for it.
+    Deadline,
+    /// The user asked for the end of the run.
+    Interrupted,
+    /// The worker that held it died.
+    Orphaned,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    pub lease: LeaseId,
+    /// What the runner may owe in all: the worker sets its rlimits by this, the supervisor watches it.
+    pub work: Work,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    Build(BuildTask),
+    Verify(VerifyTask),
+    Profile(ProfileTask),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuildTask {
+    pub candidate: String,
+    pub source: CandidateSource,
+    pub build: BuildSettings,
+    /// The artifact is moved here under its digest.
+    pub artifacts: PathBuf,
+    /// Work files; emptied by the worker, and at the next start.
+    pub scratch: PathBuf,
+}
+
+/// One recorded call, as a worker finds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryRef {
+    pub id: EntryId,
+    /// File stem: `entry_000123`.
+    pub name: String,
+    pub path: PathBuf,
+    /// Size of the file when the plan was checked; another size now is a capture error.
+    pub file_bytes: Bytes,
+    /// Number of entries alike in shapes, dtypes and scalars.
+    pub weight: u64,
+}
+
+/// How an artifact is called, and within which limits. Same for verification and profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Callee {
+    pub candidate: String,
+    pub artifact: Artifact,
+    pub symbol: String,
+    pub signature: Signature,
+    pub limits: LimitSettings,
+    /// Folders of shared libraries that the artifact needs.
+    pub library_path: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifyTask {
+    pub callee: Callee,
+    /// In the order they are to be run.
+    pub entries: Vec<EntryRef>,
+    pub verify: VerifySettings,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfileTask {
+    pub callee: Callee,
+    /// Paired with the candidate, if the job has one that passed.
+    pub baseline: Option<Callee>,
+    pub entries: Vec<EntryRef>,
+    pub verify: VerifySettings,
+    pub profile: ProfileSettings,
+    /// Seeds block order, slot choice and poisons.
+    pub seed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromWorker {
+    /// A runner was started and waits. The supervisor opens a pidfd and answers `RunnerWatched`.
+    RunnerStarted {
+        lease: LeaseId,
+        pid: u32,
+        /// Field 22 of `/proc/PID/stat`, so that a reused pid is noticed.
+        start_time: u64,
+        /// What this runner may owe; the supervisor kills above it.
+        limit: Bytes,
+    },
+    /// The runner is dead and not yet reaped. The supervisor answers `MayReap`.
+    RunnerDied {
+        pid: u32,
+    },
+    Progress {
+        lease: LeaseId,
+        done: u32,
+        total: u32,
+        bytes: Bytes,
+    },
+    Finished {
+        lease: LeaseId,
+        report: Box<Report>,
+    },
+    /// The worker itself cannot go on; it ends after this.
+    Fault {
+        lease: Option<LeaseId>,
+        detail: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Report {
+    Build(BuildReport),
+    Verify(VerifyReport),
+    Profile(ProfileReport),
+}

@@ -1,0 +1,314 @@
+//! How things end: one status, one blame, and the evidence.
+//!
+//! Owns the closed list of statuses (DESIGN "Verdicts") and what each stage reports. Who decides which status a
+//! death gets is the worker's and the core's work; this file only says what the words are.
+
+use serde::{Deserialize, Serialize};
+
+use crate::capture::DType;
+use crate::units::Bytes;
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $blame:ident;)*) => {
+        /// The end of a stage, or of a candidate.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Status { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
+
+        impl Status {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Whose fault it is; nobody's where nothing went wrong.
+            pub const fn blame(self) -> Option<Blame> {
+                match self { $(Self::$variant => statuses!(@ $blame),)* }
+            }
+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+    (@ Nobody) => { None };
+    (@ $blame:ident) => { Some(Blame::$blame) };
+}
+
+/// Whose fault an end is. A worker's and a host's ends are retried and never cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Blame {
+    Candidate,
+    Capture,
+    Worker,
+    Host,
+    Plan,
+}
+
+impl Blame {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Candidate => "candidate",
+            Self::Capture => "capture",
+            Self::Worker => "worker",
+            Self::Host => "host",
+            Self::Plan => "plan",
+        }
+    }
+}
+
+statuses! {
+    Passed, "PASSED", Nobody;
+    CompileError, "COMPILE_ERROR", Candidate;
+    CompileTimeout, "COMPILE_TIMEOUT", Candidate;
+    /// The library could not be loaded, or died while loading (a constructor that aborts).
+    LoadError, "LOAD_ERROR", Candidate;
+    /// A call returned a code other than 0 and -2, or returned a value through `ret`.
+    RuntimeError, "RUNTIME_ERROR", Candidate;
+    /// A signal, an abort, or any exit inside a call.
+    Crashed, "CRASHED", Candidate;
+    Timeout, "TIMEOUT", Candidate;
+    /// Only with proof: our own kill, or a size that was refused to the runner.
+    HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
+    DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
+    LimitExceeded, "LIMIT_EXCEEDED", Candidate;
+    IncorrectShape, "INCORRECT_SHAPE", Candidate;
+    IncorrectDtype, "INCORRECT_DTYPE", Candidate;
+    IncorrectNumerical, "INCORRECT_NUMERICAL", Candidate;
+    UnwrittenOutput, "UNWRITTEN_OUTPUT", Candidate;
+    OutOfBounds, "OUT_OF_BOUNDS", Candidate;
+    InputMutated, "INPUT_MUTATED", Candidate;
+    /// Right once, then stale or different.
+    Nondeterministic, "NONDETERMINISTIC", Candidate;
+    TooFast, "TOO_FAST", Candidate;
+    TimingMismatch, "TIMING_MISMATCH", Candidate;
+    DeferredWork, "DEFERRED_WORK", Candidate;
+    /// The candidate said that it does not do this entry.
+    Unsupported, "UNSUPPORTED", Candidate;
+    CaptureError, "CAPTURE_ERROR", Capture;
+    DoesNotFit, "DOES_NOT_FIT", Plan;
+    Skipped, "SKIPPED", Plan;
+    /// Worker or host; retried, never cached. The blame that is recorded says which of the two.
+    InfraError, "INFRA_ERROR", Worker;
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How a build ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuildReport {
+    pub status: Status,
+    /// One line for a person: what happened.
+    pub detail: String,
+    pub artifact: Option<Artifact>,
+    /// First line of `COMPILER --version`; none for a prebuilt library.
+    pub compiler: Option<String>,
+    /// The command's arguments, the compiler itself first.
+    pub command: Vec<String>,
+    /// The head of what the compiler printed.
+    pub log_head: String,
+    pub source_digest: String,
+    pub ms: f64,
+    /// Highest owed memory seen by the worker that ran the build; none where the kernel gave none.
+    pub peak_owed: Option<Bytes>,
+}
+
+/// A built library, kept in the run's `artifacts` folder under its digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// BLAKE3 of the file, in hex.
+    pub digest: String,
+    pub path: std::path::PathBuf,
+}
+
+/// How the death of a runner showed itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunnerEnd {
+    /// Name of the signal that ended it (`SIGSEGV`), if one did.
+    pub signal: Option<String>,
+    pub exit_code: Option<i32>,
+    /// Tail of what it wrote to standard error, as text.
+    pub stderr_tail: String,
+    /// It wrote more than is kept.
+    pub output_truncated: bool,
+}
+
+/// How a verification ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    pub status: Status,
+    pub detail: String,
+    pub entries_run: u32,
+    pub entries_passed: u32,
+    /// Entries the candidate declared unsupported.
+    pub entries_unsupported: u32,
+    pub max_absolute_error: f64,
+    pub max_relative_error: f64,
+    /// The entry and place of the largest relative L2 error among compared outputs.
+    pub worst: Option<WorstError>,
+    /// At most three.
+    pub failures: Vec<EntryFailure>,
+    /// Captured bytes that were gone through.
+    pub bytes_validated: Bytes,
+    pub output_truncated: bool,
+    pub end: Option<RunnerEnd>,
+    /// Digest over every verified entry's name, so that "verified" can be compared with "timed".
+    pub ms: f64,
+    /// Highest owed memory of a runner, as far as the worker could see.
+    pub runner_peak_owed: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorstError {
+    pub entry: String,
+    pub output: String,
+    pub relative_l2: f64,
+}
+
+/// One entry that did not pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryFailure {
+    pub entry: String,
+    pub status: Status,
+    /// One line: what happened.
+    pub detail: String,
+    /// One short text per argument: `input: float32[4, 8]`, `eps: 1e-05`.
+    pub args: Vec<String>,
+    pub mismatch: Option<Mismatch>,
+}
+
+/// Where and how an output differs from what was recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// Path of the output leaf: `output`, or `output[1]`.
+    pub output: String,
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+    /// Coordinates of the first bad element.
+    pub index: Vec<u64>,
+    /// Values as text, so that NaN and infinities survive.
+    pub expected: String,
+    pub actual: String,
+    pub absolute_error: f64,
+    pub relative_error: f64,
+    pub relative_l2: f64,
+    pub elements: u64,
+    pub failed: u64,
+    pub actual_nan: u64,
+    pub actual_inf: u64,
+    pub expected_nan: u64,
+    pub expected_inf: u64,
+    /// Least and greatest finite value, as text; none where nothing is finite.
+    pub expected_range: Option<[String; 2]>,
+    pub actual_range: Option<[String; 2]>,
+    /// The first eight bad elements.
+    pub bad_indices: Vec<Vec<u64>>,
+    pub pattern: Pattern,
+    pub tolerance: ToleranceUsed,
+}
+
+/// What the bad elements have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Pattern {
+    /// Every element is bad.
+    All,
+    /// From some element to the end.
+    Tail {
+        from: u64,
+    },
+    /// Whole rows of the first axis, from this one on.
+    FromRow {
+        row: u64,
+    },
+    /// Every bad element still holds the poison the output was filled with.
+    StillPoisoned,
+    Scattered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToleranceUsed {
+    pub rtol: f64,
+    pub atol: f64,
+    pub rel_l2: f64,
+}
+
+/// How a profile ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    pub status: Status,
+    pub detail: String,
+    pub entries: Vec<EntryProfile>,
+    pub failures: Vec<EntryFailure>,
+    pub end: Option<RunnerEnd>,
+    /// The end was the baseline's, not the candidate's.
+    pub baseline_failed: bool,
+    pub ms: f64,
+    pub runner_peak_owed: Bytes,
+    pub output_truncated: bool,
+    /// CPU numbers the runner was pinned to.
+    pub cpus: Vec<u32>,
+}
+
+/// One timed entry. Times are of one call, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryProfile {
+    pub entry: String,
+    /// How many entries of the capture set are alike (same signature class).
+    pub weight: u64,
+    pub times: TimeSummary,
+    pub baseline_times: Option<TimeSummary>,
+    /// Median paired ratio baseline / candidate with its 95 % bootstrap interval.
+    pub speedup: Option<Estimate>,
+    /// Half-width of the interval over the estimate.
+    pub noise: f64,
+    pub converged: bool,
+    pub cache_state: CacheStateReached,
+    pub footprint: Bytes,
+    pub bytes_per_second: f64,
+    /// Calls in one block.
+    pub calls_per_block: u32,
+    /// Blocks thrown away because of a major fault.
+    pub discarded_blocks: u32,
+    pub slots_checked: u64,
+    /// Time of the optional `<symbol>_plan` call.
+    pub plan_ms: Option<f64>,
+    /// Hand-off that was subtracted from every block, in microseconds.
+    pub handoff_us: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheStateReached {
+    Warm,
+    Cold,
+    Rotate,
+}
+
+/// Of the calls of one entry, each sample being one block's mean.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimeSummary {
+    pub median_time_ms: f64,
+    pub mean_time_ms: f64,
+    pub std_time_ms: f64,
+    pub min_time_ms: f64,
+    pub max_time_ms: f64,
+    pub p5: f64,
+    pub p95: f64,
+    /// 95 % bootstrap interval of the median.
+    pub ci_low: f64,
+    pub ci_high: f64,
+    pub samples: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub value: f64,
+    pub ci_low: f64,
+    pub ci_high: f64,
+}

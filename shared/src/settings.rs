@@ -1,0 +1,167 @@
+//! What a plan settles and a worker obeys: resolved settings, every one of them with a value.
+//!
+//! Defaults live in `configs/default.toml` and nowhere else, so nothing here implements `Default`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::capture::DType;
+use crate::units::Bytes;
+
+/// `[verify]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifySettings {
+    pub tolerance: ToleranceProfile,
+    /// `[verify.dtype.NAME]`: what it names replaces the profile's figure.
+    pub dtype: BTreeMap<DType, ToleranceOverride>,
+    pub required_matched_ratio: f64,
+    pub nonfinite: Nonfinite,
+    /// Calls per entry, differently poisoned; at least 2.
+    pub repeats: u32,
+    /// Failing entries after which an attempt ends; 0 runs all.
+    pub stop_after: u32,
+    pub call_timeout: Duration,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToleranceProfile {
+    Standard,
+    Gpu,
+    Torch,
+    Kernelforge,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToleranceOverride {
+    pub rtol: Option<f64>,
+    pub atol: Option<f64>,
+    pub rel_l2: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nonfinite {
+    /// NaN and infinities must stand where they stand in the expected output.
+    Match,
+    /// Any NaN or infinity in the actual output fails.
+    Reject,
+}
+
+/// `[profile]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfileSettings {
+    pub protocol: Protocol,
+    pub entries: ProfileEntries,
+    pub batch_bytes: Bytes,
+    pub cache_state: CacheState,
+    pub inputs: InputMemory,
+    /// Half-width of the interval, as a share of the estimate (0.01 for `"1%"`).
+    pub max_noise: f64,
+    pub entry_timeout: Duration,
+    /// As a share (0.02 for `"2%"`).
+    pub min_improvement: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    Paired,
+    Kernelforge,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProfileEntries {
+    Distinct,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheState {
+    Auto,
+    Warm,
+    Cold,
+    Rotate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InputMemory {
+    Mapped,
+    Copied,
+}
+
+/// `[limits]`, of a runner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitSettings {
+    /// None is `"auto"`: max(256 MiB, inputs) + 8 MiB × threads.
+    pub memory: Option<Bytes>,
+    /// None is `"cores"`.
+    pub threads: Option<u32>,
+    /// None is `"auto"`: the user's count now + 4 × threads.
+    pub processes: Option<u32>,
+    pub open_files: u32,
+    /// Kept of stdout and stderr each: head and tail.
+    pub output: Bytes,
+    pub env: BTreeMap<String, String>,
+}
+
+/// `[build]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildSettings {
+    pub cc: String,
+    pub cxx: String,
+    pub flags: Vec<String>,
+    pub extra_flags: Vec<String>,
+    pub include: Vec<PathBuf>,
+    pub link_flags: Vec<String>,
+    pub libraries: Vec<String>,
+    pub library_path: Vec<PathBuf>,
+    pub env: BTreeMap<String, String>,
+    pub memory: Bytes,
+    pub timeout: Duration,
+}
+
+/// `[recycle]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecycleSettings {
+    pub before_profile: BeforeProfile,
+    pub large_job: Bytes,
+    pub after_leases: u32,
+    pub growth: Bytes,
+    pub max_age: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BeforeProfile {
+    Always,
+    Large,
+    Never,
+}
+
+/// What a candidate is made of. Paths are absolute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CandidateSource {
+    pub sources: Vec<PathBuf>,
+    pub language: Language,
+    pub symbol: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    C,
+    Cpp,
+    /// A shared library built elsewhere.
+    So,
+    Cuda,
+    Ptx,
+    Cubin,
+}

@@ -1,0 +1,193 @@
+//! Quantities that cross a function boundary: bytes.
+//!
+//! Owns the type and its text form (`"512MiB"`). Times are `std::time::Duration`; their text form belongs to
+//! the plan, which is the only place that reads one.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes. Arithmetic saturates: a limit that overflows is the largest limit, never a small one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    pub const ZERO: Self = Self(0);
+    pub const MAX: Self = Self(u64::MAX);
+
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn kib(kib: u64) -> Self {
+        Self(kib.saturating_mul(1 << 10))
+    }
+
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
+    }
+
+    pub const fn gib(gib: u64) -> Self {
+        Self(gib.saturating_mul(1 << 30))
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// For lengths of buffers and maps in this process. Saturates, so that an absurd length is refused by the
+    /// allocator instead of becoming a small one.
+    pub fn to_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    pub const fn saturating_mul(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+
+    /// `fraction` of this many bytes, rounded down; `fraction` is clamped to 0..=1.
+    pub fn fraction(self, fraction: f64) -> Self {
+        let clamped = fraction.clamp(0.0, 1.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a share of memory, exact to 2^-53"
+        )]
+        Self((self.0 as f64 * clamped) as u64)
+    }
+}
+
+impl From<usize> for Bytes {
+    fn from(length: usize) -> Self {
+        Self(length as u64)
+    }
+}
+
+impl Add for Bytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        self.saturating_sub(other)
+    }
+}
+
+impl std::iter::Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(bytes: I) -> Self {
+        bytes.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "for people, three digits")]
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+        f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\", \"64KiB\" or \"0\")"
+)]
+pub struct SizeError {
+    pub text: String,
+}
+
+impl FromStr for Bytes {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let refuse = || SizeError { text: text.to_owned() };
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(split);
+        let scale: u64 = match unit.trim() {
+            "" if number == "0" => 1,
+            "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            "kB" | "KB" => 1_000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
+            _ => return Err(refuse()),
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(scale).map(Self).ok_or_else(refuse);
+        }
+        let value: f64 = number.parse().map_err(|_| refuse())?;
+        #[expect(clippy::cast_precision_loss, reason = "scales are powers of two or ten below 2^53")]
+        let bytes = value * scale as f64;
+        if !bytes.is_finite() || bytes < 0.0 || bytes > 9e18 {
+            return Err(refuse());
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just above")]
+        Ok(Self(bytes as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("17B", 17),
+            ("64KiB", 64 << 10),
+            ("512 MiB", 512 << 20),
+            ("1.5GiB", 3 << 29),
+            ("1MB", 1_000_000),
+        ] {
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes::new(bytes)), "{text}");
+        }
+        for text in ["", "5", "MiB", "-1MiB", "1e3MiB", "12 parsecs", "99999999999TiB"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_three_digits() {
+        assert_eq!(Bytes::new(1023).to_string(), "1023 B");
+        assert_eq!(Bytes::mib(64).to_string(), "64.0 MiB");
+        assert_eq!(Bytes::new(1536 << 20).to_string(), "1.50 GiB");
+    }
+}

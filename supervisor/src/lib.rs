@@ -1,0 +1,1 @@
+//! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.

@@ -1,0 +1,1 @@
+//! Shared by nothing: the tests live in `it/`.
