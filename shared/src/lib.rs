@@ -2,6 +2,7 @@
 //! is read and turned into arguments. Nothing here decides anything or starts anything.
 
 pub mod arguments;
+pub mod batch;
 pub mod capture;
 pub mod ids;
 pub mod message;

@@ -6,6 +6,7 @@
 //! One task at a time per worker; every task ends in exactly one `Finished`, or in the worker's death.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipc_channel::ipc::IpcSender;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,8 @@ pub enum KillReason {
     RunnerMemory { owed: Bytes, limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
+    /// A load, call or build took longer than it may.
+    Timeout { limit: Duration },
     /// The task outlived the deadline that the supervisor holds for it.
     Deadline,
     /// The user asked for the end of the run.
@@ -95,7 +98,6 @@ pub enum KillReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     pub lease: LeaseId,
-    /// What the runner may owe in all: the worker sets its rlimits by this, the supervisor watches it.
     pub work: Work,
 }
 
@@ -128,6 +130,8 @@ pub struct EntryRef {
     pub file_bytes: Bytes,
     /// Number of entries alike in shapes, dtypes and scalars.
     pub weight: u64,
+    /// Of all inputs together; what batches are composed by.
+    pub input_bytes: Bytes,
 }
 
 /// How an artifact is called, and within which limits. Same for verification and profile.
@@ -172,7 +176,11 @@ pub enum FromWorker {
         start_time: u64,
         /// What this runner may owe; the supervisor kills above it.
         limit: Bytes,
+        /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
+        shared: Bytes,
     },
+    /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
+    KillWanted { pid: u32, reason: KillReason },
     /// The runner is dead and not yet reaped. The supervisor answers `MayReap`.
     RunnerDied {
         pid: u32,

@@ -147,6 +147,8 @@ pub struct VerifyReport {
     pub entries_passed: u32,
     /// Entries the candidate declared unsupported.
     pub entries_unsupported: u32,
+    /// Those entries.
+    pub unsupported: Vec<crate::ids::EntryId>,
     pub max_absolute_error: f64,
     pub max_relative_error: f64,
     /// The entry and place of the largest relative L2 error among compared outputs.
@@ -157,7 +159,6 @@ pub struct VerifyReport {
     pub bytes_validated: Bytes,
     pub output_truncated: bool,
     pub end: Option<RunnerEnd>,
-    /// Digest over every verified entry's name, so that "verified" can be compared with "timed".
     pub ms: f64,
     /// Highest owed memory of a runner, as far as the worker could see.
     pub runner_peak_owed: Bytes,

@@ -1,1 +1,27 @@
-//! Nothing here yet.
+//! Workers and runners: the processes that do what the supervisor decides.
+//!
+//! A worker (verifier or profiler) is trusted: it opens captures, compares, keeps the clock, and never loads a
+//! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
+//! this one executable, entered by hidden first arguments.
+
+mod attempt;
+mod build;
+mod classify;
+mod executor;
+pub mod judge;
+mod link;
+mod machine;
+mod profile;
+pub mod runner;
+pub mod serve;
+mod verify;
+
+use std::ffi::CStr;
+
+/// Hidden first arguments.
+pub const WORKER_ARGUMENT: &str = "__worker";
+pub const RUNNER_ARGUMENT: &CStr = c"__runner";
+pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
+
+pub use executor::compiler::main as compiler_main;
+pub use runner::serve::main as runner_main;

@@ -1,0 +1,187 @@
+//! Everything that can happen to a run, and everything that can be done about it: two closed enums.
+//!
+//! Events come from the driver's sources (workers, samples, signals, the clock); actions go to its hands. Both hold
+//! numbers and names only: no descriptor, path or handle.
+
+use std::time::Duration;
+
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Report, Role};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::recycle::RecycleReason;
+
+/// Time since the run started, by a clock that only moves forward.
+pub type Moment = Duration;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A worker has said hello with the right version.
+    WorkerReady { worker: WorkerId },
+    /// It could not be started, or did not say hello in time. Its death follows if it ever lived.
+    WorkerNotReady { worker: WorkerId, why: String, alive: bool },
+    /// A worker's pidfd fired and it has been reaped.
+    WorkerGone { worker: WorkerId, how: String },
+    RunnerStarted { worker: WorkerId, lease: LeaseId, pid: u32, limit: Bytes, shared: Bytes },
+    /// A worker asks for its runner's end.
+    KillWanted { worker: WorkerId, pid: u32, reason: KillReason },
+    RunnerDied { worker: WorkerId, pid: u32 },
+    Finished { worker: WorkerId, lease: LeaseId, report: Box<Report> },
+    /// A worker says that it cannot go on.
+    WorkerFault { worker: WorkerId, detail: String },
+    Sample(Sample),
+    /// The user asked for the end: once to drain, twice to kill.
+    Interrupt,
+    /// Nothing but time.
+    Tick,
+}
+
+/// What the machine looked like at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    pub processes: Vec<ProcessSample>,
+    pub supervisor_owed: Bytes,
+    /// MemAvailable; none where it could not be read.
+    pub available: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessSample {
+    pub process: Process,
+    /// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds.
+    pub owed: Bytes,
+    pub reclaimable: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Process {
+    Worker(WorkerId),
+    Runner(WorkerId, u32),
+}
+
+/// One of the things a worker can be given to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Build { candidate: CandidateId },
+    Verify { candidate: CandidateId },
+    /// `baseline` is timed beside the candidate.
+    Profile { candidate: CandidateId, baseline: Option<CandidateId> },
+}
+
+impl Order {
+    pub fn candidate(self) -> CandidateId {
+        match self {
+            Self::Build { candidate } | Self::Verify { candidate } | Self::Profile { candidate, .. } => candidate,
+        }
+    }
+
+    pub fn stage(self) -> Stage {
+        match self {
+            Self::Build { .. } => Stage::Build,
+            Self::Verify { .. } => Stage::Verify,
+            Self::Profile { .. } => Stage::Profile,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    Build,
+    Verify,
+    Profile,
+}
+
+impl Stage {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Verify => "verify",
+            Self::Profile => "profile",
+        }
+    }
+}
+
+/// What is to be done. The driver does each in order and reports back in events.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    StartWorker { worker: WorkerId, role: Role },
+    Start { worker: WorkerId, lease: LeaseId, order: Order, attempt: u32, reserved: Bytes },
+    /// The worker is to end by itself: it is idle.
+    Shutdown { worker: WorkerId },
+    /// Intent has to be on disk before the signal.
+    KillWorker { worker: WorkerId, reason: KillReason },
+    AllowRunner { worker: WorkerId, pid: u32 },
+    KillRunner { worker: WorkerId, pid: u32, reason: KillReason },
+    MayReap { worker: WorkerId, pid: u32, killed: Option<KillReason>, peak_owed: Bytes },
+    /// An attempt ended; `final_` when its outcome stands.
+    AttemptEnded { lease: LeaseId, order: Order, attempt: u32, ended: AttemptEnd },
+    CandidateDone { candidate: CandidateId, status: Status, blame: Option<Blame>, detail: String },
+    JobDone { job: JobId, baseline_failed: bool },
+    WorkerEnded { worker: WorkerId, class: WorkerEndClass, recycled: Option<RecycleReason>, leases: u32, peak_owed: Bytes },
+    Policy(PolicyRow),
+    PhaseEnded(PhaseRow),
+    /// Everything is over and every worker gone.
+    Stop { reason: StopReason },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttemptEnd {
+    /// The report stands.
+    Stands(Box<Report>),
+    /// Not the candidate's fault; it is done again.
+    Retried { why: String },
+    /// Not the candidate's fault, and there is no further try.
+    GivenUp { why: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerEndClass {
+    /// It ended when it was told to.
+    Ended,
+    /// We killed it.
+    Killed,
+    /// It never became ready.
+    NotReady,
+    /// Nobody ordered it and nothing explains it.
+    Unknown,
+}
+
+impl WorkerEndClass {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Killed => "killed",
+            Self::NotReady => "not_ready",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    Finished,
+    Interrupted,
+    /// Too many workers failed: the host is to blame.
+    HostTrouble { why: String },
+}
+
+/// One decision about memory or workers, with its numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyRow {
+    pub decision: &'static str,
+    pub reason: String,
+    pub numbers: Vec<(&'static str, u64)>,
+}
+
+/// One worker's time in one stage, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhaseRow {
+    pub order: Order,
+    pub worker: WorkerId,
+    pub predicted: Bytes,
+    pub peak_owed: Bytes,
+    pub peak_reclaimable: Bytes,
+    pub started: Moment,
+    pub ended: Moment,
+}

@@ -1,0 +1,77 @@
+//! Where each candidate stands, and what comes next in a job: all builds, then all verifications, then all
+//! profiles, the baseline always first.
+//!
+//! Pure bookkeeping. Whether the next order can be granted now is the ledger's and the core's affair.
+
+use opt_shared::ids::CandidateId;
+use opt_shared::outcome::Status;
+
+use super::event::{Order, Stage};
+use super::spec::{CandidateSpec, JobSpec, Resumed};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The stage is still to be done; `attempt` is the next one's number.
+    Waiting { stage: Stage, attempt: u32 },
+    Running { stage: Stage, attempt: u32 },
+    Done(Status),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) progress: Progress,
+    /// It has passed verification, in this run or the one that is resumed.
+    pub(crate) may_profile: bool,
+}
+
+impl Candidate {
+    pub(crate) fn new(spec: &CandidateSpec) -> Self {
+        match spec.resumed {
+            Some(Resumed::Done { status, may_profile }) => Self { progress: Progress::Done(status), may_profile },
+            None => Self { progress: Progress::Waiting { stage: Stage::Build, attempt: 1 }, may_profile: false },
+        }
+    }
+}
+
+/// What a job wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Order { order: Order, attempt: u32 },
+    /// Something of the same stage is running.
+    Wait,
+    Done,
+}
+
+/// Stages go one after the other over the whole job, so that a profiler never runs beside a verifier.
+pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
+    let mut running = false;
+    let mut waiting: Option<(Stage, CandidateId, u32)> = None;
+    for &id in &job.candidates {
+        match candidates[id.index()].progress {
+            Progress::Running { .. } => running = true,
+            Progress::Waiting { stage, attempt } => {
+                if waiting.is_none_or(|(earliest, _, _)| stage < earliest) {
+                    waiting = Some((stage, id, attempt));
+                }
+            }
+            Progress::Done(_) => {}
+        }
+    }
+    match waiting {
+        _ if running => Next::Wait,
+        None => Next::Done,
+        Some((stage, candidate, attempt)) => {
+            let order = match stage {
+                Stage::Build => Order::Build { candidate },
+                Stage::Verify => Order::Verify { candidate },
+                Stage::Profile => {
+                    let baseline = job
+                        .baseline
+                        .filter(|&baseline| baseline != candidate && candidates[baseline.index()].may_profile);
+                    Order::Profile { candidate, baseline }
+                }
+            };
+            Next::Order { order, attempt }
+        }
+    }
+}

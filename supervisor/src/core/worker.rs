@@ -1,0 +1,116 @@
+//! One worker, as the core sees it.
+//!
+//! ```text
+//!              WorkerReady            Start                    Finished
+//!   Starting ─────────────▶ Idle ───────────────▶ Leased ───────────────▶ Idle
+//!      │                     │ Shutdown              │ KillWorker
+//!      │ WorkerNotReady      ▼                       ▼
+//!      └──────────────▶ Draining ─────────────▶ Terminating
+//!                            └───────── WorkerGone ──┴──────▶ (gone: removed)
+//! ```
+//! `WorkerGone` is the driver's word that the pidfd fired and the process is reaped; it may come in any state.
+//! Nothing else removes a worker.
+
+use std::collections::BTreeMap;
+
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{KillReason, Role};
+use opt_shared::units::Bytes;
+
+use super::event::{Moment, Order};
+use super::recycle::{RecycleReason, Wear};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum State {
+    Starting { deadline: Moment },
+    Idle,
+    Leased(Lease),
+    /// Told to end.
+    Draining { deadline: Moment },
+    /// Killed; the pidfd has yet to fire.
+    Terminating,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) order: Order,
+    pub(crate) attempt: u32,
+    pub(crate) started: Moment,
+    pub(crate) deadline: Moment,
+    pub(crate) peak_owed: Bytes,
+    pub(crate) peak_reclaimable: Bytes,
+}
+
+/// A runner that was reported and is not yet reaped.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Runner {
+    pub(crate) limit: Bytes,
+    pub(crate) shared: Bytes,
+    pub(crate) owed: Bytes,
+    pub(crate) peak_owed: Bytes,
+    pub(crate) killed: Option<KillReason>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    pub(crate) role: Role,
+    pub(crate) state: State,
+    pub(crate) born: Moment,
+    pub(crate) leases: u32,
+    pub(crate) owed: Bytes,
+    pub(crate) owed_when_ready: Option<Bytes>,
+    pub(crate) peak_owed: Bytes,
+    pub(crate) validated: Bytes,
+    pub(crate) runners: BTreeMap<u32, Runner>,
+    pub(crate) recycled: Option<RecycleReason>,
+    /// We ordered its end.
+    pub(crate) killed: bool,
+    /// It was ready once.
+    pub(crate) was_ready: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(role: Role, born: Moment, deadline: Moment) -> Self {
+        Self {
+            role,
+            state: State::Starting { deadline },
+            born,
+            leases: 0,
+            owed: Bytes::ZERO,
+            owed_when_ready: None,
+            peak_owed: Bytes::ZERO,
+            validated: Bytes::ZERO,
+            runners: BTreeMap::new(),
+            recycled: None,
+            killed: false,
+            was_ready: false,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            State::Leased(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Owed by the worker and its runners: what the ledger measures.
+    pub(crate) fn tree_owed(&self) -> Bytes {
+        self.owed + self.runners.values().map(|runner| runner.owed + runner.shared).sum()
+    }
+
+    pub(crate) fn wear(&self, now: Moment) -> Wear {
+        Wear {
+            age: now.saturating_sub(self.born),
+            leases: self.leases,
+            owed_when_ready: self.owed_when_ready.unwrap_or(self.owed),
+            owed: self.owed,
+            validated: self.validated,
+        }
+    }
+}

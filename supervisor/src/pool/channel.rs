@@ -1,0 +1,141 @@
+//! The two threads that speak one worker's ipc-channel, so that no send, receive or accept is ever on the loop.
+//!
+//! The reader also does the handshake. `IpcOneShotServer::accept` has no timeout and hangs if the worker dies
+//! before it connects, so closing the channel connects to the server itself with an empty nonce.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{Hello, PROTOCOL_VERSION, ToWorker};
+
+use super::Happening;
+
+/// The threads only move messages.
+const STACK: usize = 256 * 1024;
+
+pub(super) struct Channel {
+    outbox: Sender<ToWorker>,
+    server_name: String,
+    connected: Arc<AtomicBool>,
+}
+
+/// Tells the loop and wakes it.
+#[derive(Clone)]
+struct Teller {
+    happenings: Sender<Happening>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Teller {
+    fn tell(&self, happening: Happening) {
+        if self.happenings.send(happening).is_ok() {
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Channel {
+    pub(super) fn open(
+        worker: WorkerId,
+        pid: u32,
+        (server, server_name): (IpcOneShotServer<Hello>, String),
+        nonce: String,
+        happenings: Sender<Happening>,
+        wake: Arc<OwnedFd>,
+        _deadline: Duration,
+    ) -> Self {
+        let (outbox, to_write) = unbounded();
+        let (give_sender, take_sender) = bounded(1);
+        let connected = Arc::new(AtomicBool::new(false));
+        let teller = Teller { happenings, wake };
+        let seen = Arc::clone(&connected);
+        let told = teller.clone();
+        let reader = std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
+            let accepted = server.accept();
+            seen.store(true, Ordering::SeqCst);
+            match accepted.map_err(|error| error.to_string()).and_then(|(_, hello)| check(hello, pid, &nonce)) {
+                Ok((sender, receiver, rungs)) => {
+                    let _ = give_sender.send(sender);
+                    told.tell(Happening::Ready { worker, pid, rungs });
+                    read(worker, &receiver, &told);
+                }
+                Err(why) => told.tell(Happening::NotReady { worker, why }),
+            }
+        });
+        let writer = std::thread::Builder::new()
+            .name(format!("{worker}-writer"))
+            .stack_size(STACK)
+            .spawn(move || write(&take_sender, &to_write));
+        if let Err(error) = reader.map(drop).and(writer.map(drop)) {
+            teller.tell(Happening::NotReady { worker, why: format!("starting its threads: {error}") });
+        }
+        Self { outbox, server_name, connected }
+    }
+
+    /// Never blocks.
+    pub(super) fn send(&self, message: ToWorker) {
+        // The writer ends with the channel; what is sent afterwards is to a dead worker.
+        let _ = self.outbox.send(message);
+    }
+
+    /// The worker is dead: lets its threads end.
+    pub(super) fn close(self) {
+        if self.connected.load(Ordering::SeqCst) {
+            return;
+        }
+        let connected: Result<IpcSender<Hello>, _> = IpcSender::connect(self.server_name);
+        let Ok(poison) = connected else { return };
+        let (Ok((to_worker, _)), Ok((_, from_worker))) = (ipc::channel(), ipc::channel()) else { return };
+        let _ = poison.send(Hello {
+            version: PROTOCOL_VERSION,
+            nonce: String::new(),
+            pid: 0,
+            to_worker,
+            from_worker,
+            rungs: Vec::new(),
+        });
+    }
+}
+
+type Accepted = (
+    IpcSender<ToWorker>,
+    IpcReceiver<opt_shared::message::FromWorker>,
+    Vec<opt_shared::message::Rung>,
+);
+
+fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
+    if hello.nonce.is_empty() {
+        return Err("it died before it said hello".to_owned());
+    }
+    if hello.nonce != nonce || hello.pid != pid {
+        return Err("somebody else connected in its place".to_owned());
+    }
+    if hello.version != PROTOCOL_VERSION {
+        return Err(format!(
+            "it speaks protocol {} and this supervisor {PROTOCOL_VERSION} (they are one file: was it replaced?)",
+            hello.version
+        ));
+    }
+    Ok((hello.to_worker, hello.from_worker, hello.rungs))
+}
+
+fn read(worker: WorkerId, receiver: &IpcReceiver<opt_shared::message::FromWorker>, teller: &Teller) {
+    // The end of the channel proves nothing: the pidfd tells of the death.
+    while let Ok(message) = receiver.recv() {
+        teller.tell(Happening::Said { worker, message });
+    }
+}
+
+fn write(sender: &Receiver<IpcSender<ToWorker>>, messages: &Receiver<ToWorker>) {
+    let Ok(sender) = sender.recv() else { return };
+    while let Ok(message) = messages.recv() {
+        if sender.send(message).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Worker processes: the only home of exec, kill and wait in the supervisor.
+//!
+//! Owns starting a worker, the handshake, the threads that speak its channel, the pidfds of workers and runners,
+//! and reaping. Decides nothing: what happened becomes a `Happening`, what is to be done comes as a call. Signals
+//! go through pidfds only; each worker is reaped here and nowhere else; runners are reaped by their workers, or
+//! here if they outlive them (the supervisor is a subreaper).
+
+mod channel;
+mod spawn;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{FromWorker, Role, Rung, ToWorker};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitid};
+
+use self::channel::Channel;
+pub use self::spawn::{Executable, SpawnError};
+
+/// Something a worker's thread or a pidfd says.
+#[derive(Debug)]
+pub enum Happening {
+    Ready { worker: WorkerId, pid: u32, rungs: Vec<Rung> },
+    /// The handshake failed; the process, if there is one, is still to be killed.
+    NotReady { worker: WorkerId, why: String },
+    Said { worker: WorkerId, message: FromWorker },
+    /// The pidfd fired and the process has been reaped.
+    Gone { worker: WorkerId, how: String },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("making the event descriptor of the pool")]
+    Wake(#[source] rustix::io::Errno),
+    #[error("becoming the reaper of orphaned runners")]
+    Subreaper(#[source] rustix::io::Errno),
+    #[error("opening this program's own file")]
+    Executable(#[source] std::io::Error),
+}
+
+struct Member {
+    pid: u32,
+    pidfd: OwnedFd,
+    channel: Channel,
+    runners: BTreeMap<u32, OwnedFd>,
+}
+
+pub struct Pool {
+    executable: Executable,
+    /// Workers' work folder; their one-shot sockets live below it.
+    members: BTreeMap<WorkerId, Member>,
+    happenings: Receiver<Happening>,
+    teller: Sender<Happening>,
+    wake: std::sync::Arc<OwnedFd>,
+    /// Killed runners whose worker is gone: reaped here.
+    orphans: Vec<OwnedFd>,
+    log_folder: PathBuf,
+}
+
+/// How long an orphan of a dead worker may take to die.
+const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
+
+impl Pool {
+    pub fn new(log_folder: PathBuf) -> Result<Self, PoolError> {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(PoolError::Subreaper)?;
+        let wake = rustix::event::eventfd(
+            0,
+            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+        )
+        .map_err(PoolError::Wake)?;
+        let (teller, happenings) = unbounded();
+        Ok(Self {
+            executable: Executable::open().map_err(PoolError::Executable)?,
+            members: BTreeMap::new(),
+            happenings,
+            teller,
+            wake: std::sync::Arc::new(wake),
+            orphans: Vec::new(),
+            log_folder,
+        })
+    }
+
+    /// Starts a worker. What becomes of it is told in happenings. Call from a thread that lives for ever: the
+    /// worker's parent-death signal fires when the thread ends that started it.
+    pub fn start(&mut self, worker: WorkerId, role: Role, deadline: Duration) -> Result<u32, SpawnError> {
+        let log = self.log_folder.join(format!("{worker}.stderr"));
+        let spawned = spawn::worker(&self.executable, role, &log)?;
+        let pid = spawned.pid;
+        let channel = Channel::open(
+            worker,
+            pid,
+            spawned.server,
+            spawned.nonce,
+            self.teller.clone(),
+            std::sync::Arc::clone(&self.wake),
+            deadline,
+        );
+        self.members
+            .insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
+        Ok(pid)
+    }
+
+    pub fn send(&self, worker: WorkerId, message: ToWorker) {
+        if let Some(member) = self.members.get(&worker) {
+            member.channel.send(message);
+        }
+    }
+
+    pub fn kill_worker(&self, worker: WorkerId) {
+        if let Some(member) = self.members.get(&worker) {
+            // It may be a zombie already; then the pidfd says so next.
+            let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
+        }
+    }
+
+    /// Opens a pidfd for a runner that its worker reported, and checks that it is that process: a child of the
+    /// worker, started when the worker says.
+    pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), String> {
+        let Some(member) = self.members.get_mut(&worker) else { return Err("its worker is gone".to_owned()) };
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("not a pid")?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| format!("opening a pidfd: {errno}"))?;
+        let (parent, started) = parent_and_start(pid).ok_or("it vanished")?;
+        if parent != member.pid || started != start_time {
+            return Err(format!("pid {pid} is another process (parent {parent}, started {started})"));
+        }
+        member.runners.insert(pid, pidfd);
+        Ok(())
+    }
+
+    pub fn kill_runner(&self, worker: WorkerId, pid: u32) {
+        if let Some(pidfd) = self.members.get(&worker).and_then(|member| member.runners.get(&pid)) {
+            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+
+    pub fn forget_runner(&mut self, worker: WorkerId, pid: u32) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.runners.remove(&pid);
+        }
+    }
+
+    /// Readable when a happening waits.
+    pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Readable when the worker is dead.
+    pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.members.values().map(|member| member.pidfd.as_fd())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Everything that has happened since the last call. Messages of a worker come before its death.
+    pub fn happenings(&mut self) -> Vec<Happening> {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        let dead: Vec<WorkerId> =
+            self.members.iter().filter(|(_, member)| is_dead(&member.pidfd)).map(|(&id, _)| id).collect();
+        let mut gone = Vec::new();
+        for worker in dead {
+            if let Some(member) = self.members.remove(&worker) {
+                gone.push(Happening::Gone { worker, how: self.bury(member) });
+            }
+        }
+        let mut all: Vec<Happening> = self.happenings.try_iter().collect();
+        all.extend(gone);
+        all
+    }
+
+    /// Reaps a dead worker, kills the runners it left, and waits until they are gone too.
+    fn bury(&mut self, member: Member) -> String {
+        let Member { pidfd, channel, runners, .. } = member;
+        let how = describe_end(&pidfd);
+        // Frees the handshake if the worker died before it: nothing else would.
+        channel.close();
+        for runner in runners.into_values() {
+            let _ = pidfd_send_signal(&runner, Signal::KILL);
+            self.orphans.push(runner);
+        }
+        self.reap_orphans();
+        how
+    }
+
+    /// Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and we did too.
+    fn reap_orphans(&mut self) {
+        let deadline = Instant::now() + ORPHAN_PATIENCE;
+        for orphan in self.orphans.drain(..) {
+            wait_readable(&orphan, deadline.saturating_duration_since(Instant::now()));
+            let _ = waitid(rustix::process::WaitId::PidFd(orphan.as_fd()), WaitOptions::EXITED | WaitOptions::NOHANG);
+        }
+        // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
+        let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
+        for pid in children().into_iter().filter(|pid| !workers.contains(pid)) {
+            let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
+            let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { continue };
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            wait_readable(&pidfd, deadline.saturating_duration_since(Instant::now()));
+            let _ = waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), WaitOptions::EXITED | WaitOptions::NOHANG);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for member in self.members.values() {
+            let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
+        }
+        for (_, member) in std::mem::take(&mut self.members) {
+            wait_readable(&member.pidfd, ORPHAN_PATIENCE);
+            self.bury(member);
+        }
+    }
+}
+
+fn is_dead(pidfd: &OwnedFd) -> bool {
+    wait_readable(pidfd, Duration::ZERO)
+}
+
+fn wait_readable(descriptor: &OwnedFd, timeout: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let wait = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    matches!(poll(&mut polled, Some(&wait)), Ok(ready) if 0 < ready)
+}
+
+fn describe_end(pidfd: &OwnedFd) -> String {
+    match waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), WaitOptions::EXITED) {
+        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "an unknown end".to_owned(),
+        },
+        Ok(None) => "an unknown end".to_owned(),
+        Err(errno) => format!("an end that could not be read: {errno}"),
+    }
+}
+
+fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    // After the name: field 3 is the state, 4 the parent, 22 the start time.
+    let parent = fields.nth(1)?.parse().ok()?;
+    let started = fields.nth(17)?.parse().ok()?;
+    Some((parent, started))
+}
+
+fn children() -> Vec<u32> {
+    let mut pids = Vec::new();
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return pids };
+    for task in tasks.flatten() {
+        if let Ok(text) = std::fs::read_to_string(task.path().join("children")) {
+            pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    pids
+}

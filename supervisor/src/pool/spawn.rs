@@ -1,0 +1,85 @@
+//! Starting a worker: this same executable, through a descriptor opened at start, so that an upgrade on disk while
+//! we run is harmless.
+//!
+//! No `pre_exec`: it would make the standard library fork, which costs by the supervisor's size. What a worker must
+//! do to itself it does in its own main.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ipc_channel::ipc::IpcOneShotServer;
+use opt_shared::message::{Hello, Role};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// This program, as it was when the run started.
+pub struct Executable {
+    file: OwnedFd,
+}
+
+impl Executable {
+    pub(super) fn open() -> io::Result<Self> {
+        Ok(Self { file: File::open("/proc/self/exe")?.into() })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("making a one-shot server for a worker below {}", std::env::temp_dir().display())]
+    Server(#[source] io::Error),
+    #[error("opening the worker's log {path}")]
+    Log { path: String, source: io::Error },
+    #[error("starting a worker")]
+    Exec(#[source] io::Error),
+    #[error("opening a pidfd for a worker")]
+    Pidfd(#[source] rustix::io::Errno),
+    #[error("drawing a nonce")]
+    Nonce(#[source] rustix::io::Errno),
+}
+
+pub(super) struct Spawned {
+    pub(super) pid: u32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) server: (IpcOneShotServer<Hello>, String),
+    pub(super) nonce: String,
+}
+
+pub(super) fn worker(executable: &Executable, role: Role, log: &Path) -> Result<Spawned, SpawnError> {
+    let server = IpcOneShotServer::<Hello>::new().map_err(SpawnError::Server)?;
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(SpawnError::Nonce)?;
+    let nonce: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let stderr = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .map_err(|source| SpawnError::Log { path: log.display().to_string(), source })?;
+    // The child finds the executable through the parent's descriptor table while it execs, and again on its standard
+    // input, which it moves to its place.
+    let path = format!("/proc/self/fd/{}", executable.file.as_raw_fd());
+    let input = executable.file.as_fd().try_clone_to_owned().map_err(SpawnError::Exec)?;
+    let child = Command::new(path)
+        .arg(opt_worker::WORKER_ARGUMENT)
+        .arg(role.name())
+        .arg(std::process::id().to_string())
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| KEPT_VARIABLES.iter().any(|kept| name == kept)))
+        .env(opt_worker::serve::SERVER_VARIABLE, &server.1)
+        .env(opt_worker::serve::NONCE_VARIABLE, &nonce)
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::null())
+        .stderr(Stdio::from(stderr))
+        .spawn()
+        .map_err(SpawnError::Exec)?;
+    let pid = child.id();
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
+    // A child we have not reaped cannot have lost its pid, so this is no race. `child` is dropped: it is reaped by
+    // its pidfd.
+    let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;
+    Ok(Spawned { pid, pidfd, server, nonce })
+}
+
+/// What a worker may know of the user's environment: where programs and temporary files are.
+const KEPT_VARIABLES: &[&str] = &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG"];

@@ -1,0 +1,154 @@
+//! What verification and profile share: limits of a runner, its setup, and how its trouble is reported.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use opt_shared::message::{Callee, Rung};
+use opt_shared::outcome::RunnerEnd;
+use opt_shared::units::Bytes;
+
+use crate::executor::prepare::Prepared;
+use crate::executor::process::{RunnerSpec, RunnerTrouble};
+use crate::machine::cpus;
+use crate::runner::confine::Confinement;
+use crate::runner::frame::Setup;
+
+/// `limits.memory = "auto"`: at least this.
+const LEAST_MEMORY: Bytes = Bytes::mib(256);
+/// … and this for every thread's stack.
+const PER_THREAD: Bytes = Bytes::mib(8);
+/// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
+const RUNNER_BASE: Bytes = Bytes::mib(16);
+
+/// The worker cannot finish an attempt, and neither candidate nor capture is to blame.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error("running {candidate}")]
+    Runner { candidate: String, source: RunnerTrouble },
+    #[error("opening the artifact of {candidate}")]
+    Artifact { candidate: String, source: std::io::Error },
+    #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
+    ArtifactChanged { candidate: String, found: String },
+    #[error("handling the outputs of {entry}")]
+    Outputs { entry: String, source: std::io::Error },
+    #[error("comparing the outputs of {entry}")]
+    Compare { entry: String, source: crate::judge::compare::CompareError },
+}
+
+/// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
+pub(crate) struct Callable<'a> {
+    pub(crate) callee: &'a Callee,
+    artifact: OwnedFd,
+    pub(crate) cpus: Vec<u32>,
+    threads: u32,
+}
+
+impl<'a> Callable<'a> {
+    pub(crate) fn open(callee: &'a Callee) -> Result<Self, Trouble> {
+        let candidate = || callee.candidate.clone();
+        let mut file = std::fs::File::open(&callee.artifact.path)
+            .map_err(|source| Trouble::Artifact { candidate: candidate(), source })?;
+        let mut hasher = blake3::Hasher::new();
+        std::io::copy(&mut file, &mut hasher)
+            .map_err(|source| Trouble::Artifact { candidate: candidate(), source })?;
+        let found = hasher.finalize().to_hex().to_string();
+        if found != callee.artifact.digest {
+            return Err(Trouble::ArtifactChanged { candidate: candidate(), found });
+        }
+        let available = cpus();
+        let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
+        let threads = callee.limits.threads.unwrap_or(cores).max(1);
+        // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
+        let keep = (threads as usize).min(available.len());
+        let pinned = available[available.len() - keep..].to_vec();
+        Ok(Self { callee, artifact: file.into(), cpus: pinned, threads })
+    }
+
+    /// Whether a CPU is left for the worker to spin on.
+    pub(crate) fn leaves_a_cpu(&self) -> bool {
+        self.cpus.len() < cpus().len()
+    }
+
+    pub(crate) fn memory(&self, inputs: Bytes) -> Bytes {
+        self.callee.limits.memory.unwrap_or(LEAST_MEMORY.max(inputs))
+            + PER_THREAD.saturating_mul(u64::from(self.threads))
+    }
+
+    /// What a runner with these entries gets; `shared` are the memfds it maps.
+    pub(crate) fn spec<'b>(
+        &'b self,
+        lease: opt_shared::ids::LeaseId,
+        entries: &[&Prepared],
+        outputs: Bytes,
+        copy_inputs: bool,
+    ) -> RunnerSpec<'b> {
+        let inputs: Bytes = entries.iter().map(|entry| entry.input_bytes).sum();
+        let unmapped: Bytes = if copy_inputs {
+            inputs
+        } else {
+            entries.iter().map(|entry| entry.unmapped_bytes).sum()
+        };
+        let materialised: Bytes = entries.iter().map(|entry| entry.materialised_bytes).sum();
+        let largest = entries.iter().map(|entry| entry.input_bytes).max().unwrap_or_default();
+        let memory = self.memory(largest);
+        let limits = &self.callee.limits;
+        RunnerSpec {
+            lease,
+            setup: Setup {
+                symbol: self.callee.symbol.clone(),
+                confinement: Confinement::candidate(
+                    limits,
+                    self.threads,
+                    self.callee.library_path.clone(),
+                ),
+                cpus: self.cpus.clone(),
+                memory,
+                threads: self.threads,
+                env: limits.env.clone(),
+                copy_inputs,
+            },
+            artifact: self.artifact.as_fd(),
+            library_path: &self.callee.library_path,
+            output: limits.output,
+            limit: memory + outputs + materialised + unmapped + RUNNER_BASE,
+            shared: outputs + materialised,
+        }
+    }
+
+    pub(crate) fn trouble(&self, source: RunnerTrouble) -> Trouble {
+        Trouble::Runner { candidate: self.callee.candidate.clone(), source }
+    }
+}
+
+/// Text of an error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// How long a load may take: a call's time, but not hours.
+pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
+    call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
+}
+
+/// The end of a runner that lives on in the report.
+pub(crate) fn kept(end: &RunnerEnd) -> Option<RunnerEnd> {
+    (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then(|| end.clone())
+}
+
+/// What could not be enforced on a runner, as rungs.
+pub(crate) fn missing_rungs(missing: &[String]) -> Vec<Rung> {
+    missing
+        .iter()
+        .map(|line| {
+            let (name, detail) = line.split_once(": ").unwrap_or((line, ""));
+            Rung { name: name.to_owned(), present: false, detail: detail.to_owned() }
+        })
+        .collect()
+}

@@ -1,0 +1,263 @@
+//! The outputs of one entry: a memfd sealed against resizing, poisoned and read by the worker, mapped by the
+//! runner.
+//!
+//! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Reading
+//! happens with `pread`, so that a hostile runner can raise no SIGBUS here and shared memory is counted once.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use opt_shared::arguments::OutputLeaf;
+use opt_shared::capture::Tensor;
+use opt_shared::units::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
+
+use super::prepare::wire_type;
+use crate::judge::compare::BytesSource;
+use crate::runner::frame::{OutputRegion, WireOutput};
+
+const ALIGNMENT: u64 = 64;
+/// Poisons of successive calls. The first is NaN in every float type and -1 in every signed one; no two agree in
+/// any byte, so an element that equals its poison twice was not written.
+pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
+/// Poison and slack go through a buffer of this size.
+const CHUNK: usize = 64 * 1024;
+/// Most of the outputs' ring in a profile (DESIGN, "Timing").
+const RING_BYTES: u64 = 64 << 20;
+
+/// Where one output leaf lies in the memfd.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The span of the leaf, page-aligned, slack included.
+    file_offset: u64,
+    span: u64,
+    /// Bytes that one slot really uses.
+    extent: u64,
+    regions: Vec<OutputRegion>,
+    wire: WireOutput,
+}
+
+/// How slots are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotLayout {
+    /// Two slots over the same bytes: flush with the guard before, and with the guard after.
+    AgainstGuards,
+    /// A ring of at most so many slots, at least two.
+    Ring { calls: u32 },
+}
+
+pub(crate) struct Outputs {
+    memfd: Arc<OwnedFd>,
+    /// Of this layout; the memfd may be larger.
+    bytes: u64,
+    memfd_bytes: u64,
+    places: Vec<Place>,
+    slots: u32,
+}
+
+/// Bytes of an output as allocated: its extent with the captured strides.
+pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
+    tensor.extent_elements() * tensor.dtype.size()
+}
+
+impl Outputs {
+    pub(crate) fn create(leaves: &[OutputLeaf], layout: SlotLayout) -> rustix::io::Result<Self> {
+        let (places, bytes, slots) = Self::lay_out(leaves, layout);
+        let memfd = Arc::new(Self::memory(bytes)?);
+        Ok(Self { memfd, bytes, memfd_bytes: bytes, places, slots })
+    }
+
+    /// Layouts for several entries over one memfd of the largest one's size: only one entry is called at a time.
+    pub(crate) fn create_shared(
+        entries: &[&[OutputLeaf]],
+        layout: SlotLayout,
+    ) -> rustix::io::Result<Vec<Self>> {
+        let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
+        let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
+        let memfd = Arc::new(Self::memory(memfd_bytes)?);
+        Ok(layouts
+            .into_iter()
+            .map(|(places, bytes, slots)| Self { memfd: Arc::clone(&memfd), bytes, memfd_bytes, places, slots })
+            .collect())
+    }
+
+    fn memory(bytes: u64) -> rustix::io::Result<OwnedFd> {
+        let memfd = memfd_create("opt-outputs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memfd, bytes)?;
+        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(memfd)
+    }
+
+    fn lay_out(leaves: &[OutputLeaf], layout: SlotLayout) -> (Vec<Place>, u64, u32) {
+        let page = rustix::param::page_size() as u64;
+        let per_call: u64 =
+            leaves.iter().map(|leaf| allocated_bytes(&leaf.tensor).next_multiple_of(ALIGNMENT)).sum();
+        let slots = match layout {
+            SlotLayout::AgainstGuards => 2,
+            SlotLayout::Ring { calls } => {
+                let fit = RING_BYTES.checked_div(per_call).unwrap_or(u64::from(u32::MAX));
+                u32::try_from(fit).unwrap_or(u32::MAX).min(calls).max(2)
+            }
+        };
+        let mut offset = 0;
+        let mut places = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let tensor = &leaf.tensor;
+            let extent = allocated_bytes(tensor);
+            let stride = extent.next_multiple_of(ALIGNMENT);
+            let (span, regions) = match layout {
+                SlotLayout::AgainstGuards => {
+                    let span = stride.next_multiple_of(page);
+                    let region = |data_offset| OutputRegion {
+                        file_offset: offset,
+                        bytes: span,
+                        data_offset,
+                        slot_stride: 0,
+                        slots: 1,
+                    };
+                    (span, vec![region(0), region(span - stride)])
+                }
+                SlotLayout::Ring { .. } => {
+                    let span = (stride * u64::from(slots)).next_multiple_of(page);
+                    let region =
+                        OutputRegion { file_offset: offset, bytes: span, data_offset: 0, slot_stride: stride, slots };
+                    (span, vec![region])
+                }
+            };
+            let wire = WireOutput {
+                dtype: wire_type(tensor.dtype),
+                shape: signed(&tensor.shape),
+                stride: signed(&tensor.stride),
+                regions: regions.clone(),
+            };
+            places.push(Place { file_offset: offset, span, extent, regions, wire });
+            offset += span;
+        }
+        (places, offset.max(page), slots)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    /// Size of the memfd behind it.
+    pub(crate) fn memfd_bytes(&self) -> Bytes {
+        Bytes::new(self.memfd_bytes)
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn wire(&self) -> Vec<WireOutput> {
+        self.places.iter().map(|place| place.wire.clone()).collect()
+    }
+
+    /// Fills everything, slack included.
+    pub(crate) fn poison(&self, pattern: u8) -> io::Result<()> {
+        self.poison_range(0, self.bytes, pattern)
+    }
+
+    /// Fills the slots a block of `calls` calls will write.
+    pub(crate) fn poison_slots(&self, calls: u32, pattern: u8) -> io::Result<()> {
+        for place in &self.places {
+            let region = place.regions[0];
+            let used = (region.slot_stride * u64::from(calls)).min(place.span);
+            self.poison_range(place.file_offset, used, pattern)?;
+        }
+        Ok(())
+    }
+
+    fn poison_range(&self, from: u64, length: u64, pattern: u8) -> io::Result<()> {
+        let buffer = [pattern; CHUNK];
+        let mut at = from;
+        let end = from + length;
+        while at < end {
+            let size = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            at += pwrite(&*self.memfd, &buffer[..size], at)? as u64;
+        }
+        Ok(())
+    }
+
+    /// The first byte of slack that no longer holds the poison: (output, bytes past the end, or before the start
+    /// if negative). Only for `AgainstGuards`.
+    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<(usize, i64)>> {
+        for (index, place) in self.places.iter().enumerate() {
+            let Some(region) = place.regions.get(slot as usize) else { continue };
+            let data = region.data_offset;
+            let end = data + place.extent;
+            if let Some(at) = self.first_unlike(place.file_offset, 0, data, pattern)? {
+                return Ok(Some((index, signed_offset(at) - signed_offset(data))));
+            }
+            if let Some(at) = self.first_unlike(place.file_offset, end, place.span, pattern)? {
+                return Ok(Some((index, signed_offset(at) - signed_offset(end))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn first_unlike(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
+        let mut buffer = [0u8; CHUNK];
+        let mut at = from;
+        while at < to {
+            let size = usize::try_from(to - at).unwrap_or(CHUNK).min(CHUNK);
+            let read = pread(&*self.memfd, &mut buffer[..size], base + at)?;
+            if let Some(found) = buffer[..read].iter().position(|&byte| byte != pattern) {
+                return Ok(Some(at + found as u64));
+            }
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            at += read as u64;
+        }
+        Ok(None)
+    }
+
+    /// The bytes of one output in one slot.
+    pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
+        let place = &self.places[output];
+        let mut number = slot;
+        let mut start = place.file_offset;
+        for region in &place.regions {
+            if number < region.slots {
+                start = region.file_offset + region.data_offset + u64::from(number) * region.slot_stride;
+                break;
+            }
+            number -= region.slots;
+        }
+        SlotSource { memfd: self.memfd.as_fd(), start, extent: place.extent }
+    }
+}
+
+/// Reads one output of one slot.
+pub(crate) struct SlotSource<'a> {
+    memfd: BorrowedFd<'a>,
+    start: u64,
+    extent: u64,
+}
+
+impl BytesSource for SlotSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.extent < offset.saturating_add(buffer.len() as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            match pread(self.memfd, &mut buffer[done..], self.start + offset + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn signed(values: &[u64]) -> Vec<i64> {
+    values.iter().map(|&value| i64::try_from(value).unwrap_or(i64::MAX)).collect()
+}
+
+fn signed_offset(offset: u64) -> i64 {
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,285 @@
+//! From an entry's file to what a runner maps and a candidate is passed.
+//!
+//! Opens the capture (its directory and pickle only), binds the arguments, and lays down which bytes of the file
+//! the runner may see. Values that do not lie in the file as they are (lazy conjugates and negatives) are written
+//! into a sealed memfd. Nothing here starts a process or compares anything.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputLeaf, PlainValue, Signature, bind, outputs};
+use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
+use opt_shared::ids::StorageId;
+use opt_shared::message::EntryRef;
+use opt_shared::units::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::write;
+
+use super::outputs::signed;
+use crate::judge::compare::BytesSource;
+use crate::runner::frame::{InputRange, WireArgument, WireType};
+
+/// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
+const ALIGNMENT: u64 = 64;
+
+/// The capture cannot be used. Blame: the capture.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error("reading the capture {name}")]
+    Capture { name: String, source: opt_shared::capture::CaptureError },
+    #[error("the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)")]
+    Changed { name: String, now: Bytes, then: Bytes },
+    #[error("the capture {name}")]
+    Entry { name: String, source: opt_shared::arguments::EntryError },
+    #[error("the arguments of {name}")]
+    Bind { name: String, source: opt_shared::arguments::BindError },
+    #[error("materialising an argument of {name}")]
+    Materialise { name: String, source: io::Error },
+}
+
+/// One entry, ready to be given to a runner.
+pub(crate) struct Prepared {
+    pub(crate) name: String,
+    pub(crate) capture: CaptureFile,
+    pub(crate) arguments: Vec<Argument>,
+    pub(crate) leaves: Vec<OutputLeaf>,
+    pub(crate) inputs: Vec<InputRange>,
+    pub(crate) wire: Vec<WireArgument>,
+    materialised: Option<OwnedFd>,
+    pub(crate) materialised_bytes: Bytes,
+    /// Bytes of all inputs that the candidate can see.
+    pub(crate) input_bytes: Bytes,
+    /// Input bytes that cannot be mapped in place: edge pages and odd placements.
+    pub(crate) unmapped_bytes: Bytes,
+}
+
+impl Prepared {
+    pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, PrepareError> {
+        let name = || entry.name.clone();
+        let capture = CaptureFile::open(&entry.path)
+            .map_err(|source| PrepareError::Capture { name: name(), source })?;
+        if capture.file_bytes() != entry.file_bytes {
+            return Err(PrepareError::Changed {
+                name: name(),
+                now: capture.file_bytes(),
+                then: entry.file_bytes,
+            });
+        }
+        let recorded = Entry::from_value(capture.root())
+            .map_err(|source| PrepareError::Entry { name: name(), source })?;
+        let arguments =
+            bind(&recorded, signature).map_err(|source| PrepareError::Bind { name: name(), source })?;
+        let leaves = outputs(&recorded).map_err(|source| PrepareError::Bind { name: name(), source })?;
+        let mut ranges = Ranges::new(&capture);
+        let mut wire = Vec::with_capacity(arguments.len());
+        for argument in &arguments {
+            wire.push(ranges.argument(&argument.value).map_err(|source| PrepareError::Materialise {
+                name: name(),
+                source,
+            })?);
+        }
+        let Ranges { inputs, memfd, written, .. } = ranges;
+        if let Some(memfd) = &memfd {
+            fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
+                .map_err(|source| PrepareError::Materialise { name: name(), source: source.into() })?;
+        }
+        let page = rustix::param::page_size() as u64;
+        let input_bytes = inputs.iter().map(|range| Bytes::new(range.bytes)).sum();
+        let unmapped_bytes = inputs.iter().map(|range| unmapped(range, page)).sum();
+        Ok(Self {
+            name: name(),
+            arguments,
+            leaves,
+            inputs,
+            wire,
+            materialised: memfd,
+            materialised_bytes: Bytes::new(written),
+            input_bytes,
+            unmapped_bytes,
+            capture,
+        })
+    }
+
+    /// What goes to the runner with the entry: the capture, the outputs, and materialised values if there are any.
+    pub(crate) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+        let mut descriptors = vec![self.capture.file().as_fd(), outputs];
+        descriptors.extend(self.materialised.as_ref().map(AsFd::as_fd));
+        descriptors
+    }
+
+    /// Reads the recorded output, in the order of its storage.
+    pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
+        ExpectedSource { capture: &self.capture, storage: leaf.storage, start: leaf.byte_range().start }
+    }
+
+    pub(crate) fn has_no_elements(&self) -> bool {
+        self.leaves.iter().all(|leaf| leaf.tensor.elements() == 0)
+    }
+
+    /// One short text per argument.
+    pub(crate) fn describe(&self) -> Vec<String> {
+        self.arguments.iter().map(|argument| format!("{}: {}", argument.path, brief(&argument.value))).collect()
+    }
+}
+
+pub(crate) struct ExpectedSource<'a> {
+    capture: &'a CaptureFile,
+    storage: StorageId,
+    start: u64,
+}
+
+impl BytesSource for ExpectedSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.capture.read_range(self.storage, self.start + offset, buffer).map_err(io::Error::other)
+    }
+}
+
+/// Anonymous pages that mapping this range costs.
+fn unmapped(range: &InputRange, page: u64) -> Bytes {
+    let in_page = range.file_offset % page;
+    let phase = u64::from(range.address_phase);
+    if in_page % ALIGNMENT != phase {
+        return Bytes::new((phase + range.bytes).next_multiple_of(page));
+    }
+    let end = range.file_offset + range.bytes;
+    let whole_from = range.file_offset.next_multiple_of(page);
+    let whole_to = end - end % page;
+    if whole_to <= whole_from {
+        return Bytes::new((in_page + range.bytes).next_multiple_of(page));
+    }
+    let edges = u64::from(range.file_offset < whole_from) + u64::from(whole_to < end);
+    Bytes::new(edges * page)
+}
+
+/// The distinct byte ranges of an entry's inputs.
+struct Ranges<'a> {
+    capture: &'a CaptureFile,
+    inputs: Vec<InputRange>,
+    memfd: Option<OwnedFd>,
+    written: u64,
+}
+
+impl<'a> Ranges<'a> {
+    fn new(capture: &'a CaptureFile) -> Self {
+        Self { capture, inputs: Vec::new(), memfd: None, written: 0 }
+    }
+
+    fn argument(&mut self, value: &ArgumentValue) -> io::Result<WireArgument> {
+        Ok(match value {
+            ArgumentValue::Tensor(tensor) => self.tensor(tensor)?,
+            ArgumentValue::Plain(plain) => plain_argument(plain),
+        })
+    }
+
+    fn tensor(&mut self, tensor: &Arc<Tensor>) -> io::Result<WireArgument> {
+        let mut stride = tensor.stride.clone();
+        let range = if tensor.elements() == 0 {
+            u32::MAX
+        } else if tensor.conjugate || tensor.negative {
+            stride = contiguous_strides(&tensor.shape);
+            let file_offset = self.materialise(tensor)?;
+            let bytes = tensor.logical_bytes().get();
+            self.add(InputRange { source: 1, file_offset, bytes, address_phase: 0 })
+        } else {
+            let within = tensor.byte_range();
+            let storage = self.capture.storage(tensor.storage);
+            #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64")]
+            let address_phase = (within.start % ALIGNMENT) as u8;
+            self.add(InputRange {
+                source: 0,
+                file_offset: storage.file_offset + within.start,
+                bytes: within.end - within.start,
+                address_phase,
+            })
+        };
+        Ok(WireArgument::Tensor {
+            range,
+            dtype: wire_type(tensor.dtype),
+            shape: signed(&tensor.shape),
+            stride: signed(&stride),
+        })
+    }
+
+    fn add(&mut self, range: InputRange) -> u32 {
+        let at = self.inputs.iter().position(|known| *known == range).unwrap_or_else(|| {
+            self.inputs.push(range);
+            self.inputs.len() - 1
+        });
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// Writes the values in row-major order and returns where they start.
+    fn materialise(&mut self, tensor: &Tensor) -> io::Result<u64> {
+        let memfd = match self.memfd.take() {
+            Some(memfd) => memfd,
+            None => memfd_create("opt-values", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?,
+        };
+        let start = self.written.next_multiple_of(ALIGNMENT);
+        rustix::fs::seek(&memfd, rustix::fs::SeekFrom::Start(start))?;
+        let mut written = start;
+        logical_values(self.capture, tensor, &mut |mut chunk: &[u8]| -> io::Result<()> {
+            while !chunk.is_empty() {
+                let done = write(&memfd, chunk)?;
+                chunk = &chunk[done..];
+                written += done as u64;
+            }
+            Ok(())
+        })?;
+        self.written = written;
+        self.memfd = Some(memfd);
+        Ok(start)
+    }
+}
+
+pub(crate) fn wire_type(dtype: DType) -> WireType {
+    #[expect(clippy::cast_possible_truncation, reason = "at most 16 bytes")]
+    WireType { code: dtype.dlpack_code(), bits: (dtype.size() * 8) as u8 }
+}
+
+fn plain_argument(value: &PlainValue) -> WireArgument {
+    match value {
+        PlainValue::None => WireArgument::None,
+        PlainValue::Bool(value) => WireArgument::Bool(*value),
+        PlainValue::Int(value) => WireArgument::Int(*value),
+        PlainValue::Float(value) => WireArgument::Float(*value),
+        PlainValue::Str(value) => WireArgument::Str(value.clone()),
+        PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
+        // A kernel on the CPU computes on the CPU, wherever the model ran: type 1 is the CPU in DLPack.
+        PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
+        PlainValue::Ints(values) => {
+            array(DType::Int64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        }
+        PlainValue::Floats(values) => {
+            array(DType::Float64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        }
+        PlainValue::Bools(values) => {
+            array(DType::Bool, values.len(), values.iter().map(|&value| u8::from(value)).collect())
+        }
+    }
+}
+
+fn array(dtype: DType, elements: usize, bytes: Vec<u8>) -> WireArgument {
+    WireArgument::Array { dtype: wire_type(dtype), elements: elements as u64, bytes }
+}
+
+fn brief(value: &ArgumentValue) -> String {
+    match value {
+        ArgumentValue::Tensor(tensor) => {
+            let strided = if tensor.is_contiguous() { String::new() } else { format!(" strides {:?}", tensor.stride) };
+            format!("{}{:?}{strided}", tensor.dtype, tensor.shape)
+        }
+        ArgumentValue::Plain(plain) => match plain {
+            PlainValue::None => "None".to_owned(),
+            PlainValue::Bool(value) => value.to_string(),
+            PlainValue::Int(value) => value.to_string(),
+            PlainValue::Float(value) => format!("{value:?}"),
+            PlainValue::Str(value) => format!("{value:?}"),
+            PlainValue::DType(dtype) => format!("torch.{dtype}"),
+            PlainValue::Device(device) => device.clone(),
+            PlainValue::Ints(values) => format!("{values:?}"),
+            PlainValue::Floats(values) => format!("{values:?}"),
+            PlainValue::Bools(values) => format!("{values:?}"),
+        },
+    }
+}

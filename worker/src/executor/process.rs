@@ -1,0 +1,366 @@
+//! One runner, seen from its worker: start it, hand it entries, let it call, stop it, see it dead, reap it.
+//!
+//! Owns the order of these steps. What the calls mean and what a death is called is up to `verify` and `profile`.
+//! Everything that comes from the runner is a claim; the only facts are its pidfd and what `waitid` says.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use opt_shared::ids::LeaseId;
+use opt_shared::message::KillReason;
+use opt_shared::outcome::RunnerEnd;
+use opt_shared::units::Bytes;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::spawn::{End, RunnerHandle, spawn_runner};
+use super::streams::Stream;
+use crate::link::{Link, LinkError, RunnerNotice};
+use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
+use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
+use crate::runner::serve::{CONTROL_FD, SOCKET_FD};
+
+/// How much of standard error is reported.
+const STDERR_TAIL: usize = 2048;
+/// A killed runner that is not dead by then is in the kernel's hands (D state): the worker gives up.
+const DEATH_PATIENCE: Duration = Duration::from_secs(60);
+/// Waiting for a done-mark also looks at the pidfd, first often, then every 100 ms.
+const FIRST_SLICE: Duration = Duration::from_millis(2);
+const LAST_SLICE: Duration = Duration::from_millis(100);
+
+/// What a new runner gets.
+pub(crate) struct RunnerSpec<'a> {
+    pub(crate) lease: LeaseId,
+    pub(crate) setup: Setup,
+    pub(crate) artifact: BorrowedFd<'a>,
+    pub(crate) library_path: &'a [PathBuf],
+    /// Kept of each standard stream.
+    pub(crate) output: Bytes,
+    /// What the runner may owe in all, maps included.
+    pub(crate) limit: Bytes,
+    /// The outputs' memfds and materialised values that it will map.
+    pub(crate) shared: Bytes,
+}
+
+/// The worker cannot go on with this runner, and it is not the candidate's fault.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunnerTrouble {
+    #[error("starting a runner")]
+    Spawn(#[source] super::spawn::SpawnError),
+    #[error("preparing a runner's descriptors")]
+    Descriptors(#[source] rustix::io::Errno),
+    #[error("talking to a runner")]
+    Frame(#[from] FrameError),
+    #[error("talking to the supervisor")]
+    Link(#[from] LinkError),
+    #[error("a runner could not be set up: {text}")]
+    Setup { text: String },
+    #[error("stopping or waiting for a runner")]
+    Wait(#[source] std::io::Error),
+    #[error("a killed runner did not end within {DEATH_PATIENCE:?}")]
+    Undead,
+}
+
+/// What became of something the runner was asked to do.
+#[derive(Debug)]
+pub(crate) enum Answer<T> {
+    Done(T),
+    /// It is dead; see `Runner::finish`.
+    Died,
+    TimedOut,
+}
+
+/// The claims of a finished command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Called {
+    pub(crate) result: i32,
+    pub(crate) calls_done: u32,
+    pub(crate) returned_value: bool,
+    pub(crate) claimed: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    Ready { missing: Vec<String>, has_plan: bool },
+    Refused { text: String },
+}
+
+/// Everything known about a runner's death.
+#[derive(Debug)]
+pub(crate) struct Death {
+    pub(crate) end: End,
+    /// The supervisor's own kill.
+    pub(crate) killed: Option<KillReason>,
+    pub(crate) peak_owed: Bytes,
+    pub(crate) report: RunnerEnd,
+    /// The size of an allocation that was refused to it, if it says so.
+    pub(crate) refused: Option<Bytes>,
+    pub(crate) fault: Option<Fault>,
+    pub(crate) phase: Phase,
+    pub(crate) namespaced: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) place: FaultPlace,
+    pub(crate) index: u32,
+    pub(crate) address: u64,
+}
+
+pub(crate) struct Runner {
+    handle: RunnerHandle,
+    control: ControlMap,
+    socket: OwnedFd,
+    stdout: Stream,
+    stderr: Stream,
+    sequence: u32,
+    namespaced: bool,
+}
+
+impl Runner {
+    /// Starts the process and sends its setup. It waits for `Begin`.
+    pub(crate) fn start(link: &mut Link, spec: &RunnerSpec<'_>) -> Result<Self, RunnerTrouble> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(RunnerTrouble::Descriptors)?;
+        let control = ControlMap::create().map_err(RunnerTrouble::Descriptors)?;
+        let stdout = Stream::create(spec.output).map_err(RunnerTrouble::Descriptors)?;
+        let stderr = Stream::create(spec.output).map_err(RunnerTrouble::Descriptors)?;
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(RunnerTrouble::Descriptors)?;
+        let control_fd = control.descriptor().ok_or(RunnerTrouble::Descriptors(rustix::io::Errno::BADF))?;
+        let spawned = spawn_runner(
+            link.executable(),
+            &[c"opt-runner", crate::RUNNER_ARGUMENT],
+            &environment(&spec.setup, spec.library_path),
+            &[
+                (null.as_fd(), 0),
+                (stdout.descriptor(), 1),
+                (stderr.descriptor(), 2),
+                (theirs.as_fd(), SOCKET_FD),
+                (control_fd, CONTROL_FD),
+            ],
+            link.namespaces(),
+        )
+        .map_err(RunnerTrouble::Spawn)?;
+        drop(theirs);
+        let shared = spec.shared + stdout.size() + stderr.size();
+        let runner = Self {
+            namespaced: spawned.namespaced(),
+            handle: spawned.into_handle(),
+            control,
+            socket: ours,
+            stdout,
+            stderr,
+            sequence: 0,
+        };
+        link.runner_started(&RunnerNotice {
+            lease: spec.lease,
+            pid: runner.handle.pid(),
+            limit: spec.limit,
+            shared,
+        })?;
+        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &[spec.artifact])?;
+        Ok(runner)
+    }
+
+    pub(crate) fn add_entry(
+        &self,
+        setup: &EntrySetup,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), RunnerTrouble> {
+        Ok(send_to_runner(self.socket.as_fd(), &ToRunner::Entry(setup.clone()), descriptors)?)
+    }
+
+    /// Lets it lock down and load, once the supervisor watches it.
+    pub(crate) fn begin(&mut self, link: &mut Link, timeout: Duration) -> Result<Answer<Loaded>, RunnerTrouble> {
+        link.wait_watched(self.handle.pid())?;
+        send_to_runner(self.socket.as_fd(), &ToRunner::Begin, &[])?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match receive_reply(self.socket.as_fd(), FIRST_SLICE) {
+                Ok(Some(Reply::Loaded { missing, has_plan })) => {
+                    let missing = missing.lines().map(str::to_owned).collect();
+                    return Ok(Answer::Done(Loaded::Ready { missing, has_plan }));
+                }
+                Ok(Some(Reply::LoadFailed { text })) => return Ok(Answer::Done(Loaded::Refused { text })),
+                Ok(Some(Reply::Trouble { text })) => return Err(RunnerTrouble::Setup { text }),
+                Ok(None) => {}
+                // A hostile constructor can write nonsense or close the socket: its own end, whatever it is.
+                Err(FrameError::Closed | FrameError::Malformed { .. }) => {
+                    if !self.is_dead()? {
+                        self.handle.kill().map_err(RunnerTrouble::Wait)?;
+                        self.wait_dead()?;
+                    }
+                    return Ok(Answer::Died);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if self.is_dead()? {
+                // A last word may have been sent before the end.
+                if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
+                    return Err(RunnerTrouble::Setup { text });
+                }
+                return Ok(Answer::Died);
+            }
+            if deadline <= Instant::now() {
+                return Ok(Answer::TimedOut);
+            }
+        }
+    }
+
+    /// Writes a command into the control page and wakes the runner.
+    pub(crate) fn command(&mut self, entry: u32, calls: u32, first_slot: u32, flags: u32, spin: Duration) {
+        let page = self.control.page();
+        page.entry.store(entry, Ordering::Relaxed);
+        page.calls.store(calls, Ordering::Relaxed);
+        page.first_slot.store(first_slot, Ordering::Relaxed);
+        page.flags.store(flags, Ordering::Relaxed);
+        page.spin_us.store(u32::try_from(spin.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.sequence = self.sequence.wrapping_add(1);
+        publish(&page.command, &page.runner_waits, self.sequence);
+    }
+
+    /// Waits for the command's end.
+    pub(crate) fn wait_done(
+        &mut self,
+        spin: Duration,
+        timeout: Duration,
+    ) -> Result<Answer<Called>, RunnerTrouble> {
+        let deadline = Instant::now() + timeout;
+        let before = self.sequence.wrapping_sub(1);
+        let mut spin = spin;
+        let mut slice = FIRST_SLICE;
+        loop {
+            let page = self.control.page();
+            if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
+                // Any other value than the sequence is forged; then the calls are as undone as if it said nothing.
+                if page.done.load(Ordering::Acquire) == self.sequence {
+                    return Ok(Answer::Done(Called {
+                        result: page.result.load(Ordering::Relaxed),
+                        calls_done: page.calls_done.load(Ordering::Relaxed),
+                        returned_value: page.returned_value.load(Ordering::Relaxed) != 0,
+                        claimed: Duration::from_nanos(page.claimed_ns.load(Ordering::Relaxed)),
+                    }));
+                }
+                std::thread::yield_now();
+            }
+            if self.is_dead()? {
+                return Ok(Answer::Died);
+            }
+            if deadline <= Instant::now() {
+                return Ok(Answer::TimedOut);
+            }
+            spin = Duration::ZERO;
+            slice = (slice * 2).min(LAST_SLICE);
+        }
+    }
+
+    /// Stopped and seen stopped. False if it is dead.
+    pub(crate) fn stop(&mut self) -> Result<bool, RunnerTrouble> {
+        if self.is_dead()? {
+            return Ok(false);
+        }
+        match self.handle.stop() {
+            Ok(()) => Ok(!self.is_dead()?),
+            Err(_) if self.is_dead()? => Ok(false),
+            Err(error) => Err(RunnerTrouble::Wait(error)),
+        }
+    }
+
+    pub(crate) fn resume(&mut self) -> Result<(), RunnerTrouble> {
+        match self.handle.cont() {
+            Ok(()) => Ok(()),
+            Err(_) if self.is_dead()? => Ok(()),
+            Err(error) => Err(RunnerTrouble::Wait(error)),
+        }
+    }
+
+    /// CPU time of all its threads so far.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        self.handle.cpu_time().ok()
+    }
+
+    pub(crate) fn major_faults(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
+        // After the parenthesised name: state is field 3, majflt field 12.
+        text.rsplit_once(')')?.1.split_ascii_whitespace().nth(9)?.parse().ok()
+    }
+
+    fn is_dead(&self) -> Result<bool, RunnerTrouble> {
+        self.handle.peek_end().map(|end| end.is_some()).map_err(RunnerTrouble::Wait)
+    }
+
+    fn wait_dead(&self) -> Result<(), RunnerTrouble> {
+        if self.handle.wait_dead(DEATH_PATIENCE).map_err(RunnerTrouble::Wait)? {
+            Ok(())
+        } else {
+            Err(RunnerTrouble::Undead)
+        }
+    }
+
+    /// Asks the supervisor to end it, for a reason that is written down first.
+    pub(crate) fn end_for(&mut self, link: &mut Link, reason: KillReason) -> Result<(), RunnerTrouble> {
+        link.kill_wanted(self.handle.pid(), reason)?;
+        if !self.handle.wait_dead(link.answer_patience()).map_err(RunnerTrouble::Wait)? {
+            self.handle.kill().map_err(RunnerTrouble::Wait)?;
+        }
+        Ok(())
+    }
+
+    /// Ends it if it still lives, tells the supervisor, reaps it, and says all that is known.
+    pub(crate) fn finish(self, link: &mut Link) -> Result<Death, RunnerTrouble> {
+        if !self.is_dead()? {
+            self.handle.kill().map_err(RunnerTrouble::Wait)?;
+        }
+        self.wait_dead()?;
+        let word = link.runner_died(self.handle.pid())?;
+        let page = self.control.page();
+        let refused = page.refused_bytes.load(Ordering::Relaxed);
+        let fault = (page.fault_signal.load(Ordering::SeqCst) != 0).then(|| Fault {
+            place: FaultPlace::from_claim(page.fault_place.load(Ordering::Relaxed)),
+            index: page.fault_index.load(Ordering::Relaxed),
+            address: page.fault_address.load(Ordering::Relaxed),
+        });
+        let phase = Phase::from_claim(page.phase.load(Ordering::Relaxed));
+        let end = self.handle.reap().map_err(RunnerTrouble::Wait)?;
+        let report = RunnerEnd {
+            signal: end.signal_name().map(str::to_owned),
+            exit_code: end.exit_code(),
+            stderr_tail: self.stderr.tail(STDERR_TAIL),
+            output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
+        };
+        Ok(Death {
+            end,
+            killed: word.killed,
+            peak_owed: word.peak_owed,
+            report,
+            refused: (refused != 0).then_some(Bytes::new(refused)),
+            fault,
+            phase,
+            namespaced: self.namespaced,
+        })
+    }
+}
+
+fn environment(setup: &Setup, library_path: &[PathBuf]) -> Vec<CString> {
+    let mut env: BTreeMap<String, String> = BTreeMap::from([
+        ("OMP_NUM_THREADS".to_owned(), setup.threads.to_string()),
+        ("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()),
+        ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+        ("LC_ALL".to_owned(), "C".to_owned()),
+    ]);
+    if !library_path.is_empty() {
+        let folders: Vec<String> = library_path.iter().map(|folder| folder.display().to_string()).collect();
+        env.insert("LD_LIBRARY_PATH".to_owned(), folders.join(":"));
+    }
+    env.extend(setup.env.clone());
+    env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
+}

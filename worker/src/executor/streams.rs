@@ -1,0 +1,81 @@
+//! A runner's standard streams: small sealed memfds. A flood neither blocks the candidate nor fills memory; what
+//! comes after the size is refused to the writer and lost.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use opt_shared::units::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::pread;
+
+pub(crate) struct Stream {
+    memfd: OwnedFd,
+    size: u64,
+}
+
+impl Stream {
+    pub(crate) fn create(size: Bytes) -> rustix::io::Result<Self> {
+        let memfd = memfd_create("opt-stream", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let size = size.get().next_multiple_of(rustix::param::page_size() as u64);
+        ftruncate(&memfd, size)?;
+        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self { memfd, size })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    pub(crate) fn size(&self) -> Bytes {
+        Bytes::new(self.size)
+    }
+
+    /// Bytes written so far: the position of the shared file description, which a hostile writer may have moved,
+    /// so it is only ever used clamped to the size.
+    fn written(&self) -> u64 {
+        rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
+    }
+
+    /// More was written than is kept.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.size <= self.written()
+    }
+
+    /// The last `most` bytes that were kept, as text without control characters but line ends and tabs.
+    pub(crate) fn tail(&self, most: usize) -> String {
+        let written = self.written();
+        let from = written.saturating_sub(most as u64);
+        self.text(from, written)
+    }
+
+    /// The first `most` bytes, likewise.
+    pub(crate) fn head(&self, most: usize) -> String {
+        let to = self.written().min(most as u64);
+        self.text(0, to)
+    }
+
+    fn text(&self, from: u64, to: u64) -> String {
+        let mut bytes = vec![0u8; usize::try_from(to - from).unwrap_or(0)];
+        let length = pread(&self.memfd, &mut bytes, from).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length])
+            .chars()
+            .filter(|&c| c == '\n' || c == '\t' || !c.is_control())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_cut_and_said_to_be() {
+        let stream = Stream::create(Bytes::kib(64)).expect("a memfd");
+        assert!(!stream.is_truncated());
+        rustix::io::write(stream.descriptor(), b"hello\n").expect("fits");
+        assert_eq!((stream.head(3).as_str(), stream.tail(3).as_str()), ("hel", "lo\n"));
+        let block = vec![b'x'; 5000];
+        while rustix::io::write(stream.descriptor(), &block).is_ok() {}
+        assert!(stream.is_truncated());
+        assert_eq!(stream.tail(10), "xxxxxxxxxx");
+    }
+}

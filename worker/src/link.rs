@@ -1,0 +1,194 @@
+//! The worker's end of the channel to the supervisor.
+//!
+//! Owns the handshake, the reader thread and the few waits for the supervisor's word. A supervisor that is gone
+//! ends the worker: every wait here is bounded, and a closed channel is an error.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use ipc_channel::ipc::{self, IpcSender};
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Role, Rung, Task, ToWorker};
+use opt_shared::outcome::Blame;
+use opt_shared::units::Bytes;
+
+use crate::executor::spawn::Namespaces;
+
+/// The supervisor answers at once unless the machine is drowning; it is gone long before this.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// Messages that may wait: at most one task, and a word for each runner.
+const INBOX: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("connecting to the supervisor")]
+    Connect(#[source] std::io::Error),
+    #[error("opening a channel to the supervisor")]
+    Channel(#[source] std::io::Error),
+    #[error("sending to the supervisor")]
+    Send(#[source] ipc_channel::IpcError),
+    #[error("the supervisor is gone")]
+    Gone,
+    #[error("the supervisor did not answer within {ANSWER_PATIENCE:?}")]
+    Silent,
+    #[error("reading this process's own identity")]
+    Identity(#[source] std::io::Error),
+}
+
+/// What the supervisor says when a runner may be reaped.
+pub(crate) struct ReapWord {
+    pub(crate) killed: Option<KillReason>,
+    pub(crate) peak_owed: Bytes,
+}
+
+/// What the supervisor is told about a new runner.
+pub(crate) struct RunnerNotice {
+    pub(crate) lease: LeaseId,
+    pub(crate) pid: u32,
+    pub(crate) limit: Bytes,
+    pub(crate) shared: Bytes,
+}
+
+pub(crate) struct Link {
+    role: Role,
+    outbox: IpcSender<FromWorker>,
+    inbox: Receiver<ToWorker>,
+    /// Answers that came while another was waited for.
+    early: Vec<ToWorker>,
+    executable: OwnedFd,
+    namespaces: Namespaces,
+}
+
+impl Link {
+    /// Connects to the supervisor's one-shot server and introduces this worker.
+    pub(crate) fn connect(
+        role: Role,
+        server: &str,
+        nonce: String,
+        executable: OwnedFd,
+        namespaces: Namespaces,
+        rungs: Vec<Rung>,
+    ) -> Result<Self, LinkError> {
+        let hello: IpcSender<Hello> = IpcSender::connect(server.to_owned()).map_err(LinkError::Connect)?;
+        let (to_worker, from_supervisor) = ipc::channel().map_err(LinkError::Channel)?;
+        let (outbox, from_worker) = ipc::channel().map_err(LinkError::Channel)?;
+        hello
+            .send(Hello {
+                version: PROTOCOL_VERSION,
+                nonce,
+                pid: std::process::id(),
+                to_worker,
+                from_worker,
+                rungs,
+            })
+            .map_err(LinkError::Send)?;
+        let (forward, inbox) = bounded(INBOX);
+        std::thread::Builder::new()
+            .name("link-reader".into())
+            .stack_size(256 * 1024)
+            .spawn(move || {
+                while let Ok(message) = from_supervisor.recv() {
+                    if forward.send(message).is_err() {
+                        break;
+                    }
+                }
+            })
+            .map_err(LinkError::Channel)?;
+        Ok(Self { role, outbox, inbox, early: Vec::new(), executable, namespaces })
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    pub(crate) fn executable(&self) -> BorrowedFd<'_> {
+        self.executable.as_fd()
+    }
+
+    pub(crate) fn namespaces(&self) -> Namespaces {
+        self.namespaces
+    }
+
+    pub(crate) fn answer_patience(&self) -> Duration {
+        ANSWER_PATIENCE
+    }
+
+    /// The next task; none when this worker should end.
+    pub(crate) fn next_task(&mut self) -> Option<Task> {
+        loop {
+            match self.inbox.recv() {
+                Ok(ToWorker::Start(task)) => return Some(*task),
+                Ok(ToWorker::Shutdown) | Err(_) => return None,
+                // Words about runners that are reaped already.
+                Ok(ToWorker::RunnerWatched { .. } | ToWorker::MayReap { .. }) => {}
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, message: FromWorker) -> Result<(), LinkError> {
+        self.outbox.send(message).map_err(LinkError::Send)
+    }
+
+    pub(crate) fn runner_started(&mut self, notice: &RunnerNotice) -> Result<(), LinkError> {
+        let start_time = start_time(notice.pid).map_err(LinkError::Identity)?;
+        self.early.clear();
+        self.send(FromWorker::RunnerStarted {
+            lease: notice.lease,
+            pid: notice.pid,
+            start_time,
+            limit: notice.limit,
+            shared: notice.shared,
+        })
+    }
+
+    pub(crate) fn wait_watched(&mut self, pid: u32) -> Result<(), LinkError> {
+        self.wait_for(|message| {
+            matches!(message, ToWorker::RunnerWatched { pid: watched } if *watched == pid).then_some(())
+        })
+    }
+
+    pub(crate) fn kill_wanted(&mut self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
+        self.send(FromWorker::KillWanted { pid, reason })
+    }
+
+    /// Tells of a death and waits until it may be reaped.
+    pub(crate) fn runner_died(&mut self, pid: u32) -> Result<ReapWord, LinkError> {
+        self.send(FromWorker::RunnerDied { pid })?;
+        self.wait_for(|message| match message {
+            ToWorker::MayReap { pid: dead, killed, peak_owed } if *dead == pid => {
+                Some(ReapWord { killed: *killed, peak_owed: *peak_owed })
+            }
+            _ => None,
+        })
+    }
+
+    fn wait_for<T>(&mut self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
+        if let Some(at) = self.early.iter().position(|message| pick(message).is_some()) {
+            let message = self.early.remove(at);
+            return pick(&message).ok_or(LinkError::Silent);
+        }
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        loop {
+            match self.inbox.recv_deadline(deadline) {
+                Ok(ToWorker::Shutdown) | Err(RecvTimeoutError::Disconnected) => return Err(LinkError::Gone),
+                Ok(message) => match pick(&message) {
+                    Some(answer) => return Ok(answer),
+                    None => self.early.push(message),
+                },
+                Err(RecvTimeoutError::Timeout) => return Err(LinkError::Silent),
+            }
+        }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`: with the pid it names a process for as long as the machine is up.
+fn start_time(pid: u32) -> std::io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    text.rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse().ok())
+        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no start time in the stat line"))
+}
+
+/// Trouble that ends the attempt, for the report: whose fault it is not.
+pub(crate) const TROUBLE_BLAME: Blame = Blame::Worker;

@@ -1,0 +1,160 @@
+//! One block: n calls of one runner between two stamps of this process's clock, each call into an output slot of
+//! its own.
+//!
+//! The runner is stopped between blocks, so that it cannot compete with the other side, and its outputs are read
+//! only then. Right before a timed block it is woken by an empty one and then spins for the next command, so that
+//! the stamps hold the calls and two cache-line hand-offs; what that costs is measured with empty blocks and
+//! subtracted.
+
+use std::time::Duration;
+
+use opt_shared::message::KillReason;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::attempt::{Callable, Trouble};
+use crate::executor::outputs::Outputs;
+use crate::executor::process::{Answer, Called, Runner, RunnerTrouble};
+use crate::link::Link;
+
+/// Empty blocks that the hand-off is the median of.
+const HANDOFF_BLOCKS: usize = 51;
+/// How long the runner spins for the command that follows its wake-up.
+const ARMED_SPIN: Duration = Duration::from_millis(5);
+/// An empty block that takes longer means a machine too busy to time anything.
+const WAKE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// One candidate of a profile with its runner.
+pub(super) struct Side<'a> {
+    pub(super) callable: &'a Callable<'a>,
+    pub(super) runner: Runner,
+    pub(super) outputs: Vec<Outputs>,
+    pub(super) has_plan: bool,
+    pub(super) handoff: Duration,
+    /// Whether this process may spin while it waits: not where the candidate needs every CPU.
+    pub(super) may_spin: bool,
+}
+
+/// What a block gave.
+pub(super) struct Block {
+    /// Between the stamps, hand-off not yet subtracted.
+    pub(super) elapsed: Duration,
+    pub(super) called: Called,
+    /// CPU time that the runner used between its done-mark and its stop.
+    pub(super) cpu_after_done: Duration,
+    /// CPU time of the calls.
+    pub(super) cpu: Duration,
+    pub(super) major_faults: u64,
+}
+
+pub(super) enum Run {
+    Done(Block),
+    Died,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn new(callable: &'a Callable<'a>, runner: Runner, outputs: Vec<Outputs>) -> Self {
+        let may_spin = callable.leaves_a_cpu();
+        Self { callable, runner, outputs, has_plan: false, handoff: Duration::ZERO, may_spin }
+    }
+
+    /// Loaded: stopped until its first block.
+    pub(super) fn ready(mut self, has_plan: bool) -> Result<Self, Trouble> {
+        self.has_plan = has_plan;
+        let callable = self.callable;
+        self.runner.stop().map_err(|source| callable.trouble(source))?;
+        Ok(self)
+    }
+
+    pub(super) fn measure_handoff(&mut self) -> Result<(), Trouble> {
+        let callable = self.callable;
+        let mut samples = Vec::with_capacity(HANDOFF_BLOCKS);
+        for _ in 0..HANDOFF_BLOCKS {
+            match self.raw_block(0, 0, 0, WAKE_PATIENCE).map_err(|source| callable.trouble(source))? {
+                Answer::Done(block) => samples.push(block.elapsed),
+                // The first real block will find it dead and say so.
+                Answer::Died | Answer::TimedOut => return Ok(()),
+            }
+        }
+        samples.sort_unstable();
+        self.handoff = samples[samples.len() / 2];
+        Ok(())
+    }
+
+    /// Runs a block and leaves the runner stopped.
+    pub(super) fn block(
+        &mut self,
+        link: &mut Link,
+        entry: usize,
+        calls: u32,
+        flags: u32,
+        timeout: Duration,
+    ) -> Result<Run, Trouble> {
+        let callable = self.callable;
+        let trouble = |source| callable.trouble(source);
+        let entry = u32::try_from(entry).unwrap_or(u32::MAX);
+        match self.raw_block(entry, calls, flags, timeout).map_err(trouble)? {
+            Answer::Done(block) => Ok(Run::Done(block)),
+            Answer::Died => Ok(Run::Died),
+            Answer::TimedOut => {
+                self.runner.end_for(link, KillReason::Timeout { limit: timeout }).map_err(trouble)?;
+                Ok(Run::Died)
+            }
+        }
+    }
+
+    fn raw_block(
+        &mut self,
+        entry: u32,
+        calls: u32,
+        flags: u32,
+        timeout: Duration,
+    ) -> Result<Answer<Block>, RunnerTrouble> {
+        let runner = &mut self.runner;
+        runner.resume()?;
+        // Wake it: an empty block, after which it spins for the next command.
+        runner.command(entry, 0, 0, 0, ARMED_SPIN);
+        match runner.wait_done(Duration::from_micros(200), WAKE_PATIENCE)? {
+            Answer::Done(_) => {}
+            Answer::Died => return Ok(Answer::Died),
+            Answer::TimedOut => return Ok(Answer::TimedOut),
+        }
+        let faults = runner.major_faults();
+        let cpu_before = runner.cpu_time();
+        let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
+        let start = now();
+        runner.command(entry, calls, 0, flags, Duration::ZERO);
+        let answer = runner.wait_done(spin, timeout)?;
+        let end = now();
+        let called = match answer {
+            Answer::Done(called) => called,
+            Answer::Died => return Ok(Answer::Died),
+            Answer::TimedOut => return Ok(Answer::TimedOut),
+        };
+        let cpu_at_done = runner.cpu_time();
+        if !runner.stop()? {
+            return Ok(Answer::Died);
+        }
+        let cpu_stopped = runner.cpu_time();
+        let between = |from: Option<Duration>, to: Option<Duration>| match (from, to) {
+            (Some(from), Some(to)) => to.saturating_sub(from),
+            _ => Duration::ZERO,
+        };
+        let major_faults = match (faults, runner.major_faults()) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => 0,
+        };
+        Ok(Answer::Done(Block {
+            elapsed: end.saturating_sub(start),
+            called,
+            cpu_after_done: between(cpu_at_done, cpu_stopped),
+            cpu: between(cpu_before, cpu_at_done),
+            major_faults,
+        }))
+    }
+}
+
+/// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicRaw);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,250 @@
+//! Profile: how long a call takes, by a clock that the candidate cannot reach.
+//!
+//! Owns batches and the runners of a batch: one of the candidate, one of the baseline, both with all entries of
+//! the batch mapped. One block is `block`'s work, when an entry is done is `entry`'s, the figures are the judge's.
+
+mod block;
+mod entry;
+
+use std::time::Instant;
+
+use opt_shared::batch::batches;
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{FromWorker, KillReason, ProfileTask};
+use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, Status};
+use opt_shared::settings::InputMemory;
+use opt_shared::units::Bytes;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use self::block::Side;
+use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::classify::Verdict;
+use crate::executor::outputs::{Outputs, SlotLayout};
+use crate::executor::prepare::Prepared;
+use crate::executor::process::{Answer, Loaded, Runner};
+use crate::link::Link;
+use crate::runner::frame::EntrySetup;
+use crate::verify::name_death;
+
+/// Most calls in one block; bounds the ring of outputs of a tiny call.
+pub(crate) const MAX_CALLS: u32 = 16_384;
+
+pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result<ProfileReport, Trouble> {
+    let started = Instant::now();
+    let candidate = Callable::open(&task.callee)?;
+    let baseline = task.baseline.as_ref().map(Callable::open).transpose()?;
+    let mut report = ProfileReport {
+        status: Status::Passed,
+        detail: String::new(),
+        entries: Vec::new(),
+        failures: Vec::new(),
+        end: None,
+        baseline_failed: false,
+        ms: 0.0,
+        runner_peak_owed: Bytes::ZERO,
+        output_truncated: false,
+        cpus: candidate.cpus.clone(),
+    };
+    let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.input_bytes).collect();
+    let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
+    for range in batches(&sizes, task.profile.batch_bytes) {
+        let first = range.start;
+        let mut batch = Batch { lease, task, entries: Vec::new(), sides: Vec::new(), weights: Vec::new() };
+        if let Some(failure) = batch.open(range) {
+            report.status = failure.status;
+            report.detail = format!("{}: {}", failure.entry, failure.detail);
+            report.failures.push(failure);
+            break;
+        }
+        let callables = std::iter::once(&candidate).chain(baseline.as_ref());
+        let mut stopped = None;
+        for callable in callables {
+            match batch.start(link, callable)? {
+                Started::Ready(side) => batch.sides.push(side),
+                Started::Stopped(stop) => {
+                    stopped = Some((batch.sides.len(), stop));
+                    break;
+                }
+            }
+        }
+        if stopped.is_none() {
+            stopped = batch.time_all(link, first, total, &mut report)?;
+        }
+        batch.end(link, stopped, &mut report)?;
+        if report.status != Status::Passed {
+            break;
+        }
+    }
+    report.ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(report)
+}
+
+/// Why a side stopped.
+pub(super) enum Stop {
+    /// The runner is dead: its end says what it was.
+    Died { entry: usize },
+    Failed(Box<EntryFailure>),
+}
+
+enum Started<'a> {
+    Ready(Side<'a>),
+    Stopped((Stop, Option<Side<'a>>)),
+}
+
+type Stopped<'a> = (usize, (Stop, Option<Side<'a>>));
+
+struct Batch<'a> {
+    lease: LeaseId,
+    task: &'a ProfileTask,
+    entries: Vec<Prepared>,
+    weights: Vec<u64>,
+    sides: Vec<Side<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    fn open(&mut self, range: std::ops::Range<usize>) -> Option<EntryFailure> {
+        for entry in &self.task.entries[range] {
+            match Prepared::open(entry, &self.task.callee.signature) {
+                // Entries without elements are verified, never scored.
+                Ok(prepared) if prepared.has_no_elements() => {}
+                Ok(prepared) => {
+                    self.entries.push(prepared);
+                    self.weights.push(entry.weight);
+                }
+                Err(error) => {
+                    return Some(EntryFailure {
+                        entry: entry.name.clone(),
+                        status: Status::CaptureError,
+                        detail: chain(&error),
+                        args: Vec::new(),
+                        mismatch: None,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    fn start(&self, link: &mut Link, callable: &'a Callable<'a>) -> Result<Started<'a>, Trouble> {
+        let trouble = |source| callable.trouble(source);
+        let leaves: Vec<&[_]> = self.entries.iter().map(|entry| entry.leaves.as_slice()).collect();
+        let outputs = Outputs::create_shared(&leaves, SlotLayout::Ring { calls: MAX_CALLS })
+            .map_err(|source| Trouble::Outputs { entry: "a batch".to_owned(), source: source.into() })?;
+        let ring = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
+        let prepared: Vec<&Prepared> = self.entries.iter().collect();
+        let copy = self.task.profile.inputs == InputMemory::Copied;
+        let spec = callable.spec(self.lease, &prepared, ring, copy);
+        let mut runner = Runner::start(link, &spec).map_err(trouble)?;
+        for (entry, outputs) in self.entries.iter().zip(&outputs) {
+            let setup = EntrySetup {
+                inputs: entry.inputs.clone(),
+                arguments: entry.wire.clone(),
+                outputs: outputs.wire(),
+            };
+            runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;
+        }
+        let limit = load_timeout(self.task.verify.call_timeout);
+        let answer = runner.begin(link, limit).map_err(trouble)?;
+        let side = Side::new(callable, runner, outputs);
+        Ok(match answer {
+            Answer::Done(Loaded::Ready { has_plan, .. }) => Started::Ready(side.ready(has_plan)?),
+            Answer::Done(Loaded::Refused { text }) => {
+                let failure = self.failure(0, Status::LoadError, text);
+                Started::Stopped((Stop::Failed(Box::new(failure)), Some(side)))
+            }
+            Answer::Died => Started::Stopped((Stop::Died { entry: 0 }, Some(side))),
+            Answer::TimedOut => {
+                let mut side = side;
+                side.runner.end_for(link, KillReason::Timeout { limit }).map_err(trouble)?;
+                Started::Stopped((Stop::Died { entry: 0 }, Some(side)))
+            }
+        })
+    }
+
+    fn failure(&self, entry: usize, status: Status, detail: String) -> EntryFailure {
+        let prepared = self.entries.get(entry);
+        EntryFailure {
+            entry: prepared.map_or_else(String::new, |prepared| prepared.name.clone()),
+            status,
+            detail,
+            args: prepared.map(Prepared::describe).unwrap_or_default(),
+            mismatch: None,
+        }
+    }
+
+    fn time_all(
+        &mut self,
+        link: &mut Link,
+        first: usize,
+        total: u32,
+        report: &mut ProfileReport,
+    ) -> Result<Option<Stopped<'a>>, Trouble> {
+        for side in &mut self.sides {
+            side.measure_handoff()?;
+        }
+        let mut bytes = Bytes::ZERO;
+        for index in 0..self.entries.len() {
+            let mut random = SmallRng::seed_from_u64(self.task.seed ^ (first + index) as u64);
+            let timed = entry::time(
+                link,
+                &entry::Context {
+                    task: self.task,
+                    prepared: &self.entries[index],
+                    index,
+                    weight: self.weights[index],
+                },
+                &mut self.sides,
+                &mut random,
+            )?;
+            match timed {
+                Ok(profile) => report.entries.push(EntryProfile { weight: self.weights[index], ..profile }),
+                Err((side, stop)) => return Ok(Some((side, (stop, None)))),
+            }
+            bytes += self.entries[index].input_bytes;
+            let done = u32::try_from(first + index + 1).unwrap_or(total);
+            let _ = link.send(FromWorker::Progress { lease: self.lease, done, total, bytes });
+        }
+        Ok(None)
+    }
+
+    /// Ends both runners and settles the report.
+    fn end(
+        &mut self,
+        link: &mut Link,
+        stopped: Option<Stopped<'a>>,
+        report: &mut ProfileReport,
+    ) -> Result<(), Trouble> {
+        let mut sides: Vec<Side<'a>> = self.sides.drain(..).collect();
+        let mut stop = None;
+        if let Some((number, (why, extra))) = stopped {
+            sides.extend(extra);
+            stop = Some((number, why));
+        }
+        for (number, side) in sides.into_iter().enumerate() {
+            let callable = side.callable;
+            let death = side.runner.finish(link).map_err(|source| callable.trouble(source))?;
+            report.runner_peak_owed = report.runner_peak_owed.max(death.peak_owed);
+            if number == 0 {
+                report.output_truncated |= death.report.output_truncated;
+            }
+            let Some((_, why)) = stop.take_if(|(stopped, _)| *stopped == number) else { continue };
+            let failure = match why {
+                Stop::Failed(failure) => *failure,
+                Stop::Died { entry } => {
+                    let Verdict { status, detail } = match self.entries.get(entry) {
+                        Some(prepared) => name_death(&death, prepared),
+                        None => Verdict { status: Status::InfraError, detail: "an empty batch".to_owned() },
+                    };
+                    report.end = kept(&death.report);
+                    self.failure(entry, status, detail)
+                }
+            };
+            report.baseline_failed = number == 1;
+            report.status = failure.status;
+            report.detail = format!("{}: {}", failure.entry, failure.detail);
+            report.failures.push(failure);
+        }
+        Ok(())
+    }
+}

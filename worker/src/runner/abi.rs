@@ -1,0 +1,323 @@
+//! The C structures a candidate is called with: tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`, and the block of
+//! memory in which one entry's arguments lie.
+//!
+//! Layouts are the public C headers' (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`); `worker/include/opt_candidate.h`
+//! has the same in C. A candidate may scribble over its arguments, so a pristine copy is laid over the live
+//! block before every call.
+
+use std::ffi::{CString, c_char, c_void};
+
+use super::frame::{EntrySetup, WireArgument, WireOutput, WireType};
+
+/// `TVMFFIAny`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Any {
+    pub(crate) type_index: i32,
+    pub(crate) zero_padding: u32,
+    pub(crate) payload: Payload,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) union Payload {
+    pub(crate) int: i64,
+    pub(crate) float: f64,
+    pub(crate) pointer: *mut c_void,
+    pub(crate) text: *const c_char,
+    pub(crate) dtype: DataType,
+    pub(crate) device: Device,
+}
+
+pub(crate) mod type_index {
+    pub(crate) const NONE: i32 = 0;
+    pub(crate) const INT: i32 = 1;
+    pub(crate) const BOOL: i32 = 2;
+    pub(crate) const FLOAT: i32 = 3;
+    pub(crate) const DATA_TYPE: i32 = 5;
+    pub(crate) const DEVICE: i32 = 6;
+    pub(crate) const TENSOR: i32 = 7;
+    pub(crate) const RAW_STR: i32 = 8;
+}
+
+/// `DLDataType`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLDevice`; type 1 is the CPU.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Device {
+    kind: i32,
+    index: i32,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DlTensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
+
+/// A candidate's function.
+pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
+
+/// One entry's arguments, ready to be passed.
+pub(crate) struct Arguments {
+    live: Vec<u64>,
+    pristine: Vec<u64>,
+    count: i32,
+    /// Word index in `live` of each output's `data` field.
+    output_data: Vec<usize>,
+    /// Owns the strings that arguments point to.
+    _texts: Vec<CString>,
+}
+
+impl Arguments {
+    /// `inputs[i]` is the address of the first byte of range `i`.
+    pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8]) -> Result<Self, &'static str> {
+        let count = setup.arguments.len() + setup.outputs.len();
+        let mut layout = Layout::default();
+        let any_at = layout.take(count * words::<Any>());
+        let mut texts = Vec::new();
+        // Every tensor's structure, shape and strides, in argument order; addresses are known once the block is.
+        let mut places = Vec::with_capacity(count);
+        for argument in &setup.arguments {
+            places.push(match argument {
+                WireArgument::Tensor { shape, .. } => Some(layout.tensor(shape.len(), 0)),
+                WireArgument::Array { bytes, .. } => Some(layout.tensor(1, bytes.len())),
+                _ => None,
+            });
+        }
+        for output in &setup.outputs {
+            places.push(Some(layout.tensor(output.shape.len(), 0)));
+        }
+        let mut live = vec![0u64; layout.words];
+        let base = live.as_mut_ptr();
+        let mut block = Block { base };
+        for (index, argument) in setup.arguments.iter().enumerate() {
+            let any = match argument {
+                WireArgument::None => any(type_index::NONE, Payload { int: 0 }),
+                WireArgument::Int(value) => any(type_index::INT, Payload { int: *value }),
+                WireArgument::Bool(value) => any(type_index::BOOL, Payload { int: i64::from(*value) }),
+                WireArgument::Float(value) => any(type_index::FLOAT, Payload { float: *value }),
+                WireArgument::Str(value) => {
+                    let text = CString::new(value.as_str()).map_err(|_| "a text argument holds a NUL byte")?;
+                    let pointer = text.as_ptr();
+                    texts.push(text);
+                    any(type_index::RAW_STR, Payload { text: pointer })
+                }
+                WireArgument::DType(dtype) => {
+                    let mut payload = Payload { int: 0 };
+                    payload.dtype = data_type(*dtype);
+                    any(type_index::DATA_TYPE, payload)
+                }
+                WireArgument::Device { kind, index } => {
+                    any(type_index::DEVICE, Payload { device: Device { kind: *kind, index: *index } })
+                }
+                WireArgument::Tensor { range, dtype, shape, stride } => {
+                    let place = places[index].as_ref().ok_or("no place for a tensor")?;
+                    let data = if shape.contains(&0) {
+                        std::ptr::null_mut()
+                    } else {
+                        *inputs.get(*range as usize).ok_or("a tensor without its range")?
+                    };
+                    block.tensor(place, data, *dtype, shape, stride)
+                }
+                WireArgument::Array { dtype, elements, bytes } => {
+                    let place = places[index].as_ref().ok_or("no place for an array")?;
+                    let data = block.bytes(place, bytes);
+                    let elements = i64::try_from(*elements).map_err(|_| "an array that long")?;
+                    let data = if elements == 0 { std::ptr::null_mut() } else { data };
+                    block.tensor(place, data, *dtype, &[elements], &[1])
+                }
+            };
+            block.put_any(any_at + index * words::<Any>(), any);
+        }
+        let mut output_data = Vec::new();
+        for (number, output) in setup.outputs.iter().enumerate() {
+            let index = setup.arguments.len() + number;
+            let place = places[index].as_ref().ok_or("no place for an output")?;
+            let WireOutput { dtype, shape, stride, .. } = output;
+            let any = block.tensor(place, std::ptr::null_mut(), *dtype, shape, stride);
+            block.put_any(any_at + index * words::<Any>(), any);
+            output_data.push(place.structure);
+        }
+        let pristine = live.clone();
+        let count = i32::try_from(count).map_err(|_| "too many arguments")?;
+        Ok(Self { live, pristine, count, output_data, _texts: texts })
+    }
+
+    /// Makes the block as new, with the outputs at `data` (null where an output has no elements).
+    pub(crate) fn renew(&mut self, data: impl Iterator<Item = *mut u8>) {
+        self.live.copy_from_slice(&self.pristine);
+        for (&word, pointer) in self.output_data.iter().zip(data) {
+            self.live[word] = pointer as u64;
+        }
+    }
+
+    /// # Safety
+    /// `function` has the candidate interface's signature. What it does is not our safety: the process holds
+    /// nothing that must survive it.
+    pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
+        let mut returned = any(type_index::NONE, Payload { int: 0 });
+        // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.
+        let code = unsafe {
+            function(std::ptr::null_mut(), self.live.as_ptr().cast(), self.count, &raw mut returned)
+        };
+        (code, returned.type_index)
+    }
+}
+
+const fn words<T>() -> usize {
+    size_of::<T>() / 8
+}
+
+fn any(type_index: i32, payload: Payload) -> Any {
+    Any { type_index, zero_padding: 0, payload }
+}
+
+fn data_type(wire: WireType) -> DataType {
+    DataType { code: wire.code, bits: wire.bits, lanes: 1 }
+}
+
+#[derive(Default)]
+struct Layout {
+    words: usize,
+}
+
+/// Word indices of one tensor's parts.
+struct Place {
+    structure: usize,
+    shape: usize,
+    strides: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    fn take(&mut self, words: usize) -> usize {
+        let at = self.words;
+        self.words += words;
+        at
+    }
+
+    fn tensor(&mut self, rank: usize, bytes: usize) -> Place {
+        Place {
+            structure: self.take(words::<DlTensor>()),
+            shape: self.take(rank.max(1)),
+            strides: self.take(rank.max(1)),
+            bytes: self.take(bytes.div_ceil(8)),
+        }
+    }
+}
+
+/// The live block while it is being filled; places come from its own `Layout`.
+struct Block {
+    base: *mut u64,
+}
+
+impl Block {
+    fn at(&self, word: usize) -> *mut u64 {
+        // SAFETY: `word` was handed out by the layout that sized the block.
+        unsafe { self.base.add(word) }
+    }
+
+    fn put_any(&mut self, word: usize, any: Any) {
+        // SAFETY: two words of the block, aligned to eight like `Any`.
+        unsafe { self.at(word).cast::<Any>().write(any) }
+    }
+
+    fn bytes(&mut self, place: &Place, bytes: &[u8]) -> *mut u8 {
+        let target = self.at(place.bytes).cast::<u8>();
+        // SAFETY: the layout took `bytes.len()` rounded up to words at this place.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+        target
+    }
+
+    fn tensor(&mut self, place: &Place, data: *mut u8, dtype: WireType, shape: &[i64], stride: &[i64]) -> Any {
+        let (shape_at, strides_at) = (self.at(place.shape), self.at(place.strides));
+        // SAFETY: `rank` words each were taken; a stride list of another length is cut to the shape's.
+        unsafe {
+            std::ptr::copy_nonoverlapping(shape.as_ptr(), shape_at.cast(), shape.len());
+            std::ptr::copy_nonoverlapping(stride.as_ptr(), strides_at.cast(), stride.len().min(shape.len()));
+        }
+        let tensor = DlTensor {
+            data: data.cast(),
+            device: Device { kind: 1, index: 0 },
+            #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "the reader limits ranks to 64")]
+            ndim: shape.len() as i32,
+            dtype: data_type(dtype),
+            shape: shape_at.cast(),
+            strides: strides_at.cast(),
+            byte_offset: 0,
+        };
+        let structure = self.at(place.structure);
+        // SAFETY: six words of the block, aligned like `DlTensor`.
+        unsafe { structure.cast::<DlTensor>().write(tensor) };
+        any(type_index::TENSOR, Payload { pointer: structure.cast() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn scribble(_: *mut c_void, arguments: *const Any, count: i32, returned: *mut Any) -> i32 {
+        assert_eq!(count, 4);
+        // SAFETY: called through `Arguments::call` with four arguments.
+        unsafe {
+            let arguments = std::slice::from_raw_parts_mut(arguments.cast_mut(), 4);
+            assert_eq!(arguments[0].payload.int, 7);
+            let list = &mut *arguments[1].payload.pointer.cast::<DlTensor>();
+            assert_eq!((list.ndim, *list.shape, *list.strides), (1, 2, 1));
+            assert_eq!(std::slice::from_raw_parts(list.data.cast::<i64>(), 2), [5, 6]);
+            let input = &mut *arguments[2].payload.pointer.cast::<DlTensor>();
+            assert_eq!(input.data as usize, 0x1000);
+            let output = &mut *arguments[3].payload.pointer.cast::<DlTensor>();
+            let slot = output.data as usize;
+            *list.shape = 99;
+            output.data = std::ptr::null_mut();
+            arguments[0].payload.int = 0;
+            (*returned).type_index = 1;
+            (slot & 0xff) as i32
+        }
+    }
+
+    #[test]
+    fn every_call_sees_its_arguments_as_new() {
+        let float = WireType { code: 2, bits: 32 };
+        let setup = EntrySetup {
+            inputs: vec![],
+            arguments: vec![
+                WireArgument::Int(7),
+                WireArgument::Array {
+                    dtype: WireType { code: 0, bits: 64 },
+                    elements: 2,
+                    bytes: [5i64, 6].iter().flat_map(|value| value.to_le_bytes()).collect(),
+                },
+                WireArgument::Tensor { range: 0, dtype: float, shape: vec![2, 3], stride: vec![3, 1] },
+            ],
+            outputs: vec![WireOutput { dtype: float, shape: vec![], stride: vec![], regions: vec![] }],
+        };
+        let mut arguments = Arguments::build(&setup, &[0x1000 as *mut u8]).expect("built");
+        for slot in [3usize, 4] {
+            arguments.renew(std::iter::once(slot as *mut u8));
+            // SAFETY: `scribble` has the signature and stays within its arguments.
+            let (code, returned) = unsafe { arguments.call(scribble) };
+            assert_eq!((code, returned), (slot as i32, type_index::INT));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Says where a fault of the candidate lay: in an input, in a guard page, or elsewhere.
+//!
+//! The handler only writes into the control page and then lets the signal happen again with its default action,
+//! so that the worker sees the true signal. A candidate may install handlers of its own: then nothing is said
+//! and the death is a plain crash.
+
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use super::control::{ControlPage, FaultPlace};
+use super::map::Mapped;
+
+/// Room for the handler on a stack of its own, so that a stack overflow can be told too.
+const HANDLER_STACK: usize = 64 * 1024;
+
+/// A mapped input or output, as the handler needs it.
+pub(crate) struct Place {
+    pub(crate) mapped: Mapped,
+    pub(crate) output: bool,
+    pub(crate) index: u32,
+}
+
+struct Table {
+    page: &'static ControlPage,
+    places: Vec<Place>,
+    guard: usize,
+}
+
+// SAFETY: the raw addresses in the table are only compared, never followed.
+unsafe impl Send for Table {}
+// SAFETY: as above; the table is never changed after it is set.
+unsafe impl Sync for Table {}
+
+static TABLE: OnceLock<Table> = OnceLock::new();
+
+/// Installs the handler. Call once, before the candidate is loaded.
+pub(crate) fn report_faults_in(page: &'static ControlPage, places: Vec<Place>) {
+    let guard = rustix::param::page_size();
+    if TABLE.set(Table { page, places, guard }).is_err() {
+        return;
+    }
+    let stack = Box::leak(vec![0u8; HANDLER_STACK].into_boxed_slice());
+    let stack =
+        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: HANDLER_STACK };
+    // SAFETY: a leaked stack of the stated size; the handler is async-signal-safe: it reads a table that is never
+    // changed and stores to atomics.
+    unsafe {
+        libc::sigaltstack(&raw const stack, std::ptr::null_mut());
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let Some(table) = TABLE.get() else { return };
+    // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
+    let address = unsafe { (*info).si_addr() } as usize;
+    let mut found = (FaultPlace::Elsewhere, 0);
+    for place in &table.places {
+        let Mapped { start, end, .. } = place.mapped;
+        if start <= address && address < end {
+            let in_guard = address < start + table.guard || end - table.guard <= address;
+            let kind = match (place.output, in_guard) {
+                (true, _) => FaultPlace::OutputGuard,
+                (false, true) => FaultPlace::InputGuard,
+                (false, false) => FaultPlace::Input,
+            };
+            found = (kind, place.index);
+            break;
+        }
+    }
+    let page = table.page;
+    page.fault_address.store(address as u64, Ordering::Relaxed);
+    page.fault_place.store(found.0 as u32, Ordering::Relaxed);
+    page.fault_index.store(found.1, Ordering::Relaxed);
+    page.fault_signal.store(signal.unsigned_abs(), Ordering::SeqCst);
+    // SA_RESETHAND has put the default action back: returning runs the instruction again, which dies for real.
+    // A fault that was sent (`kill`) does not come again by itself.
+    // SAFETY: raise is async-signal-safe; the signal is blocked until we return, then its default action ends us.
+    if unsafe { (*info).si_code } <= 0 {
+        // SAFETY: as above.
+        unsafe { libc::raise(signal) };
+    }
+}

@@ -1,0 +1,309 @@
+//! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
+//!
+//! Worker to runner: postcard, trusted, with descriptors attached. Runner to worker: one fixed-size frame whose
+//! every field is checked, because by then a candidate may be writing it; descriptors sent back are refused by
+//! never offering room for them.
+
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, send, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+/// Longest frame to a runner: an entry with a thousand arguments of rank 64 fits.
+pub const MAX_FRAME: usize = 128 * 1024;
+/// Most descriptors with one frame: a capture, its outputs and its materialised values.
+pub const MAX_DESCRIPTORS: usize = 4;
+/// Longest text a runner can send back.
+pub const MAX_REPLY_TEXT: usize = 1024;
+const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToRunner {
+    /// First. Descriptor 0 is the artifact.
+    Setup(Setup),
+    /// Descriptor 0 is the capture, 1 the outputs, 2 (if any) materialised values.
+    Entry(EntrySetup),
+    /// Instead of all that: become a compiler.
+    Compile(crate::executor::compiler::CompileOrder),
+    /// Nothing more is mapped: lock down, load, serve.
+    Begin,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    pub symbol: String,
+    pub confinement: crate::runner::confine::Confinement,
+    /// CPU numbers to be pinned to.
+    pub cpus: Vec<u32>,
+    /// What the candidate may owe beyond what is mapped when it is loaded.
+    pub memory: opt_shared::units::Bytes,
+    pub threads: u32,
+    pub env: BTreeMap<String, String>,
+    /// Copy inputs into private memory instead of mapping them.
+    pub copy_inputs: bool,
+}
+
+/// Everything one entry needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntrySetup {
+    pub inputs: Vec<InputRange>,
+    pub arguments: Vec<WireArgument>,
+    pub outputs: Vec<WireOutput>,
+}
+
+/// Bytes of a descriptor that become readable in the runner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputRange {
+    /// 0: the capture; 1: materialised values.
+    pub source: u8,
+    pub file_offset: u64,
+    pub bytes: u64,
+    /// What the address of the first byte is modulo 64 (as PyTorch's was).
+    pub address_phase: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum WireArgument {
+    None,
+    Int(i64),
+    Bool(bool),
+    Float(f64),
+    Str(String),
+    DType(WireType),
+    Device { kind: i32, index: i32 },
+    Tensor { range: u32, dtype: WireType, shape: Vec<i64>, stride: Vec<i64> },
+    Array { dtype: WireType, elements: u64, bytes: Vec<u8> },
+}
+
+/// `DLDataType` with one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireType {
+    pub code: u8,
+    pub bits: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WireOutput {
+    pub dtype: WireType,
+    pub shape: Vec<i64>,
+    pub stride: Vec<i64>,
+    /// Slots are numbered through all regions. Regions may show the same bytes at two addresses.
+    pub regions: Vec<OutputRegion>,
+}
+
+/// A part of the outputs' memfd, mapped between two guard pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputRegion {
+    /// Page-aligned.
+    pub file_offset: u64,
+    /// A multiple of the page.
+    pub bytes: u64,
+    /// Where slot 0 starts.
+    pub data_offset: u64,
+    pub slot_stride: u64,
+    pub slots: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("sending a frame to the runner")]
+    Send(#[source] rustix::io::Errno),
+    #[error("receiving a frame")]
+    Receive(#[source] rustix::io::Errno),
+    #[error("the other side closed the socket")]
+    Closed,
+    #[error("a frame of {bytes} bytes is over the limit of {MAX_FRAME}")]
+    TooLong { bytes: usize },
+    #[error("encoding or decoding a frame")]
+    Encoding(#[source] postcard::Error),
+    #[error("a reply that no runner of ours sends ({what})")]
+    Malformed { what: &'static str },
+}
+
+pub fn send_to_runner(
+    socket: BorrowedFd<'_>,
+    frame: &ToRunner,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), FrameError> {
+    let bytes = postcard::to_stdvec(frame).map_err(FrameError::Encoding)?;
+    if MAX_FRAME < bytes.len() {
+        return Err(FrameError::TooLong { bytes: bytes.len() });
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(FrameError::Malformed { what: "too many descriptors" });
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+        .map(drop)
+        .map_err(FrameError::Send)
+}
+
+/// Runner side.
+pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
+    let mut bytes = vec![0u8; MAX_FRAME];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => break received,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(FrameError::Receive(error)),
+        }
+    };
+    if received.bytes == 0 {
+        return Err(FrameError::Closed);
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let frame = postcard::from_bytes(&bytes[..received.bytes]).map_err(FrameError::Encoding)?;
+    Ok((frame, descriptors))
+}
+
+/// What a runner says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Locked down and loaded; the text names what could not be enforced, one a line.
+    Loaded { missing: String, has_plan: bool },
+    /// `dlopen` or `dlsym` refused; its words.
+    LoadFailed { text: String },
+    /// Our own part of the runner could not do its work.
+    Trouble { text: String },
+}
+
+/// Runner side.
+pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
+    let (kind, text) = match reply {
+        Reply::Loaded { missing, has_plan: false } => (1u32, missing),
+        Reply::Loaded { missing, has_plan: true } => (2u32, missing),
+        Reply::LoadFailed { text } => (3, text),
+        Reply::Trouble { text } => (4, text),
+    };
+    let mut frame = [0u8; REPLY_BYTES];
+    let length = floor_char_boundary(text, MAX_REPLY_TEXT);
+    frame[..4].copy_from_slice(&kind.to_le_bytes());
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_REPLY_TEXT")]
+    frame[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    frame[8..8 + length].copy_from_slice(&text.as_bytes()[..length]);
+    send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
+}
+
+/// Worker side; the sender is hostile. Waits at most `timeout`; none where nothing came in time.
+pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let wait = rustix::event::Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    match poll(&mut polled, Some(&wait)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(FrameError::Receive(error)),
+    }
+    // One byte more than a frame, so that a longer one shows; no room for descriptors, so none arrives.
+    let mut bytes = [0u8; REPLY_BYTES + 1];
+    let length = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((length, _)) => length,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+        Err(error) => return Err(FrameError::Receive(error)),
+    };
+    if length == 0 {
+        return Err(FrameError::Closed);
+    }
+    parse_reply(&bytes[..length]).map(Some)
+}
+
+fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
+    let malformed = |what| FrameError::Malformed { what };
+    if frame.len() != REPLY_BYTES {
+        return Err(malformed("length"));
+    }
+    let word = |at: usize| u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+    let length = usize::try_from(word(4)).unwrap_or(usize::MAX);
+    if MAX_REPLY_TEXT < length {
+        return Err(malformed("text length"));
+    }
+    let text = String::from_utf8_lossy(&frame[8..8 + length]).into_owned();
+    match word(0) {
+        1 => Ok(Reply::Loaded { missing: text, has_plan: false }),
+        2 => Ok(Reply::Loaded { missing: text, has_plan: true }),
+        3 => Ok(Reply::LoadFailed { text }),
+        4 => Ok(Reply::Trouble { text }),
+        _ => Err(malformed("kind")),
+    }
+}
+
+fn floor_char_boundary(text: &str, at_most: usize) -> usize {
+    let mut length = text.len().min(at_most);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    length
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair")
+    }
+
+    #[test]
+    fn replies_come_back_as_sent() {
+        let (worker, runner) = pair();
+        for reply in [
+            Reply::Loaded { missing: String::new(), has_plan: true },
+            Reply::LoadFailed { text: "undefined symbol: run".into() },
+            Reply::Trouble { text: "é".repeat(2000) },
+        ] {
+            send_reply(runner.as_fd(), &reply).expect("sent");
+            let got = receive_reply(worker.as_fd(), Duration::from_secs(5)).expect("well formed").expect("in time");
+            match (&reply, &got) {
+                (Reply::Trouble { .. }, Reply::Trouble { text }) => {
+                    assert_eq!(text, &"é".repeat(MAX_REPLY_TEXT / 2));
+                }
+                _ => assert_eq!(reply, got),
+            }
+        }
+    }
+
+    #[test]
+    fn a_closed_socket_is_no_frame() {
+        let (worker, runner) = pair();
+        drop(runner);
+        assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_or_read_within_bounds(
+            frame in proptest::collection::vec(any::<u8>(), 1..REPLY_BYTES + 200)
+        ) {
+            let (worker, runner) = pair();
+            send(runner.as_fd(), &frame, SendFlags::NOSIGNAL).expect("sent");
+            match receive_reply(worker.as_fd(), Duration::from_secs(5)) {
+                Ok(Some(Reply::Loaded { missing: text, .. } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
+                    prop_assert!(text.len() <= 3 * MAX_REPLY_TEXT);
+                }
+                Ok(None) => prop_assert!(false, "a frame was there"),
+                Err(_) => {}
+            }
+        }
+    }
+}

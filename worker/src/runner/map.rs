@@ -1,0 +1,194 @@
+//! How a runner comes by its inputs and outputs: maps, never loads.
+//!
+//! An input shows just its byte range of the capture. Pages that hold nothing else are mapped from the file,
+//! private and read-only; a page that also holds a byte of something else becomes an anonymous page into which
+//! only the range's bytes are read, because a private copy-on-write page would show the file's bytes again after
+//! `MADV_DONTNEED`. Every input is followed and preceded by a guard page, and sealed before a candidate exists.
+//!
+//! Outputs are shared maps of a sealed memfd between guard pages. Nothing here knows what a tensor is.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+
+use super::frame::{InputRange, OutputRegion};
+
+/// Whole storages and outputs start at multiples of this (DESIGN, "The candidate interface").
+pub(crate) const ALIGNMENT: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MapError {
+    #[error("reserving {bytes} bytes of addresses for {what}")]
+    Reserve { what: &'static str, bytes: usize, source: rustix::io::Errno },
+    #[error("mapping {what} at file offset {offset}")]
+    Map { what: &'static str, offset: u64, source: rustix::io::Errno },
+    #[error("reading {bytes} bytes of an input at file offset {offset}")]
+    Read { bytes: usize, offset: u64, source: std::io::Error },
+    #[error("an input or output of {bytes} bytes does not fit the address space")]
+    TooLarge { bytes: u64 },
+}
+
+/// A piece of the address space with guards around it; lives as long as the process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapped {
+    /// First byte of data.
+    pub(crate) data: *mut u8,
+    /// The reservation with its guards.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// Maps `range` of `file` readable; `copy` puts all of it into private memory.
+pub(crate) fn map_input(file: &File, range: &InputRange, copy: bool) -> Result<Mapped, MapError> {
+    let page = rustix::param::page_size();
+    let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
+    let phase = usize::from(range.address_phase) % ALIGNMENT;
+    let in_page = usize::try_from(range.file_offset % page as u64).unwrap_or(0);
+    // Mapping in place keeps the file's offset in its page, so it works only if that has the wanted phase.
+    let in_place = !copy && in_page % ALIGNMENT == phase;
+    let lead = if in_place { in_page } else { phase };
+    let body = (lead + bytes).next_multiple_of(page).max(page);
+    let reserved = body.checked_add(2 * page).ok_or(MapError::TooLarge { bytes: range.bytes })?;
+    let start = reserve("an input", reserved)?;
+    let body_start = start + page;
+    let data = body_start + lead;
+    let end_of_data = data + bytes;
+    // Pages of the body that belong to the range alone.
+    let whole_from = data.next_multiple_of(page);
+    let whole_to = end_of_data - end_of_data % page;
+    if in_place && whole_from < whole_to {
+        let offset = range.file_offset + (whole_from - data) as u64;
+        place(
+            "an input",
+            whole_from,
+            whole_to - whole_from,
+            ProtFlags::READ,
+            MapFlags::PRIVATE,
+            Some((file.as_fd(), offset)),
+        )?;
+        if data < whole_from {
+            fill(file, body_start, page, data, whole_from - data, range.file_offset)?;
+        }
+        if whole_to < end_of_data {
+            let offset = range.file_offset + (whole_to - data) as u64;
+            fill(file, whole_to, page, whole_to, end_of_data - whole_to, offset)?;
+        }
+    } else {
+        fill(file, body_start, body, data, bytes, range.file_offset)?;
+    }
+    Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
+}
+
+/// Anonymous pages at `at`, the range's bytes read into them, then read-only.
+fn fill(
+    file: &File,
+    at: usize,
+    length: usize,
+    data: usize,
+    bytes: usize,
+    offset: u64,
+) -> Result<(), MapError> {
+    place("an input", at, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, None)?;
+    // SAFETY: `data..data + bytes` lies within the pages just mapped writable; nothing else refers to them yet.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(data as *mut u8, bytes) };
+    file.read_exact_at(buffer, offset).map_err(|source| MapError::Read { bytes, offset, source })?;
+    // SAFETY: our own fresh pages; the slice above is not used any more.
+    unsafe { mprotect(at as *mut _, length, MprotectFlags::READ) }
+        .map_err(|source| MapError::Map { what: "an input", offset, source })
+}
+
+/// Maps a region of the outputs' memfd, writable, between guards.
+pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result<Mapped, MapError> {
+    let page = rustix::param::page_size();
+    let bytes = usize::try_from(region.bytes).map_err(|_| MapError::TooLarge { bytes: region.bytes })?;
+    let reserved = bytes.checked_add(2 * page).ok_or(MapError::TooLarge { bytes: region.bytes })?;
+    let start = reserve("an output", reserved)?;
+    if 0 < bytes {
+        place(
+            "an output",
+            start + page,
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            Some((memfd, region.file_offset)),
+        )?;
+    }
+    let data = start + page + usize::try_from(region.data_offset).unwrap_or(0).min(bytes);
+    Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
+}
+
+fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
+    // SAFETY: a fresh reservation without access; the kernel chooses the place.
+    unsafe {
+        mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+    .map(|address| address as usize)
+    .map_err(|source| MapError::Reserve { what, bytes, source })
+}
+
+fn place(
+    what: &'static str,
+    at: usize,
+    bytes: usize,
+    protection: ProtFlags,
+    flags: MapFlags,
+    file: Option<(BorrowedFd<'_>, u64)>,
+) -> Result<(), MapError> {
+    let flags = flags | MapFlags::FIXED;
+    let mapped = match file {
+        // SAFETY: `at..at + bytes` lies inside a reservation of ours that nothing refers to yet.
+        Some((file, offset)) => unsafe { mmap(at as *mut _, bytes, protection, flags, file, offset) },
+        // SAFETY: as above.
+        None => unsafe { mmap_anonymous(at as *mut _, bytes, protection, flags) },
+    };
+    let offset = file.map_or(0, |(_, offset)| offset);
+    mapped.map(drop).map_err(|source| MapError::Map { what, offset, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file_of(bytes: usize) -> (File, Vec<u8>) {
+        let contents: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8 + 1).collect();
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(&contents).expect("written");
+        (file, contents)
+    }
+
+    proptest! {
+        /// The range is there, at its phase, and no other byte of the file is, in any page of the map.
+        #[test]
+        fn an_input_shows_its_range_and_nothing_else(
+            start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64, copy: bool
+        ) {
+            let (file, contents) = file_of(60_000);
+            let range = InputRange {
+                source: 0, file_offset: start as u64, bytes: length as u64, address_phase: phase,
+            };
+            let mapped = map_input(&file, &range, copy).expect("mapped");
+            prop_assert_eq!(mapped.data as usize % ALIGNMENT, usize::from(phase));
+            let page = rustix::param::page_size();
+            let body = mapped.start + page..mapped.end - page;
+            // SAFETY: the body is mapped readable and stays so.
+            let shown = unsafe { std::slice::from_raw_parts(body.start as *const u8, body.len()) };
+            let lead = mapped.data as usize - body.start;
+            prop_assert_eq!(&shown[lead..lead + length], &contents[start..start + length]);
+            prop_assert!(shown[..lead].iter().all(|&byte| byte == 0));
+            prop_assert!(shown[lead + length..].iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_file_that_shrank_is_an_error_not_a_signal() {
+        let (file, _) = file_of(10);
+        let range = InputRange { source: 0, file_offset: 0, bytes: 100, address_phase: 0 };
+        assert!(matches!(map_input(&file, &range, false), Err(MapError::Read { .. })));
+    }
+}

@@ -1,0 +1,10 @@
+//! The untrusted side: one candidate, mapped inputs, its own outputs, confined, never reused.
+
+mod abi;
+pub mod confine;
+pub mod control;
+mod fault;
+pub mod frame;
+pub mod interpose;
+mod map;
+pub mod serve;

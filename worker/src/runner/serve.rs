@@ -1,0 +1,324 @@
+//! A runner's life: map inputs, lock down, load the candidate, serve calls, die.
+//!
+//! Straight-line code in a process of its own. It holds the inputs and the outputs of one candidate and nothing
+//! else; it decides nothing, compares nothing and keeps no clock that counts. From the load on, everything in
+//! this process belongs to the candidate, so nothing here is relied upon afterwards.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::abi::{Arguments, Function};
+use super::control::{
+    ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change,
+};
+use super::fault::{self, Place};
+use super::frame::{
+    EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply,
+};
+use super::map::{MapError, Mapped, map_input, map_output};
+use super::{confine, interpose};
+
+/// Where a runner finds its socket and its control page.
+pub const SOCKET_FD: i32 = 3;
+pub const CONTROL_FD: i32 = 4;
+/// Most entries in one runner.
+const MAX_ENTRIES: usize = 100_000;
+/// Slices of waiting on the futex.
+const WAIT_SLICE: Duration = Duration::from_millis(100);
+
+/// The entry point behind the hidden argument. Returns the process's exit code.
+pub fn main() -> i32 {
+    // SAFETY: the worker that started us put these two descriptors here and nobody else uses them.
+    let (socket, control) =
+        unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
+    let Ok(page) = ControlMap::attach(control) else { return 3 };
+    let page = page.leak();
+    interpose::note_refusals_in(&page.refused_bytes);
+    match prepare(socket, page) {
+        Ok(runner) => runner.serve(page),
+        Err(Ending::Told(reply)) => {
+            let _ = send_reply(socket, &reply);
+            // The worker reads the reply before it sees the death.
+            2
+        }
+        Err(Ending::Alone) => 0,
+    }
+}
+
+enum Ending {
+    Told(Reply),
+    /// The worker is gone.
+    Alone,
+}
+
+impl From<FrameError> for Ending {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Closed => Self::Alone,
+            other => Self::Told(Reply::Trouble { text: chain(&other) }),
+        }
+    }
+}
+
+impl From<MapError> for Ending {
+    fn from(error: MapError) -> Self {
+        Self::Told(Reply::Trouble { text: chain(&error) })
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+struct Runner {
+    run: Function,
+    plan: Option<Function>,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    arguments: Arguments,
+    outputs: Vec<OutputMaps>,
+}
+
+struct OutputMaps {
+    has_elements: bool,
+    regions: Vec<(Mapped, super::frame::OutputRegion)>,
+}
+
+impl OutputMaps {
+    fn slot(&self, slot: u32) -> *mut u8 {
+        if !self.has_elements {
+            return std::ptr::null_mut();
+        }
+        let mut number = slot;
+        for (mapped, region) in &self.regions {
+            if number < region.slots {
+                let offset = usize::try_from(region.slot_stride).unwrap_or(0) * number as usize;
+                return mapped.data.wrapping_add(offset);
+            }
+            number -= region.slots;
+        }
+        std::ptr::null_mut()
+    }
+}
+
+fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner, Ending> {
+    let (first, mut descriptors) = receive_from_worker(socket)?;
+    let ToRunner::Setup(setup) = first else {
+        return Err(trouble("the first frame was no setup"));
+    };
+    let artifact = descriptors.pop().ok_or_else(|| trouble("no artifact came with the setup"))?;
+    pin(&setup.cpus);
+    let mut entries = Vec::new();
+    let mut places = Vec::new();
+    loop {
+        match receive_from_worker(socket)? {
+            (ToRunner::Begin, _) => break,
+            (ToRunner::Entry(_), _) if MAX_ENTRIES <= entries.len() => {
+                return Err(trouble("too many entries"));
+            }
+            (ToRunner::Entry(entry), descriptors) => {
+                entries.push(map_entry(&entry, descriptors, setup.copy_inputs, &mut places)?);
+            }
+            (ToRunner::Setup(_), _) => return Err(trouble("a second setup")),
+        }
+    }
+    let unsealed = seal_inputs(&places);
+    page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
+    let mut missing = Vec::new();
+    if let Some(reason) = unsealed {
+        missing.push(format!("mseal: {reason}"));
+    }
+    let confinement = setup.confinement.clone().beyond_present(setup.memory, setup.threads);
+    let keep = [socket, artifact.as_fd()];
+    match confine::lock_down(&confinement, &keep, Some(artifact.as_fd()), Some(socket)) {
+        Ok(rungs) => missing.extend(
+            rungs.into_iter().filter(|rung| !rung.present).map(|rung| format!("{}: {}", rung.name, rung.detail)),
+        ),
+        Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
+    }
+    fault::report_faults_in(page, places);
+    let (run, plan) = load(&setup, artifact, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    send_reply(socket, &Reply::Loaded { missing: missing.join("\n"), has_plan: plan.is_some() })?;
+    Ok(Runner { run, plan, entries })
+}
+
+fn trouble(text: &str) -> Ending {
+    Ending::Told(Reply::Trouble { text: text.to_owned() })
+}
+
+fn pin(cpus: &[u32]) {
+    let mut set = rustix::thread::CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu as usize);
+    }
+    if !cpus.is_empty() {
+        // Refused only where the machine's CPUs changed meanwhile; the kernel then places us, which costs noise.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+fn map_entry(
+    entry: &EntrySetup,
+    descriptors: Vec<OwnedFd>,
+    copy: bool,
+    places: &mut Vec<Place>,
+) -> Result<Entry, Ending> {
+    let mut descriptors = descriptors.into_iter();
+    let capture = descriptors.next().map(File::from).ok_or_else(|| trouble("an entry without its capture"))?;
+    let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
+    let materialised = descriptors.next().map(File::from);
+    let mut inputs = Vec::with_capacity(entry.inputs.len());
+    for (index, range) in entry.inputs.iter().enumerate() {
+        let file = match range.source {
+            0 => &capture,
+            _ => materialised.as_ref().ok_or_else(|| trouble("materialised values are missing"))?,
+        };
+        let mapped = map_input(file, range, copy)?;
+        inputs.push(mapped.data);
+        places.push(Place { mapped, output: false, index: u32::try_from(index).unwrap_or(u32::MAX) });
+    }
+    let mut outputs = Vec::with_capacity(entry.outputs.len());
+    for (index, output) in entry.outputs.iter().enumerate() {
+        let mut regions = Vec::with_capacity(output.regions.len());
+        for region in &output.regions {
+            let mapped = map_output(outputs_memfd.as_fd(), region)?;
+            places.push(Place { mapped, output: true, index: u32::try_from(index).unwrap_or(u32::MAX) });
+            regions.push((mapped, *region));
+        }
+        outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), regions });
+    }
+    let arguments = Arguments::build(entry, &inputs).map_err(trouble)?;
+    Ok(Entry { arguments, outputs })
+}
+
+/// Seals every input against remapping and mprotect; says why it could not, where the kernel cannot.
+fn seal_inputs(places: &[Place]) -> Option<String> {
+    for place in places.iter().filter(|place| !place.output) {
+        let Mapped { start, end, .. } = place.mapped;
+        if let Err(error) = confine::seal_map(start as *mut u8, end - start) {
+            return Some(error.to_string());
+        }
+    }
+    None
+}
+
+/// Loads the artifact and finds its functions; the error is the loader's own text.
+fn load(
+    setup: &Setup,
+    artifact: OwnedFd,
+    page: &ControlPage,
+) -> Result<(Function, Option<Function>), String> {
+    page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
+    let path = CString::new(format!("/proc/self/fd/{}", artifact.as_raw_fd())).map_err(|e| e.to_string())?;
+    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(loader_error());
+    }
+    drop(artifact);
+    let find = |name: &str| -> Option<Function> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: a handle that dlopen returned and a NUL-terminated name.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // SAFETY: the plan says that this symbol is a function of the candidate interface.
+        (!address.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, Function>(address) })
+    };
+    let symbol = &setup.symbol;
+    let run = find(&format!("__tvm_ffi_{symbol}")).or_else(|| find(symbol)).ok_or_else(|| {
+        format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol`, or export it: C++ needs extern \"C\")")
+    })?;
+    let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
+    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
+    Ok((run, plan))
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "dlopen failed and said nothing".to_owned();
+    }
+    // SAFETY: as above, not null.
+    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+impl Runner {
+    fn serve(mut self, page: &'static ControlPage) -> i32 {
+        let mut seen = 0;
+        loop {
+            let spin = Duration::from_micros(u64::from(page.spin_us.load(Ordering::Relaxed)));
+            while !wait_for_change(&page.command, &page.runner_waits, seen, spin, WAIT_SLICE) {}
+            seen = page.command.load(Ordering::Acquire);
+            self.obey(page);
+            page.phase.store(Phase::Idle as u32, Ordering::Relaxed);
+            publish(&page.done, &page.worker_waits, seen);
+        }
+    }
+
+    fn obey(&mut self, page: &ControlPage) {
+        let flags = page.flags.load(Ordering::Relaxed);
+        let calls = page.calls.load(Ordering::Relaxed);
+        let first_slot = page.first_slot.load(Ordering::Relaxed);
+        let function = if flags & FLAG_PLAN == 0 { Some(self.run) } else { self.plan };
+        let entry = self.entries.get_mut(page.entry.load(Ordering::Relaxed) as usize);
+        page.result.store(0, Ordering::Relaxed);
+        page.returned_value.store(0, Ordering::Relaxed);
+        page.calls_done.store(0, Ordering::Relaxed);
+        let (Some(function), Some(entry)) = (function, entry) else { return };
+        let phase = if flags & FLAG_PLAN == 0 { Phase::Calling } else { Phase::Planning };
+        page.phase.store(phase as u32, Ordering::Relaxed);
+        let start = Instant::now();
+        for call in 0..calls {
+            let Entry { arguments, outputs } = &mut *entry;
+            arguments.renew(outputs.iter().map(|output| output.slot(first_slot + call)));
+            // SAFETY: the plan says that the symbol has this signature; the process exists to find out.
+            let (code, returned) = unsafe { arguments.call(function) };
+            if code != 0 || returned != 0 {
+                page.result.store(code, Ordering::Relaxed);
+                page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);
+                break;
+            }
+            page.calls_done.store(call + 1, Ordering::Relaxed);
+        }
+        let elapsed = start.elapsed().as_nanos();
+        page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if flags & FLAG_VERIFY != 0 {
+            // What the candidate printed should be kept even if it is killed later.
+            // SAFETY: flushing all streams; no stream is being closed by another thread of ours.
+            unsafe { libc::fflush(std::ptr::null_mut()) };
+            entry.let_go_of_outputs();
+        }
+    }
+}
+
+impl Entry {
+    /// Drops this process's view of the output pages: they are counted once, as the memfd that the worker holds.
+    fn let_go_of_outputs(&self) {
+        let page = rustix::param::page_size();
+        for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
+            let bytes = usize::try_from(region.bytes).unwrap_or(0);
+            if 0 < bytes {
+                // SAFETY: our own shared map between its guards; its content stays in the memfd.
+                let _ = unsafe {
+                    rustix::mm::madvise(
+                        (mapped.start + page) as *mut _,
+                        bytes,
+                        rustix::mm::Advice::LinuxDontNeed,
+                    )
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A worker's loop: take a task, do it, report; until told to end.
+//!
+//! Trusted code: it opens captures, compares, keeps the clock, and never loads a candidate. An attempt that fails
+//! for the worker's own reasons is reported as INFRA_ERROR, and the worker goes on: the core decides what next.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use opt_shared::message::{FromWorker, Report, Role, Task, Work};
+use opt_shared::outcome::{BuildReport, ProfileReport, Status, VerifyReport};
+use opt_shared::units::Bytes;
+
+use crate::attempt::chain;
+use crate::executor::spawn::Namespaces;
+use crate::link::{Link, LinkError};
+use crate::{build, profile, verify};
+
+/// Environment of a worker: the one-shot server's name, the nonce, and the descriptor of the executable.
+pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
+pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
+/// The descriptor on which the supervisor leaves its own executable.
+pub const EXECUTABLE_FD: i32 = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
+    Environment(&'static str),
+    #[error("arranging to end with the supervisor")]
+    ParentDeath(#[source] std::io::Error),
+    #[error("the supervisor ended before this worker was ready")]
+    Orphaned,
+    #[error("the link to the supervisor")]
+    Link(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn link_error(error: LinkError) -> WorkerError {
+    WorkerError::Link(Box::new(error))
+}
+
+/// Entry point behind the hidden argument.
+pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
+    end_with_supervisor(supervisor)?;
+    let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
+    let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
+    // SAFETY: the supervisor put its executable on this descriptor for us; nobody else owns it.
+    let executable = unsafe { OwnedFd::from_raw_fd(EXECUTABLE_FD) };
+    // Our own runners' orphans come to us, so that none is lost.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
+    let (namespaces, rungs) = Namespaces::probe();
+    let mut link =
+        Link::connect(role, &server, nonce, executable, namespaces, rungs).map_err(link_error)?;
+    while let Some(task) = link.next_task() {
+        let lease = task.lease;
+        let report = perform(&mut link, &task);
+        link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
+    }
+    Ok(())
+}
+
+fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if u32::try_from(parent) != Ok(supervisor) {
+        return Err(WorkerError::Orphaned);
+    }
+    // Out of the terminal's foreground group: Ctrl-C is for the supervisor alone.
+    let _ = rustix::process::setsid();
+    Ok(())
+}
+
+fn perform(link: &mut Link, task: &Task) -> Report {
+    match &task.work {
+        Work::Build(build) => Report::Build(build::run(link, task.lease, build).unwrap_or_else(|error| {
+            BuildReport {
+                status: Status::InfraError,
+                detail: chain(&error),
+                artifact: None,
+                compiler: None,
+                command: Vec::new(),
+                log_head: String::new(),
+                source_digest: String::new(),
+                ms: 0.0,
+                peak_owed: None,
+            }
+        })),
+        Work::Verify(verify) => {
+            Report::Verify(verify::run(link, task.lease, verify).unwrap_or_else(|error| VerifyReport {
+                status: Status::InfraError,
+                detail: chain(&error),
+                entries_run: 0,
+                entries_passed: 0,
+                entries_unsupported: 0,
+                unsupported: Vec::new(),
+                max_absolute_error: 0.0,
+                max_relative_error: 0.0,
+                worst: None,
+                failures: Vec::new(),
+                bytes_validated: Bytes::ZERO,
+                output_truncated: false,
+                end: None,
+                ms: 0.0,
+                runner_peak_owed: Bytes::ZERO,
+            }))
+        }
+        Work::Profile(profile) => {
+            Report::Profile(profile::run(link, task.lease, profile).unwrap_or_else(|error| ProfileReport {
+                status: Status::InfraError,
+                detail: chain(&error),
+                entries: Vec::new(),
+                failures: Vec::new(),
+                end: None,
+                baseline_failed: false,
+                ms: 0.0,
+                runner_peak_owed: Bytes::ZERO,
+                output_truncated: false,
+                cpus: Vec::new(),
+            }))
+        }
+    }
+}
