@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod capture;
 pub mod ids;
 pub mod message;
+pub mod nonfinite;
 pub mod outcome;
 pub mod settings;
 pub mod units;
