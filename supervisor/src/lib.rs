@@ -1,1 +1,4 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
+
+pub mod record;
+pub mod store;
