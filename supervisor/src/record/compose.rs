@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Failing entries shown of one candidate.
-pub const MAX_FAILURES: usize = 3;
+const MAX_FAILURES: usize = 3;
 
 impl CandidateRecord {
     /// A candidate of which nothing is known but where it comes from.

@@ -6,11 +6,15 @@ use rusqlite::ErrorCode;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{path}: there is a run database already (take it up with --resume, or choose another folder with --dir)")]
+    #[error(
+        "{path}: there is a run database already (take it up with --resume, or choose another folder with --dir)"
+    )]
     Exists { path: PathBuf },
     #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
     Missing { path: PathBuf },
-    #[error("{path}: could not {operation} (check that the folder can be written and is not a dangling link)")]
+    #[error(
+        "{path}: could not {operation} (check that the folder can be written and is not a dangling link)"
+    )]
     Io {
         path: PathBuf,
         operation: &'static str,

@@ -66,7 +66,9 @@ fn journal_for_magic(magic: u32) -> (Journal, Option<String>) {
     match REMOTE.iter().find(|(known, _)| *known == magic) {
         Some((_, name)) => (
             Journal::Delete,
-            Some(format!("the run database is kept without WAL: the run folder is on {name} (slower, as safe)")),
+            Some(format!(
+                "the run database is kept without WAL: the run folder is on {name} (slower, as safe)"
+            )),
         ),
         None => (Journal::WriteAhead, None),
     }

@@ -169,8 +169,7 @@ impl Store {
 
     fn candidate_record(&self, row: &Row<'_>) -> rusqlite::Result<CandidateRecord> {
         let key: i64 = row.get(0)?;
-        let source =
-            SourceRecord { path: row.get(2)?, other_paths: json(row, 3)?, digest: row.get(4)? };
+        let source = SourceRecord { path: row.get(2)?, other_paths: json(row, 3)?, digest: row.get(4)? };
         let mut candidate = CandidateRecord::new(row.get(1)?, source);
         let mut reports = self.connection.prepare_cached(
             "SELECT report, max(number) FROM attempt
@@ -410,10 +409,7 @@ pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlit
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-pub(super) fn json_option<T: DeserializeOwned>(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Option<T>> {
+pub(super) fn json_option<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
     if row.get_ref(column)? == rusqlite::types::ValueRef::Null {
         return Ok(None);
     }

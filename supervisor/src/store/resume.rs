@@ -71,14 +71,18 @@ impl Store {
     }
 
     pub fn stored_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
-        self.list("SELECT name, status, signature_digest, captures_digest FROM job ORDER BY place, key", [], |row| {
-            Ok(StoredJob {
-                name: row.get(0)?,
-                status: word(row, 1, JobStatus::from_name)?,
-                signature_digest: row.get(2)?,
-                captures_digest: row.get(3)?,
-            })
-        })
+        self.list(
+            "SELECT name, status, signature_digest, captures_digest FROM job ORDER BY place, key",
+            [],
+            |row| {
+                Ok(StoredJob {
+                    name: row.get(0)?,
+                    status: word(row, 1, JobStatus::from_name)?,
+                    signature_digest: row.get(2)?,
+                    captures_digest: row.get(3)?,
+                })
+            },
+        )
     }
 
     pub fn stored_candidates(&self) -> Result<Vec<StoredCandidate>, StoreError> {

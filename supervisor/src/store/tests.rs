@@ -274,8 +274,7 @@ fn eventful(folder: &Path) -> Store {
 fn what_was_written_is_what_is_loaded() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
-    let job_end =
-        JobEnd { status: JobStatus::NonePassed, detail: Some("none".to_owned()), winner: None };
+    let job_end = JobEnd { status: JobStatus::NonePassed, detail: Some("none".to_owned()), winner: None };
     store.job_status(JobId(0), &job_end).expect("job end");
     store.run_finished(RunStatus::Finished, 1, at(9)).expect("finish");
     drop(store);
@@ -378,7 +377,8 @@ fn a_resumed_run_may_say_everything_again() {
     let folder = tempfile::tempdir().expect("folder");
     drop(eventful(folder.path()));
     // As text: a NaN is not equal to itself.
-    let document = |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
+    let document =
+        |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
     let before = document(&Store::read(folder.path()).expect("opens"));
 
     let mut store = Store::open(folder.path()).expect("opens");

@@ -237,7 +237,9 @@ impl Store {
                 |row| row.get::<_, u32>(0),
             )
         })?;
-        self.expect_one(known as usize, OPERATION, || format!("{} {} {}", key.candidate, key.stage, key.number))
+        self.expect_one(known as usize, OPERATION, || {
+            format!("{} {} {}", key.candidate, key.stage, key.number)
+        })
     }
 
     pub fn candidate_finished(
