@@ -6,6 +6,7 @@ pub mod batch;
 pub mod capture;
 pub mod ids;
 pub mod message;
+pub mod nonfinite;
 pub mod outcome;
 pub mod settings;
 pub mod units;

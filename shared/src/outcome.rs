@@ -113,6 +113,7 @@ pub struct BuildReport {
     /// The head of what the compiler printed.
     pub log_head: String,
     pub source_digest: String,
+    #[serde(with = "crate::nonfinite")]
     pub ms: f64,
     /// Highest owed memory seen by the worker that ran the build; none where the kernel gave none.
     pub peak_owed: Option<Bytes>,
@@ -149,7 +150,9 @@ pub struct VerifyReport {
     pub entries_unsupported: u32,
     /// Those entries.
     pub unsupported: Vec<crate::ids::EntryId>,
+    #[serde(with = "crate::nonfinite")]
     pub max_absolute_error: f64,
+    #[serde(with = "crate::nonfinite")]
     pub max_relative_error: f64,
     /// The entry and place of the largest relative L2 error among compared outputs.
     pub worst: Option<WorstError>,
@@ -159,6 +162,7 @@ pub struct VerifyReport {
     pub bytes_validated: Bytes,
     pub output_truncated: bool,
     pub end: Option<RunnerEnd>,
+    #[serde(with = "crate::nonfinite")]
     pub ms: f64,
     /// Highest owed memory of a runner, as far as the worker could see.
     pub runner_peak_owed: Bytes,
@@ -168,6 +172,7 @@ pub struct VerifyReport {
 pub struct WorstError {
     pub entry: String,
     pub output: String,
+    #[serde(with = "crate::nonfinite")]
     pub relative_l2: f64,
 }
 
@@ -195,8 +200,11 @@ pub struct Mismatch {
     /// Values as text, so that NaN and infinities survive.
     pub expected: String,
     pub actual: String,
+    #[serde(with = "crate::nonfinite")]
     pub absolute_error: f64,
+    #[serde(with = "crate::nonfinite")]
     pub relative_error: f64,
+    #[serde(with = "crate::nonfinite")]
     pub relative_l2: f64,
     pub elements: u64,
     pub failed: u64,
@@ -214,8 +222,10 @@ pub struct Mismatch {
 }
 
 /// What the bad elements have in common.
+///
+/// Not internally tagged: the channel's format describes nothing, so it cannot read such an enum back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// Every element is bad.
     All,
@@ -234,8 +244,11 @@ pub enum Pattern {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToleranceUsed {
+    #[serde(with = "crate::nonfinite")]
     pub rtol: f64,
+    #[serde(with = "crate::nonfinite")]
     pub atol: f64,
+    #[serde(with = "crate::nonfinite")]
     pub rel_l2: f64,
 }
 
@@ -249,6 +262,7 @@ pub struct ProfileReport {
     pub end: Option<RunnerEnd>,
     /// The end was the baseline's, not the candidate's.
     pub baseline_failed: bool,
+    #[serde(with = "crate::nonfinite")]
     pub ms: f64,
     pub runner_peak_owed: Bytes,
     pub output_truncated: bool,
@@ -267,10 +281,12 @@ pub struct EntryProfile {
     /// Median paired ratio baseline / candidate with its 95 % bootstrap interval.
     pub speedup: Option<Estimate>,
     /// Half-width of the interval over the estimate.
+    #[serde(with = "crate::nonfinite")]
     pub noise: f64,
     pub converged: bool,
     pub cache_state: CacheStateReached,
     pub footprint: Bytes,
+    #[serde(with = "crate::nonfinite")]
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
@@ -278,8 +294,10 @@ pub struct EntryProfile {
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
+    #[serde(with = "crate::nonfinite::option")]
     pub plan_ms: Option<f64>,
     /// Hand-off that was subtracted from every block, in microseconds.
+    #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
 }
 
@@ -294,22 +312,34 @@ pub enum CacheStateReached {
 /// Of the calls of one entry, each sample being one block's mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
+    #[serde(with = "crate::nonfinite")]
     pub median_time_ms: f64,
+    #[serde(with = "crate::nonfinite")]
     pub mean_time_ms: f64,
+    #[serde(with = "crate::nonfinite")]
     pub std_time_ms: f64,
+    #[serde(with = "crate::nonfinite")]
     pub min_time_ms: f64,
+    #[serde(with = "crate::nonfinite")]
     pub max_time_ms: f64,
+    #[serde(with = "crate::nonfinite")]
     pub p5: f64,
+    #[serde(with = "crate::nonfinite")]
     pub p95: f64,
     /// 95 % bootstrap interval of the median.
+    #[serde(with = "crate::nonfinite")]
     pub ci_low: f64,
+    #[serde(with = "crate::nonfinite")]
     pub ci_high: f64,
     pub samples: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
+    #[serde(with = "crate::nonfinite")]
     pub value: f64,
+    #[serde(with = "crate::nonfinite")]
     pub ci_low: f64,
+    #[serde(with = "crate::nonfinite")]
     pub ci_high: f64,
 }

@@ -1,1 +1,5 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
+
+pub mod memory;
+pub mod record;
+pub mod store;

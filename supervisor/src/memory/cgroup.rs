@@ -1,0 +1,213 @@
+//! The least memory limit of the control groups that this process is in: version 2, version 1, or both at once.
+//!
+//! Reads only. Making groups of our own, where that is allowed, is not done here.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use opt_shared::units::Bytes;
+
+use super::SampleError;
+use super::text::{lines, number, read_small, words};
+
+/// A line for each mount; hosts of many containers have thousands.
+const MOUNTINFO_BYTES: usize = 8 << 20;
+/// A line for each hierarchy, each with a path.
+const CGROUP_BYTES: usize = 64 << 10;
+/// One number.
+const LIMIT_BYTES: usize = 64;
+/// Version 1 says "no limit" with a number near 2^63, rounded to a page. No machine has an exbibyte.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The limit that binds first, and the group whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupLimit {
+    pub limit: Bytes,
+    /// The file that says so.
+    pub path: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    const fn limit_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.limit_in_bytes",
+            Self::Two => "memory.max",
+        }
+    }
+}
+
+/// Below which no group lets us go on. `root` is `/`. None where there are no groups or no limit.
+pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
+    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
+    let mounts_path = root.join("proc/self/mountinfo");
+    let Some(mounts) = read_small(&mounts_path, MOUNTINFO_BYTES)? else { return Ok(None) };
+
+    let mut least: Option<GroupLimit> = None;
+    for line in lines(&groups) {
+        let Some((version, group)) = memory_group(line) else { continue };
+        let mounted = lines(&mounts).filter_map(mount).find(|mount| mount.version == version);
+        let Some(mounted) = mounted else { continue };
+        // The group's path is the host's; the mount may show only a part of the tree, or start below it.
+        let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
+        let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+        let mount_point = root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point));
+        for ancestor in below.ancestors() {
+            let path = mount_point.join(ancestor).join(version.limit_file());
+            let Some(limit) = read_limit(&path)? else { continue };
+            if least.as_ref().is_none_or(|least| limit < least.limit) {
+                least = Some(GroupLimit { limit, path });
+            }
+        }
+    }
+    Ok(least)
+}
+
+/// `7:memory:/path` or `0::/path`; none for hierarchies without the memory controller.
+fn memory_group(line: &[u8]) -> Option<(Version, PathBuf)> {
+    let mut parts = line.splitn(3, |&byte| byte == b':');
+    let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+    if hierarchy == b"0" && controllers.is_empty() {
+        return Some((Version::Two, path));
+    }
+    let memory = controllers.split(|&byte| byte == b',').any(|controller| controller == b"memory");
+    memory.then_some((Version::One, path))
+}
+
+struct Mount {
+    version: Version,
+    /// The group that the mount point shows.
+    root: PathBuf,
+    point: PathBuf,
+}
+
+/// `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`; none for other file systems and other controllers.
+fn mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = words(line);
+    let (root, point) = (fields.nth(3)?, fields.next()?);
+    let mut after_dash = fields.skip_while(|&field| field != b"-").skip(1);
+    let version = match after_dash.next()? {
+        b"cgroup2" => Version::Two,
+        b"cgroup" => {
+            let options = after_dash.nth(1)?;
+            if !options.split(|&byte| byte == b',').any(|option| option == b"memory") {
+                return None;
+            }
+            Version::One
+        }
+        _ => return None,
+    };
+    Some(Mount { version, root: unescape(root), point: unescape(point) })
+}
+
+/// Space, tab, line end and backslash are written as three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = (first == b'\\')
+            .then(|| after.get(..3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        if let Some(byte) = octal {
+            plain.push(byte);
+            rest = &after[3..];
+        } else {
+            plain.push(first);
+            rest = after;
+        }
+    }
+    PathBuf::from(std::ffi::OsStr::from_bytes(&plain))
+}
+
+fn read_limit(path: &Path) -> Result<Option<Bytes>, SampleError> {
+    let Some(text) = read_small(path, LIMIT_BYTES)? else { return Ok(None) };
+    let word = text.trim_ascii();
+    if word == b"max" {
+        return Ok(None);
+    }
+    let limit = number(word).ok_or_else(|| SampleError::line(path, &text, "a number of bytes, or `max`"))?;
+    Ok((limit < NO_LIMIT).then_some(Bytes::new(limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake(cgroup: &str, mountinfo: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("folder");
+        let all = [("proc/self/cgroup", cgroup), ("proc/self/mountinfo", mountinfo)];
+        for (name, text) in all.iter().chain(files) {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+            std::fs::write(path, text).expect("writes");
+        }
+        root
+    }
+
+    const TWO: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    #[test]
+    fn the_least_limit_on_the_way_up_binds() {
+        let cases: &[(&str, &str, &[(&str, &str)], Option<u64>)] = &[
+            (
+                "0::/a/b\n",
+                TWO,
+                &[("sys/fs/cgroup/a/b/memory.max", "max\n"), ("sys/fs/cgroup/a/memory.max", "5000\n")],
+                Some(5000),
+            ),
+            (
+                "0::/a/b\n",
+                TWO,
+                &[("sys/fs/cgroup/a/b/memory.max", "10\n"), ("sys/fs/cgroup/a/memory.max", "5000\n")],
+                Some(10),
+            ),
+            ("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "77\n")], Some(77)),
+            ("0::/a\n", TWO, &[("sys/fs/cgroup/a/memory.max", "max\n")], None),
+            ("0::/a\n", "", &[("sys/fs/cgroup/a/memory.max", "5\n")], None),
+            // Version 1, with its own "no limit", beside an empty version 2.
+            (
+                "5:cpu:/x\n4:cpuset,memory:/pod/c\n0::/\n",
+                "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/mem rw - cgroup cgroup rw,memory\n",
+                &[
+                    ("sys/fs/cgroup/mem/pod/c/memory.limit_in_bytes", "9223372036854771712\n"),
+                    ("sys/fs/cgroup/mem/pod/memory.limit_in_bytes", "2000\n"),
+                    ("sys/fs/cgroup/cpu/pod/memory.limit_in_bytes", "1\n"),
+                ],
+                Some(2000),
+            ),
+            // In a container the mount shows the container's own part, under a name with a space in it.
+            (
+                "0::/docker/abc/x\n",
+                "30 23 0:26 /docker/abc /my\\040groups rw - cgroup2 c rw\n",
+                &[("my groups/x/memory.max", "33\n")],
+                Some(33),
+            ),
+            ("0::/../../other\n", TWO, &[("sys/fs/cgroup/memory.max", "8\n")], Some(8)),
+        ];
+        for (cgroup, mounts, files, wanted) in cases {
+            let root = fake(cgroup, mounts, files);
+            let limit = memory_limit(root.path()).expect("reads").map(|group| group.limit.get());
+            assert_eq!(limit, *wanted, "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_file() {
+        let root = fake("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "-5\n")]);
+        let error = memory_limit(root.path()).expect_err("refuses").to_string();
+        assert!(error.contains("memory.max") && error.contains("-5"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_answers() {
+        memory_limit(Path::new("/")).expect("reads");
+    }
+}

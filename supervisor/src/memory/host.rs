@@ -1,0 +1,48 @@
+//! What stands in the result about the machine: processor, cores, memory, kernel. Asked once per run.
+
+use opt_shared::units::Bytes;
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+/// What is not known is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub cpu: Option<String>,
+    /// That this process may run on.
+    pub cores: Option<u32>,
+    pub ram: Option<Bytes>,
+    pub kernel: Option<String>,
+}
+
+impl Host {
+    pub fn detect() -> Self {
+        let wanted = RefreshKind::nothing()
+            .with_cpu(CpuRefreshKind::nothing())
+            .with_memory(MemoryRefreshKind::nothing().with_ram());
+        let system = System::new_with_specifics(wanted).ok();
+        let known = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        Self {
+            cpu: system.as_ref().and_then(|system| known(system.cpus().first()?.brand())),
+            cores: std::thread::available_parallelism()
+                .ok()
+                .and_then(|cores| u32::try_from(cores.get()).ok()),
+            ram: system
+                .as_ref()
+                .map(|system| Bytes::new(system.total_memory()))
+                .filter(|&ram| ram != Bytes::ZERO),
+            kernel: System::kernel_long_version().ok().and_then(|kernel| known(&kernel)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_cores_memory_and_a_kernel() {
+        let host = Host::detect();
+        assert!(host.cores.is_some_and(|cores| cores > 0));
+        assert!(host.ram.is_some_and(|ram| ram > Bytes::mib(64)));
+        assert!(host.kernel.is_some());
+    }
+}

@@ -1,0 +1,170 @@
+//! What the machine has: memory and swap, from kept descriptors of `/proc/meminfo` and `/proc/vmstat`.
+//!
+//! In a container these are the host's figures; the limit of the container is `cgroup`'s to find.
+
+use std::path::Path;
+
+use opt_shared::units::Bytes;
+
+use super::text::{KeptFile, kilobytes, lines, name_and_value, number, words};
+use super::{SampleError, page_size};
+
+/// About 1.5 KiB today.
+const MEMINFO_BYTES: usize = 16 << 10;
+/// About 4 KiB today; a line for every counter the kernel was built with.
+const VMSTAT_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineSample {
+    pub total: Bytes,
+    /// What could be had without swapping, as the kernel guesses.
+    pub available: Bytes,
+    pub free: Bytes,
+    /// None on a kernel without swap.
+    pub swap_total: Option<Bytes>,
+    pub swap_free: Option<Bytes>,
+}
+
+impl MachineSample {
+    /// Pages out in swap. They stay there after the need for it has gone: no sign of pressure now.
+    pub fn swap_used(&self) -> Option<Bytes> {
+        Some(self.swap_total?.saturating_sub(self.swap_free?))
+    }
+}
+
+/// Bytes moved from and to swap since boot. None on a kernel without swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapTraffic {
+    pub read: Option<Bytes>,
+    pub written: Option<Bytes>,
+}
+
+#[derive(Debug)]
+pub struct MachineSampler {
+    meminfo: KeptFile,
+    vmstat: Option<KeptFile>,
+    page: Bytes,
+}
+
+impl MachineSampler {
+    /// `proc` is `/proc`.
+    pub fn open(proc: &Path) -> Result<Self, SampleError> {
+        let path = proc.join("meminfo");
+        let Some(meminfo) = KeptFile::open(path.clone(), MEMINFO_BYTES)? else {
+            return Err(SampleError::io(&path, "open it", std::io::ErrorKind::NotFound.into()));
+        };
+        // Containers may hide it; then swap traffic is unknown.
+        let vmstat = KeptFile::open(proc.join("vmstat"), VMSTAT_BYTES)?;
+        Ok(Self { meminfo, vmstat, page: page_size() })
+    }
+
+    pub fn sample(&mut self) -> Result<MachineSample, SampleError> {
+        let (mut total, mut available, mut free, mut swap_total, mut swap_free) =
+            (None, None, None, None, None);
+        let Some((path, text)) = self.meminfo.read()? else {
+            return Err(SampleError::Absent { path: self.meminfo.path().to_owned(), wanted: "MemTotal" });
+        };
+        for line in lines(text) {
+            let Some((name, value)) = name_and_value(line) else { continue };
+            let figure = match name {
+                b"MemTotal" => &mut total,
+                b"MemAvailable" => &mut available,
+                b"MemFree" => &mut free,
+                b"SwapTotal" => &mut swap_total,
+                b"SwapFree" => &mut swap_free,
+                _ => continue,
+            };
+            *figure = Some(kilobytes(path, line, value)?);
+        }
+        let needed = |figure: Option<Bytes>, wanted| {
+            figure.ok_or_else(|| SampleError::Absent { path: path.to_owned(), wanted })
+        };
+        Ok(MachineSample {
+            total: needed(total, "MemTotal")?,
+            available: needed(available, "MemAvailable")?,
+            free: needed(free, "MemFree")?,
+            swap_total,
+            swap_free,
+        })
+    }
+
+    pub fn swap_traffic(&mut self) -> Result<SwapTraffic, SampleError> {
+        let mut traffic = SwapTraffic::default();
+        let Some(vmstat) = &mut self.vmstat else { return Ok(traffic) };
+        let Some((path, text)) = vmstat.read()? else { return Ok(traffic) };
+        for line in lines(text) {
+            let mut words = words(line);
+            let figure = match words.next() {
+                Some(b"pswpin") => &mut traffic.read,
+                Some(b"pswpout") => &mut traffic.written,
+                _ => continue,
+            };
+            let pages = words
+                .next()
+                .and_then(number)
+                .ok_or_else(|| SampleError::line(path, line, "a name and a page count"))?;
+            *figure = Some(self.page.saturating_mul(pages));
+        }
+        Ok(traffic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMINFO: &str = "MemTotal:       24584908 kB\nMemFree:        24088260 kB\nMemAvailable:   24183432 kB\n\
+        Buffers:           12345 kB\nSwapTotal:          2048 kB\nSwapFree:           1024 kB\n\
+        HugePages_Total:       0\nHugepagesize:       2048 kB\n";
+
+    fn fake(meminfo: &str, vmstat: Option<&str>) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("folder");
+        std::fs::write(root.path().join("meminfo"), meminfo).expect("writes");
+        if let Some(vmstat) = vmstat {
+            std::fs::write(root.path().join("vmstat"), vmstat).expect("writes");
+        }
+        root
+    }
+
+    #[test]
+    fn totals_and_swap_are_read() {
+        let root = fake(MEMINFO, Some("nr_free_pages 5\npswpin 3\npswpout 4\npswpout_other 9\n"));
+        let mut sampler = MachineSampler::open(root.path()).expect("opens");
+        let sample = sampler.sample().expect("reads");
+        assert_eq!(sample.total, Bytes::kib(24_584_908));
+        assert_eq!(sample.available, Bytes::kib(24_183_432));
+        assert_eq!(sample.swap_used(), Some(Bytes::mib(1)));
+        let page = page_size();
+        assert_eq!(
+            sampler.swap_traffic().expect("reads"),
+            SwapTraffic { read: Some(page.saturating_mul(3)), written: Some(page.saturating_mul(4)) }
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_swap_has_no_swap_figures() {
+        let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 6 kB\n", None);
+        let mut sampler = MachineSampler::open(root.path()).expect("opens");
+        assert_eq!(sampler.sample().expect("reads").swap_used(), None);
+        assert_eq!(sampler.swap_traffic().expect("reads"), SwapTraffic::default());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\n", Some("pswpin many\n"));
+        let mut sampler = MachineSampler::open(root.path()).expect("opens");
+        let error = sampler.sample().expect_err("refuses").to_string();
+        assert!(error.contains("meminfo") && error.contains("MemAvailable"), "{error}");
+        let error = sampler.swap_traffic().expect_err("refuses").to_string();
+        assert!(error.contains("vmstat") && error.contains("pswpin many"), "{error}");
+        assert!(MachineSampler::open(&root.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn this_machine_is_read() {
+        let mut sampler = MachineSampler::open(Path::new("/proc")).expect("opens");
+        let sample = sampler.sample().expect("reads");
+        assert!(sample.available <= sample.total && sample.total > Bytes::mib(64));
+        sampler.swap_traffic().expect("reads");
+    }
+}

@@ -1,0 +1,122 @@
+//! The text of proc files: reading it into a buffer that stays, and finding numbers in it without allocating.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use opt_shared::units::Bytes;
+
+use super::SampleError;
+
+/// A proc file that is kept open and read again and again from its start, into one buffer.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    file: File,
+    path: PathBuf,
+    buffer: Box<[u8]>,
+}
+
+impl KeptFile {
+    /// None where there is no such file.
+    pub(super) fn open(path: PathBuf, most: usize) -> Result<Option<Self>, SampleError> {
+        match File::open(&path) {
+            Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; most].into_boxed_slice() })),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(source) => Err(SampleError::io(&path, "open it", source)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its text now; none where what it spoke of has gone.
+    pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
+        let mut length = 0;
+        // The kernel may hand out a long file in pieces.
+        loop {
+            match self.file.read_at(&mut self.buffer[length..], length as u64) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if is_gone(&error) => return Ok(None),
+                Err(source) => return Err(SampleError::io(&self.path, "read it", source)),
+            }
+            if length == self.buffer.len() {
+                return Err(SampleError::TooLong { path: self.path.clone(), limit: length });
+            }
+        }
+        Ok(Some((&self.path, &self.buffer[..length])))
+    }
+}
+
+/// A process that was reaped answers ESRCH on a kept descriptor, ENOENT on a path.
+pub(super) fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// A whole small file at once; none where it does not exist.
+pub(super) fn read_small(path: &Path, most: usize) -> Result<Option<Vec<u8>>, SampleError> {
+    let Some(mut file) = KeptFile::open(path.to_owned(), most)? else { return Ok(None) };
+    Ok(file.read()?.map(|(_, text)| text.to_vec()))
+}
+
+pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
+}
+
+/// A line `Name:   123 kB`: its name and its number of bytes.
+pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes, SampleError> {
+    let wanted = "a size in kB";
+    let mut words = words(value);
+    let number = words.next().and_then(number);
+    match (number, words.next(), words.next()) {
+        (Some(number), Some(b"kB"), None) => Ok(Bytes::kib(number)),
+        _ => Err(SampleError::line(path, line, wanted)),
+    }
+}
+
+/// `Name:` and what follows it.
+pub(super) fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = line.iter().position(|&byte| byte == b':')?;
+    Some((&line[..colon], &line[colon + 1..]))
+}
+
+pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+/// Digits only: no sign, no overflow.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, &digit| {
+        let digit = digit.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_read_as_the_standard_library_does(text in "[0-9+ -]{0,24}") {
+            let strict = if text.starts_with('+') { None } else { text.parse().ok() };
+            prop_assert_eq!(number(text.as_bytes()), strict);
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_end_is_refused() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("long");
+        std::fs::write(&path, [b'x'; 100]).expect("writes");
+        assert!(matches!(read_small(&path, 100), Err(SampleError::TooLong { limit: 100, .. })));
+        assert_eq!(read_small(&path, 101).expect("reads").expect("there").len(), 100);
+        assert_eq!(read_small(&folder.path().join("none"), 10).expect("an answer"), None);
+    }
+}

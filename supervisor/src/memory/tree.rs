@@ -1,0 +1,215 @@
+//! Which processes live below one, from `/proc/PID/task/*/children`.
+//!
+//! A walk over a tree that changes meanwhile: what was born or orphaned during it may be missing or already gone.
+//! Buffers are kept, so that a walk allocates only when the tree has grown.
+
+use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use super::SampleError;
+use super::procfs::process_folder;
+use super::text::{number, words};
+
+/// More than our tree can have by its own limits (16 runners of `limits.processes`); a fork bomb ends here.
+pub const MAX_DESCENDANTS: usize = 16 << 10;
+/// Pids of the children of one thread, as text: the bound above, at 8 bytes each.
+const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
+/// Folder entries taken from the kernel at a time.
+const FOLDER_BYTES: usize = 8 << 10;
+/// `PID/children` with its closing zero.
+const NAME_BYTES: usize = 32;
+
+#[derive(Debug)]
+pub struct TreeWalker {
+    proc: PathBuf,
+    folder: OwnedFd,
+    entries: Box<[MaybeUninit<u8>]>,
+    text: Box<[u8]>,
+    found: Vec<u32>,
+}
+
+impl TreeWalker {
+    /// `proc` is `/proc`.
+    pub fn open(proc: &Path) -> Result<Self, SampleError> {
+        let folder = rustix::fs::openat(CWD, proc, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| SampleError::io(proc, "open it", error.into()))?;
+        Ok(Self {
+            proc: proc.to_owned(),
+            folder,
+            entries: vec![MaybeUninit::uninit(); FOLDER_BYTES].into_boxed_slice(),
+            text: vec![0; CHILDREN_BYTES].into_boxed_slice(),
+            found: Vec::new(),
+        })
+    }
+
+    /// Every process below this one, itself excluded, sorted.
+    pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
+        self.found.clear();
+        self.add_children(pid)?;
+        let mut next = 0;
+        while let Some(&child) = self.found.get(next) {
+            self.add_children(child)?;
+            next += 1;
+        }
+        // One that was orphaned during the walk may have been seen below its old parent and below us.
+        self.found.sort_unstable();
+        self.found.dedup();
+        Ok(&self.found)
+    }
+
+    fn add_children(&mut self, pid: u32) -> Result<(), SampleError> {
+        let Self { proc, folder, entries, text, found } = self;
+        let fail = |operation, error: Errno| {
+            SampleError::io(&process_folder(proc, pid).join("task"), operation, error.into())
+        };
+        let mut name = [0; NAME_BYTES];
+        let tasks = match open_below(folder.as_fd(), &mut name, format_args!("{pid}/task"), OFlags::DIRECTORY)
+        {
+            Ok(tasks) => tasks,
+            Err(Errno::NOENT | Errno::SRCH) => return Ok(()),
+            Err(error) => return Err(fail("open it", error)),
+        };
+        let mut threads = RawDir::new(&tasks, entries);
+        while let Some(thread) = threads.next() {
+            let thread = match thread {
+                Ok(thread) => thread,
+                Err(Errno::NOENT | Errno::SRCH) => break,
+                Err(error) => return Err(fail("list it", error)),
+            };
+            let Some(thread) = number(thread.file_name().to_bytes()) else { continue };
+            let mut name = [0; NAME_BYTES];
+            let children =
+                open_below(tasks.as_fd(), &mut name, format_args!("{thread}/children"), OFlags::empty());
+            let children = match children {
+                Ok(children) => children,
+                Err(Errno::NOENT | Errno::SRCH) => {
+                    // The thread has gone; or it is there and the kernel does not list children.
+                    let mut name = [0; NAME_BYTES];
+                    if open_below(tasks.as_fd(), &mut name, format_args!("{thread}"), OFlags::DIRECTORY)
+                        .is_ok()
+                    {
+                        return Err(SampleError::Absent {
+                            path: process_folder(proc, pid).join("task").join(thread.to_string()),
+                            wanted: "children",
+                        });
+                    }
+                    continue;
+                }
+                Err(error) => return Err(fail("open the list of children below it", error)),
+            };
+            let length = match read_to_end(&children, text) {
+                Ok(Some(length)) => length,
+                Ok(None) => return Err(SampleError::TooMany { path: proc.clone(), limit: MAX_DESCENDANTS }),
+                Err(Errno::SRCH) => continue,
+                Err(error) => return Err(fail("read the list of children below it", error)),
+            };
+            for word in words(&text[..length]) {
+                let child = number(word).and_then(|child| u32::try_from(child).ok()).ok_or_else(|| {
+                    let path = process_folder(proc, pid).join("task").join(thread.to_string());
+                    SampleError::line(&path.join("children"), &text[..length], "a list of process ids")
+                })?;
+                if found.len() == MAX_DESCENDANTS {
+                    return Err(SampleError::TooMany { path: proc.clone(), limit: MAX_DESCENDANTS });
+                }
+                found.push(child);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a name that is made of numbers and fixed words, without allocating for it.
+fn open_below(
+    folder: BorrowedFd<'_>,
+    buffer: &mut [u8; NAME_BYTES],
+    name: std::fmt::Arguments<'_>,
+    flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let mut rest = &mut buffer[..];
+    write!(rest, "{name}\0").map_err(|_| Errno::NAMETOOLONG)?;
+    let name = std::ffi::CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::INVAL)?;
+    rustix::fs::openat(folder, name, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// How much the file holds; none where it is more than the buffer does.
+fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match rustix::io::read(file, &mut buffer[length..]) {
+            Ok(0) => return Ok(Some(length)),
+            Ok(read) => length += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads of processes with the children of each.
+    fn fake(threads: &[(u32, u32, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("folder");
+        for (pid, thread, children) in threads {
+            let folder = process_folder(root.path(), *pid).join("task").join(thread.to_string());
+            std::fs::create_dir_all(&folder).expect("folder");
+            std::fs::write(folder.join("children"), children).expect("writes");
+        }
+        root
+    }
+
+    #[test]
+    fn every_thread_of_every_generation_counts() {
+        let root = fake(&[
+            (10, 10, "11 "),
+            (10, 15, "20 21 "),
+            (11, 11, "12 "),
+            (12, 12, ""),
+            (20, 20, ""),
+            (30, 30, "31 "),
+        ]);
+        let mut walker = TreeWalker::open(root.path()).expect("opens");
+        assert_eq!(walker.descendants(10).expect("walks"), [11, 12, 20, 21]);
+        assert_eq!(walker.descendants(12).expect("walks"), [0u32; 0]);
+        assert_eq!(walker.descendants(99).expect("walks"), [0u32; 0]);
+    }
+
+    #[test]
+    fn a_tree_without_an_end_is_refused() {
+        let root = fake(&[(1, 1, "2 "), (2, 2, "1 ")]);
+        let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
+        assert!(matches!(error, SampleError::TooMany { limit: MAX_DESCENDANTS, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_that_lists_no_children_is_named() {
+        let root = fake(&[(1, 1, "")]);
+        std::fs::remove_file(root.path().join("1/task/1/children")).expect("removes");
+        let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
+        assert!(error.to_string().contains("children"), "{error}");
+        std::fs::write(root.path().join("1/task/1/children"), "two").expect("writes");
+        let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
+        assert!(error.to_string().contains("1/task/1/children: `two`"), "{error}");
+    }
+
+    #[test]
+    fn a_child_of_this_process_is_found() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("cat");
+        let mut walker = TreeWalker::open(Path::new("/proc")).expect("opens");
+        let found = walker.descendants(std::process::id()).expect("walks").contains(&child.id());
+        child.kill().expect("kills");
+        child.wait().expect("reaps");
+        assert!(found);
+    }
+}

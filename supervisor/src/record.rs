@@ -1,0 +1,379 @@
+//! The run as a document: what `summary.json` and `report --format json` say, field for field.
+//!
+//! Owns the names and their meaning (documented in `docs/results.md`). The store loads it, the report prints it,
+//! the driver fills in what only it can know (scores, ranks); nothing here decides or reads anything.
+//!
+//! Rules of the document: an unknown number is `null`, never 0; times are RFC 3339 in UTC; bytes are whole
+//! numbers; floats that JSON cannot hold are the texts of [`opt_shared::nonfinite`]; words of the closed lists are
+//! spelt as their types say.
+
+mod compose;
+mod time;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{Role, Rung};
+use opt_shared::nonfinite;
+use opt_shared::outcome::{
+    Blame, CacheStateReached, EntryFailure, Estimate, Status, TimeSummary, WorstError,
+};
+use opt_shared::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+pub use time::{NotATime, UtcTime};
+
+/// Raised by every change that a reader of the document could trip over.
+pub const SCHEMA: u32 = 1;
+
+/// The whole document. Its long lists are parameters, so that the store can write them row by row: a document of
+/// ten thousand candidates must not become ten thousand candidates in memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord<
+    Jobs = Vec<JobRecord>,
+    Workers = Vec<WorkerRecord>,
+    Memory = MemoryRecord,
+    Policy = Vec<PolicyRecord>,
+> {
+    pub schema: u32,
+    pub run: RunInfo,
+    pub host: HostRecord,
+    pub jobs: Jobs,
+    pub workers: Workers,
+    pub memory: Memory,
+    pub policy: Policy,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    pub name: String,
+    pub status: RunStatus,
+    pub started: UtcTime,
+    pub finished: Option<UtcTime>,
+    pub version: String,
+    pub device: String,
+    pub exit_code: Option<i32>,
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)* }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($word => Some(Self::$variant),)* _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+words! {
+    RunStatus {
+        Running = "RUNNING",
+        /// Every job came to its end, whatever that was.
+        Finished = "FINISHED",
+        /// Can be taken up again with `--resume`.
+        Interrupted = "INTERRUPTED",
+        /// The host did not let the run go on.
+        Failed = "FAILED",
+    }
+}
+
+words! {
+    JobStatus {
+        Pending = "PENDING",
+        Running = "RUNNING",
+        /// A candidate other than the baseline passed and was timed.
+        Passed = "PASSED",
+        NonePassed = "NONE_PASSED",
+        /// Candidates are verified and timed all the same, without a speed-up.
+        BaselineFailed = "BASELINE_FAILED",
+        CaptureError = "CAPTURE_ERROR",
+        DoesNotFit = "DOES_NOT_FIT",
+        Skipped = "SKIPPED",
+    }
+}
+
+words! {
+    /// What an attempt does with a candidate.
+    Stage {
+        Build = "build",
+        Verify = "verify",
+        Profile = "profile",
+        Confirm = "confirm",
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostRecord {
+    pub cpu: Option<String>,
+    pub cores: Option<u32>,
+    pub ram_bytes: Option<Bytes>,
+    pub kernel: Option<String>,
+    /// What this machine can enforce on runners, and what it cannot.
+    pub rungs: Vec<Rung>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
+    pub name: String,
+    pub status: JobStatus,
+    /// Why it ended so; none where the status says it all.
+    pub detail: Option<String>,
+    pub captures: CapturesRecord,
+    pub baseline: Option<String>,
+    pub winner: Option<String>,
+    pub signature_digest: Option<String>,
+    pub candidates: Candidates,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturesRecord {
+    pub entries: Option<u64>,
+    /// Of the files together.
+    pub bytes: Option<Bytes>,
+    /// With every repeated storage counted once.
+    pub unique_bytes: Option<Bytes>,
+    pub digest: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CandidateRecord {
+    pub name: String,
+    /// None until it has come to its end.
+    pub status: Option<Status>,
+    pub blame: Option<Blame>,
+    pub rank: Option<u32>,
+    pub artifact_digest: Option<String>,
+    pub detail: Option<String>,
+    pub failed_stage: Option<Stage>,
+    pub feedback: Option<String>,
+    pub source: SourceRecord,
+    pub build: Option<BuildRecord>,
+    pub signal: Option<String>,
+    pub exit_code: Option<i32>,
+    pub stderr_tail: Option<String>,
+    pub output_truncated: bool,
+    pub failures: Vec<EntryFailure>,
+    pub verify: Option<VerifyRecord>,
+    pub profile: Option<ProfileRecord>,
+    pub speedup: Option<Estimate>,
+    pub resources: ResourcesRecord,
+    pub attempts: Vec<AttemptRecord>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// The first source file.
+    pub path: Option<String>,
+    pub other_paths: Vec<String>,
+    pub digest: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuildRecord {
+    pub compiler: Option<String>,
+    /// The whole command, the compiler first.
+    pub flags: Vec<String>,
+    pub log_head: String,
+    #[serde(with = "nonfinite")]
+    pub ms: f64,
+    pub peak_owed_bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifyRecord {
+    pub entries_run: u32,
+    pub entries_passed: u32,
+    pub entries_unsupported: u32,
+    #[serde(with = "nonfinite")]
+    pub max_absolute_error: f64,
+    #[serde(with = "nonfinite")]
+    pub max_relative_error: f64,
+    pub worst: Option<WorstError>,
+    pub validated_bytes: Bytes,
+    #[serde(with = "nonfinite")]
+    pub ms: f64,
+}
+
+/// Times of one call, over all timed entries: the candidate's own line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfileRecord {
+    #[serde(flatten)]
+    pub times: CandidateTimes,
+    /// What ran beside the timing although nothing should have.
+    pub breaches: Vec<String>,
+    pub cpus: Vec<u32>,
+    #[serde(with = "nonfinite")]
+    pub ms: f64,
+    pub entries: Vec<EntryTimingRecord>,
+}
+
+/// Over all timed entries, weighted by how many entries are alike. Computed by the driver.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CandidateTimes {
+    /// One call of every entry of the capture set.
+    #[serde(with = "nonfinite::option")]
+    pub total_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub median_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub mean_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub std_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub min_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub max_time_ms: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub p5: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub p95: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub ci_low: Option<f64>,
+    #[serde(with = "nonfinite::option")]
+    pub ci_high: Option<f64>,
+    pub samples: Option<u64>,
+    #[serde(with = "nonfinite::option")]
+    pub noise: Option<f64>,
+    pub converged: Option<bool>,
+    pub cache_state: Option<CacheStateReached>,
+    pub footprint_bytes: Option<Bytes>,
+    #[serde(with = "nonfinite::option")]
+    pub bytes_per_second: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EntryTimingRecord {
+    pub entry: String,
+    /// How many entries of the capture set are alike.
+    pub weight: u64,
+    #[serde(flatten)]
+    pub times: TimeSummary,
+    #[serde(with = "nonfinite")]
+    pub noise: f64,
+    pub converged: bool,
+    pub cache_state: CacheStateReached,
+    pub footprint_bytes: Bytes,
+    #[serde(with = "nonfinite")]
+    pub bytes_per_second: f64,
+    pub speedup: Option<Estimate>,
+    /// The same of the baseline, in the blocks it was paired with.
+    pub baseline: Option<TimeSummary>,
+    pub calls_per_block: u32,
+    pub discarded_blocks: u32,
+    pub slots_checked: u64,
+    #[serde(with = "nonfinite::option")]
+    pub plan_ms: Option<f64>,
+    #[serde(with = "nonfinite")]
+    pub handoff_us: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourcesRecord {
+    pub runner_peak_owed_bytes: Option<Bytes>,
+    /// The most that was reserved for it, of all its attempts.
+    pub predicted_bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    pub stage: Stage,
+    pub number: u32,
+    pub worker: Option<WorkerId>,
+    /// None while it runs.
+    pub status: Option<Status>,
+    pub started: UtcTime,
+    #[serde(with = "nonfinite::option")]
+    pub ms: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerRecord {
+    pub id: WorkerId,
+    pub role: Role,
+    pub pid: u32,
+    pub started: UtcTime,
+    #[serde(with = "nonfinite::option")]
+    pub ready_ms: Option<f64>,
+    pub ended: Option<UtcTime>,
+    pub end_class: Option<String>,
+    pub recycled_because: Option<String>,
+    pub leases: u32,
+    pub peak_owed_bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
+    #[serde(flatten)]
+    pub totals: MemoryTotals,
+    pub phases: Phases,
+}
+
+/// Of the whole process tree over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryTotals {
+    pub host_ceiling_bytes: Option<Bytes>,
+    pub predicted_peak_owed_bytes: Option<Bytes>,
+    pub peak_owed_bytes: Option<Bytes>,
+    pub peak_reclaimable_bytes: Option<Bytes>,
+    pub min_available_bytes: Option<Bytes>,
+    pub swap_peak_bytes: Option<Bytes>,
+}
+
+impl MemoryTotals {
+    /// Of this time and a later one (a resumed run goes on counting): peaks are the higher, the least available
+    /// memory the lower, the ceiling the later one.
+    #[must_use]
+    pub fn and_then(self, later: Self) -> Self {
+        let least = match (self.min_available_bytes, later.min_available_bytes) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            host_ceiling_bytes: later.host_ceiling_bytes.or(self.host_ceiling_bytes),
+            predicted_peak_owed_bytes: self.predicted_peak_owed_bytes.max(later.predicted_peak_owed_bytes),
+            peak_owed_bytes: self.peak_owed_bytes.max(later.peak_owed_bytes),
+            peak_reclaimable_bytes: self.peak_reclaimable_bytes.max(later.peak_reclaimable_bytes),
+            min_available_bytes: least,
+            swap_peak_bytes: self.swap_peak_bytes.max(later.swap_peak_bytes),
+        }
+    }
+}
+
+/// One worker's time in a stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseRecord {
+    pub stage: Stage,
+    pub job: String,
+    pub candidate: String,
+    pub worker: WorkerId,
+    pub predicted_bytes: Option<Bytes>,
+    pub peak_owed_bytes: Option<Bytes>,
+    pub started: UtcTime,
+    pub ended: Option<UtcTime>,
+}
+
+/// One memory decision, with what it was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyRecord {
+    pub t: UtcTime,
+    pub decision: String,
+    pub reason: String,
+    pub numbers: Numbers,
+}
+
+/// Names and figures, in the order they were given.
+pub type Numbers = serde_json::Map<String, serde_json::Value>;

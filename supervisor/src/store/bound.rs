@@ -1,0 +1,113 @@
+//! How long a text may be that goes into the store. Most of them were written by strangers (compilers, candidates).
+
+use std::borrow::Cow;
+
+use opt_shared::message::Report;
+use opt_shared::outcome::{EntryFailure, RunnerEnd};
+
+/// Of a name or a path: Linux has no longer path. A longer one is refused, never cut: names must stay different.
+pub(super) const MAX_NAME: usize = 4096;
+/// Of one line for a person.
+pub(super) const MAX_DETAIL: usize = 4 << 10;
+/// Of a feedback (DESIGN "run directory").
+pub(super) const MAX_FEEDBACK: usize = 2 << 10;
+/// Of the head of a compiler's output, the tail of a runner's.
+pub(super) const MAX_LOG: usize = 64 << 10;
+/// Of the numbers of one policy row.
+pub(super) const MAX_NUMBERS: usize = 16 << 10;
+/// Of a stored text of the plan, resolved: thousands of candidates with settings of their own.
+pub(super) const MAX_META: usize = 64 << 20;
+/// Of one report after its texts were cut: a hundred thousand timed entries. A worker that says more is broken.
+pub(super) const MAX_REPORT: usize = 128 << 20;
+/// Failing entries kept of one attempt.
+const MAX_FAILURES: usize = 16;
+/// Arguments shown of one failing entry, and the length of each.
+const MAX_ARGUMENTS: usize = 256;
+const MAX_ARGUMENT: usize = 512;
+/// Parts of a compiler's command.
+const MAX_COMMAND: usize = 1024;
+
+const CUT: &str = " […]";
+
+/// The text, or its head and a mark that says that it was cut.
+pub(super) fn clip(text: &str, limit: usize) -> Cow<'_, str> {
+    if text.len() <= limit {
+        return Cow::Borrowed(text);
+    }
+    let head = text.floor_char_boundary(limit.saturating_sub(CUT.len()));
+    Cow::Owned(format!("{}{CUT}", &text[..head]))
+}
+
+fn clip_in_place(text: &mut String, limit: usize) {
+    if let Cow::Owned(shorter) = clip(text, limit) {
+        *text = shorter;
+    }
+}
+
+/// Cuts every text of a report to what is kept of it. What counts (status, figures, entries) stays whole.
+pub(super) fn clip_report(report: &mut Report) {
+    match report {
+        Report::Build(report) => {
+            clip_in_place(&mut report.detail, MAX_DETAIL);
+            clip_in_place(&mut report.log_head, MAX_LOG);
+            report.command.truncate(MAX_COMMAND);
+            for part in &mut report.command {
+                clip_in_place(part, MAX_NAME);
+            }
+            if let Some(compiler) = &mut report.compiler {
+                clip_in_place(compiler, MAX_DETAIL);
+            }
+        }
+        Report::Verify(report) => {
+            clip_in_place(&mut report.detail, MAX_DETAIL);
+            clip_failures(&mut report.failures);
+            clip_end(report.end.as_mut());
+        }
+        Report::Profile(report) => {
+            clip_in_place(&mut report.detail, MAX_DETAIL);
+            clip_failures(&mut report.failures);
+            clip_end(report.end.as_mut());
+        }
+    }
+}
+
+fn clip_failures(failures: &mut Vec<EntryFailure>) {
+    failures.truncate(MAX_FAILURES);
+    for failure in failures {
+        clip_in_place(&mut failure.detail, MAX_DETAIL);
+        failure.args.truncate(MAX_ARGUMENTS);
+        for argument in &mut failure.args {
+            clip_in_place(argument, MAX_ARGUMENT);
+        }
+        if let Some(mismatch) = &mut failure.mismatch {
+            clip_in_place(&mut mismatch.expected, MAX_ARGUMENT);
+            clip_in_place(&mut mismatch.actual, MAX_ARGUMENT);
+        }
+    }
+}
+
+fn clip_end(end: Option<&mut RunnerEnd>) {
+    if let Some(end) = end {
+        clip_in_place(&mut end.stderr_tail, MAX_LOG);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_clipped_text_keeps_its_head_and_its_limit(text in "\\PC{0,80}", limit in 8usize..64) {
+            let clipped = clip(&text, limit);
+            prop_assert!(clipped.len() <= limit);
+            if text.len() <= limit {
+                prop_assert_eq!(clipped, text.as_str());
+            } else {
+                prop_assert!(clipped.ends_with(CUT));
+                prop_assert!(text.starts_with(clipped.trim_end_matches(CUT)));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Why the store could not do what was asked of it: always the file, the operation, and what can be done.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "{path}: there is a run database already (take it up with --resume, or choose another folder with --dir)"
+    )]
+    Exists { path: PathBuf },
+    #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
+    Missing { path: PathBuf },
+    #[error(
+        "{path}: could not {operation} (check that the folder can be written and is not a dangling link)"
+    )]
+    Io {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path}: an SQLite database, but not one of a run (choose another folder with --dir)")]
+    Foreign { path: PathBuf },
+    #[error("{path}: empty, the run ended before it had begun (delete the folder and start the run again)")]
+    Empty { path: PathBuf },
+    #[error(
+        "{path}: written with schema {found}, this program reads schema {expected} (read it with the version of \
+         opt-supervisor that wrote it, or start a new run)"
+    )]
+    Version { path: PathBuf, found: i64, expected: i64 },
+    #[error(
+        "{path}: damaged, could not {operation}: {what} (summary.json beside it is the last state that was written \
+         whole; keep the folder for what it holds and start a new run with --dir)"
+    )]
+    Corrupt { path: PathBuf, operation: &'static str, what: String },
+    #[error("{path}: in use by another process, could not {operation} (end the other run, or wait for it)")]
+    Busy {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: rusqlite::Error,
+    },
+    #[error("{path}: no room left, could not {operation} (free disk space, then go on with --resume)")]
+    Full {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: rusqlite::Error,
+    },
+    #[error("{path}: could not {operation}")]
+    Sqlite {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: rusqlite::Error,
+    },
+    #[error("{path}: could not {operation}: {what} was never announced (this is a defect of opt-supervisor)")]
+    Unannounced { path: PathBuf, operation: &'static str, what: String },
+    #[error("{path}: could not {operation}: {what} has {length} bytes, {limit} is the most (shorten it)")]
+    TooLong { path: PathBuf, operation: &'static str, what: &'static str, length: usize, limit: usize },
+    #[error("{path}: could not {operation}: a value has no JSON form (this is a defect of opt-supervisor)")]
+    Json {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl StoreError {
+    /// Turns SQLite's answer into ours: what a user can act on has a kind of its own.
+    pub(super) fn sqlite(path: &Path, operation: &'static str, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { path, operation, what: source.to_string() }
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Self::Busy { path, operation, source }
+            }
+            Some(ErrorCode::DiskFull) => Self::Full { path, operation, source },
+            _ => match source {
+                rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..) => {
+                    Self::Corrupt { path, operation, what: source.to_string() }
+                }
+                source => Self::Sqlite { path, operation, source },
+            },
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Which journal a folder can bear.
+//!
+//! SQLite's write-ahead log needs shared memory between the processes that have the database open; file systems
+//! that live on another machine have none, and there it corrupts. DELETE is slower and right everywhere.
+
+use std::path::Path;
+
+/// How the database keeps a crash from tearing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Journal {
+    /// Readers beside the writer, one sync for each commit that asks for it.
+    WriteAhead,
+    /// Two syncs for each commit, no shared memory.
+    Delete,
+}
+
+/// `f_type` of the file systems that are, or may be, another machine's (`statfs(2)` and the kernel's
+/// `magic.h`). FUSE may be either: DELETE costs a little, WAL could cost the run.
+const REMOTE: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "kAFS"),
+    (0x7375_7245, "Coda"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9P"),
+    (0x6573_5546, "FUSE"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x7461_636f, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x786f_4256, "VirtualBox shared folder"),
+    (0xbacb_acbc, "VMware shared folder"),
+];
+
+impl Journal {
+    pub(super) const fn pragma(self) -> &'static str {
+        match self {
+            Self::WriteAhead => "wal",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// The journal for this folder, and why it is not the usual one. A folder whose file system cannot be found out
+/// gets the one that is right everywhere.
+pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
+    match rustix::fs::statfs(folder) {
+        Ok(filesystem) => {
+            // `f_type` is signed and of another width on some targets; the magic numbers have 32 bits.
+            #[expect(clippy::cast_possible_truncation, reason = "the low 32 bits are the magic number")]
+            #[expect(clippy::cast_sign_loss, reason = "a pattern of bits")]
+            journal_for_magic(filesystem.f_type as u64 as u32)
+        }
+        Err(error) => (
+            Journal::Delete,
+            Some(format!("the run database is kept without WAL: the file system is unknown ({error})")),
+        ),
+    }
+}
+
+fn journal_for_magic(magic: u32) -> (Journal, Option<String>) {
+    match REMOTE.iter().find(|(known, _)| *known == magic) {
+        Some((_, name)) => (
+            Journal::Delete,
+            Some(format!(
+                "the run database is kept without WAL: the run folder is on {name} (slower, as safe)"
+            )),
+        ),
+        None => (Journal::WriteAhead, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_get_no_write_ahead_log() {
+        const EXT4: u32 = 0xef53;
+        const TMPFS: u32 = 0x0102_1994;
+        const XFS: u32 = 0x5846_5342;
+        for local in [EXT4, TMPFS, XFS] {
+            assert_eq!(journal_for_magic(local), (Journal::WriteAhead, None));
+        }
+        for &(magic, name) in REMOTE {
+            let (journal, note) = journal_for_magic(magic);
+            assert_eq!(journal, Journal::Delete, "{name}");
+            assert!(note.is_some_and(|note| note.contains(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_gets_the_safe_one() {
+        let (journal, note) = journal_for(Path::new("/nonexistent/folder"));
+        assert_eq!(journal, Journal::Delete);
+        assert!(note.is_some());
+    }
+}

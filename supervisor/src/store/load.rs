@@ -1,0 +1,440 @@
+//! The store as the document of `record`: whole in memory, or written row by row.
+
+use std::fmt::Write as _;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{Report, Role};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+use rusqlite::types::Type;
+use rusqlite::{OptionalExtension as _, Params, Row, Transaction};
+use serde::de::DeserializeOwned;
+use serde::ser::{Error as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+
+use super::write::{META_HOST, META_MEMORY};
+use super::{Store, StoreError};
+use crate::record::{
+    AttemptRecord, CandidateRecord, CandidateTimes, CapturesRecord, HostRecord, JobRecord, JobStatus,
+    MemoryRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, RunRecord, RunStatus, SCHEMA,
+    SourceRecord, Stage, UtcTime, WorkerRecord,
+};
+
+const LOAD: &str = "load the run";
+
+/// The run's document, read from the store while it is serialised: one candidate in memory at a time. It sees the
+/// store as it was when it was made.
+#[derive(Debug)]
+pub struct Document<'store> {
+    store: &'store Store,
+    _snapshot: Transaction<'store>,
+}
+
+impl Store {
+    pub fn document(&self) -> Result<Document<'_>, StoreError> {
+        let snapshot = self.connection.unchecked_transaction().map_err(|source| self.failed(source))?;
+        // The snapshot is that of the transaction's first read.
+        snapshot
+            .query_row("SELECT count(*) FROM run", [], |row| row.get::<_, i64>(0))
+            .map_err(|source| self.failed(source))?;
+        Ok(Document { store: self, _snapshot: snapshot })
+    }
+
+    /// Everything, in memory.
+    pub fn load(&self) -> Result<RunRecord, StoreError> {
+        let document = self.document()?;
+        let mut jobs = Vec::new();
+        for (key, job) in document.store.job_heads()? {
+            let mut candidates = Vec::new();
+            collect(self.each_candidate(key, |candidate| keep(&mut candidates, candidate))?);
+            jobs.push(with_candidates(job, candidates));
+        }
+        let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
+        collect(self.each_worker(|worker| keep(&mut workers, worker))?);
+        collect(self.each_phase(|phase| keep(&mut phases, phase))?);
+        collect(self.each_policy(None, |row| keep(&mut policy, row))?);
+        Ok(RunRecord {
+            schema: SCHEMA,
+            run: self.run_info()?,
+            host: self.host_record()?,
+            jobs,
+            workers,
+            memory: MemoryRecord { totals: self.memory_totals()?, phases },
+            policy,
+        })
+    }
+
+    /// What was decided about one worker, kills included.
+    pub fn decisions_about(&self, worker: WorkerId) -> Result<Vec<PolicyRecord>, StoreError> {
+        let mut rows = Vec::new();
+        collect(self.each_policy(Some(worker), |row| keep(&mut rows, row))?);
+        Ok(rows)
+    }
+
+    pub(super) fn failed(&self, source: rusqlite::Error) -> StoreError {
+        StoreError::sqlite(&self.path, LOAD, source)
+    }
+
+    pub(super) fn meta_value(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.connection
+            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+            .optional()
+            .map_err(|source| self.failed(source))
+    }
+
+    fn meta_json<T: DeserializeOwned + Default>(&self, key: &str) -> Result<T, StoreError> {
+        let Some(text) = self.meta_value(key)? else { return Ok(T::default()) };
+        serde_json::from_str(&text).map_err(|error| StoreError::Corrupt {
+            path: self.path.clone(),
+            operation: LOAD,
+            what: format!("meta `{key}`: {error}"),
+        })
+    }
+
+    fn host_record(&self) -> Result<HostRecord, StoreError> {
+        self.meta_json(META_HOST)
+    }
+
+    /// Memory totals recorded so far.
+    pub fn memory_totals(&self) -> Result<MemoryTotals, StoreError> {
+        self.meta_json(META_MEMORY)
+    }
+
+    fn run_info(&self) -> Result<RunInfo, StoreError> {
+        self.connection
+            .query_row(
+                "SELECT name, status, started, finished, version, device, exit_code FROM run",
+                [],
+                |row| {
+                    Ok(RunInfo {
+                        name: row.get(0)?,
+                        status: word(row, 1, RunStatus::from_name)?,
+                        started: word(row, 2, time)?,
+                        finished: word_option(row, 3, time)?,
+                        version: row.get(4)?,
+                        device: row.get(5)?,
+                        exit_code: row.get(6)?,
+                    })
+                },
+            )
+            .optional()
+            .map_err(|source| self.failed(source))?
+            .ok_or_else(|| StoreError::Empty { path: self.path.clone() })
+    }
+
+    /// Jobs in the plan's order, without their candidates.
+    fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
+        let mut jobs = Vec::new();
+        collect(self.each(
+            "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
+                 captures_digest FROM job ORDER BY place, key",
+            [],
+            |row| {
+                let head = JobRecord {
+                    name: row.get(1)?,
+                    status: word(row, 2, JobStatus::from_name)?,
+                    detail: row.get(3)?,
+                    baseline: row.get(4)?,
+                    winner: row.get(5)?,
+                    signature_digest: row.get(6)?,
+                    captures: CapturesRecord {
+                        entries: count(row, 7)?,
+                        bytes: bytes(row, 8)?,
+                        unique_bytes: bytes(row, 9)?,
+                        digest: row.get(10)?,
+                    },
+                    candidates: (),
+                };
+                Ok((row.get(0)?, head))
+            },
+            |job| keep(&mut jobs, job),
+        )?);
+        Ok(jobs)
+    }
+
+    fn each_candidate<E>(
+        &self,
+        job: i64,
+        visit: impl FnMut(CandidateRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.each(
+            "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail,
+                 feedback, rank, speedup, times, breaches
+             FROM candidate WHERE job = ?1 ORDER BY place, key",
+            [job],
+            |row| self.candidate_record(row),
+            visit,
+        )
+    }
+
+    fn candidate_record(&self, row: &Row<'_>) -> rusqlite::Result<CandidateRecord> {
+        let key: i64 = row.get(0)?;
+        let source = SourceRecord { path: row.get(2)?, other_paths: json(row, 3)?, digest: row.get(4)? };
+        let mut candidate = CandidateRecord::new(row.get(1)?, source);
+        let mut reports = self.connection.prepare_cached(
+            "SELECT report, max(number) FROM attempt
+             WHERE candidate = ?1 AND report IS NOT NULL AND NOT superseded
+             GROUP BY stage
+             ORDER BY CASE stage WHEN 'build' THEN 1 WHEN 'verify' THEN 2 WHEN 'profile' THEN 3 ELSE 4 END",
+        )?;
+        let mut reports = reports.query([key])?;
+        while let Some(report) = reports.next()? {
+            candidate.absorb(json::<Report>(report, 0)?);
+        }
+        candidate.status = word_option(row, 5, Status::from_name)?;
+        candidate.blame = word_option(row, 6, blame)?;
+        candidate.failed_stage = word_option(row, 7, Stage::from_name)?;
+        candidate.detail = row.get(8)?;
+        candidate.feedback = row.get(9)?;
+        candidate.rank = row.get(10)?;
+        candidate.speedup = json_option(row, 11)?;
+        if let Some(profile) = &mut candidate.profile {
+            profile.times = json_option::<CandidateTimes>(row, 12)?.unwrap_or_default();
+            profile.breaches = json(row, 13)?;
+        }
+        let mut attempts = self.connection.prepare_cached(
+            "SELECT stage, number, worker, status, started, ms, predicted FROM attempt WHERE candidate = ?1
+             ORDER BY key",
+        )?;
+        let mut attempts = attempts.query([key])?;
+        while let Some(attempt) = attempts.next()? {
+            candidate.attempts.push(AttemptRecord {
+                stage: word(attempt, 0, Stage::from_name)?,
+                number: attempt.get(1)?,
+                worker: attempt.get::<_, Option<u32>>(2)?.map(WorkerId),
+                status: word_option(attempt, 3, Status::from_name)?,
+                started: word(attempt, 4, time)?,
+                ms: attempt.get(5)?,
+            });
+            let predicted = bytes(attempt, 6)?;
+            candidate.resources.predicted_bytes = candidate.resources.predicted_bytes.max(predicted);
+        }
+        Ok(candidate)
+    }
+
+    fn each_worker<E>(
+        &self,
+        visit: impl FnMut(WorkerRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.each(
+            "SELECT id, role, pid, started, ready_ms, ended, end_class, recycled_because, leases, peak_owed
+             FROM worker ORDER BY id",
+            [],
+            |row| {
+                Ok(WorkerRecord {
+                    id: WorkerId(row.get(0)?),
+                    role: word(row, 1, role)?,
+                    pid: row.get(2)?,
+                    started: word(row, 3, time)?,
+                    ready_ms: row.get(4)?,
+                    ended: word_option(row, 5, time)?,
+                    end_class: row.get(6)?,
+                    recycled_because: row.get(7)?,
+                    leases: row.get(8)?,
+                    peak_owed_bytes: bytes(row, 9)?,
+                })
+            },
+            visit,
+        )
+    }
+
+    fn each_phase<E>(
+        &self,
+        visit: impl FnMut(PhaseRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.each(
+            "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
+                 phase.started, phase.ended
+             FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
+             ORDER BY phase.key",
+            [],
+            |row| {
+                Ok(PhaseRecord {
+                    stage: word(row, 0, Stage::from_name)?,
+                    job: row.get(1)?,
+                    candidate: row.get(2)?,
+                    worker: WorkerId(row.get(3)?),
+                    predicted_bytes: bytes(row, 4)?,
+                    peak_owed_bytes: bytes(row, 5)?,
+                    started: word(row, 6, time)?,
+                    ended: word_option(row, 7, time)?,
+                })
+            },
+            visit,
+        )
+    }
+
+    fn each_policy<E>(
+        &self,
+        worker: Option<WorkerId>,
+        visit: impl FnMut(PolicyRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.each(
+            "SELECT t, decision, reason, numbers FROM policy WHERE ?1 IS NULL OR worker = ?1 ORDER BY key",
+            [worker.map(|worker| worker.0)],
+            |row| {
+                Ok(PolicyRecord {
+                    t: word(row, 0, time)?,
+                    decision: row.get(1)?,
+                    reason: row.get(2)?,
+                    numbers: json(row, 3)?,
+                })
+            },
+            visit,
+        )
+    }
+
+    /// Hands on every row; the inner result is the visitor's own.
+    pub(super) fn each<T, E>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        convert: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+        mut visit: impl FnMut(T) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        let mut statement = self.connection.prepare_cached(sql).map_err(|source| self.failed(source))?;
+        let mut rows = statement.query(params).map_err(|source| self.failed(source))?;
+        while let Some(row) = rows.next().map_err(|source| self.failed(source))? {
+            let item = convert(row).map_err(|source| self.failed(source))?;
+            if let Err(error) = visit(item) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let store = self.store;
+        let heads = store.job_heads().map_err(|error| S::Error::custom(chain(&error)))?;
+        let head = || -> Result<_, StoreError> {
+            Ok((store.run_info()?, store.host_record()?, store.memory_totals()?))
+        };
+        let (run, host, totals) = head().map_err(|error| S::Error::custom(chain(&error)))?;
+        RunRecord {
+            schema: SCHEMA,
+            run,
+            host,
+            jobs: heads
+                .into_iter()
+                .map(|(key, job)| with_candidates(job, Rows { store, list: List::Candidates(key) }))
+                .collect::<Vec<_>>(),
+            workers: Rows { store, list: List::Workers },
+            memory: MemoryRecord { totals, phases: Rows { store, list: List::Phases } },
+            policy: Rows { store, list: List::Policy },
+        }
+        .serialize(serializer)
+    }
+}
+
+/// A list of the document that is read while it is written.
+struct Rows<'store> {
+    store: &'store Store,
+    list: List,
+}
+
+enum List {
+    /// Of the job with this key.
+    Candidates(i64),
+    Workers,
+    Phases,
+    Policy,
+}
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let written = match self.list {
+            List::Candidates(job) => self.store.each_candidate(job, |row| list.serialize_element(&row)),
+            List::Workers => self.store.each_worker(|row| list.serialize_element(&row)),
+            List::Phases => self.store.each_phase(|row| list.serialize_element(&row)),
+            List::Policy => self.store.each_policy(None, |row| list.serialize_element(&row)),
+        };
+        written.map_err(|error| S::Error::custom(chain(&error)))??;
+        list.end()
+    }
+}
+
+/// Serialisers take a text for a foreign error, so its sources are put into it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Writing into a string cannot fail.
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn with_candidates<From, To>(job: JobRecord<From>, candidates: To) -> JobRecord<To> {
+    let JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates: _ } = job;
+    JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates }
+}
+
+fn keep<T>(list: &mut Vec<T>, item: T) -> Result<(), std::convert::Infallible> {
+    list.push(item);
+    Ok(())
+}
+
+pub(super) fn collect(result: Result<(), std::convert::Infallible>) {
+    match result {
+        Ok(()) => {}
+    }
+}
+
+/// A column that holds a word of a closed list.
+pub(super) fn word<T>(row: &Row<'_>, column: usize, read: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    read(&text).ok_or_else(|| unknown(column, &text))
+}
+
+pub(super) fn word_option<T>(
+    row: &Row<'_>,
+    column: usize,
+    read: impl Fn(&str) -> Option<T>,
+) -> rusqlite::Result<Option<T>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| read(&text).ok_or_else(|| unknown(column, &text))).transpose()
+}
+
+fn unknown(column: usize, text: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("unknown word `{text}`").into())
+}
+
+pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+pub(super) fn json_option<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    if row.get_ref(column)? == rusqlite::types::ValueRef::Null {
+        return Ok(None);
+    }
+    json(row, column).map(Some)
+}
+
+pub(super) fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Bytes>> {
+    Ok(count(row, column)?.map(Bytes::new))
+}
+
+fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<u64>> {
+    let Some(number) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
+    u64::try_from(number).map(Some).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, number))
+}
+
+pub(super) fn time(text: &str) -> Option<UtcTime> {
+    text.parse().ok()
+}
+
+pub(super) fn blame(name: &str) -> Option<Blame> {
+    [Blame::Candidate, Blame::Capture, Blame::Worker, Blame::Host, Blame::Plan]
+        .into_iter()
+        .find(|blame| blame.name() == name)
+}
+
+fn role(name: &str) -> Option<Role> {
+    [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
+}

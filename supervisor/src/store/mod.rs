@@ -1,0 +1,284 @@
+//! The run database, `RUN_DIR/run.sqlite`: the store of record.
+//!
+//! Owns what is written, when it is safe on disk, and how it is read back. Decides nothing: the driver says what
+//! happened, and computes scores. Locking the run folder against a second run is the driver's work too.
+//!
+//! Two strengths of writing. *Synced*: on disk when the call returns (results, and the reason of a kill before its
+//! signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write (that
+//! something has started, samples, policy rows). Whatever a resumed run says again is taken as said before.
+
+mod bound;
+mod error;
+mod filesystem;
+mod load;
+mod resume;
+mod rows;
+mod schema;
+mod write;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use opt_shared::ids::{CandidateId, JobId};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+
+pub use error::StoreError;
+pub use filesystem::Journal;
+pub use load::Document;
+pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
+pub use rows::{
+    AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
+    RunRow, ScoreRow, WorkerEnd, WorkerRow,
+};
+
+pub const FILE_NAME: &str = "run.sqlite";
+
+/// How long a write waits for a reader (`report`, `top`) that holds the file. Readers hold it for milliseconds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// SQLite's page cache, in KiB: the supervisor has 20 MiB for everything.
+const CACHE_KIB: i32 = 512;
+/// Frames of the write-ahead log after which it is copied into the database: 4 MiB at most on the side.
+const CHECKPOINT_PAGES: i32 = 1000;
+/// Prepared statements kept; there are fewer.
+const STATEMENTS: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+    durability: Option<Durability>,
+    notes: Vec<String>,
+    jobs: HashMap<JobId, i64>,
+    candidates: HashMap<CandidateId, i64>,
+}
+
+/// When a write is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durability {
+    Ordered,
+    Synced,
+}
+
+impl Store {
+    /// A new database in a folder that has none.
+    pub fn create(folder: &Path) -> Result<Self, StoreError> {
+        let (journal, note) = filesystem::journal_for(folder);
+        Self::create_with(folder, journal, note)
+    }
+
+    fn create_with(folder: &Path, journal: Journal, note: Option<String>) -> Result<Self, StoreError> {
+        const OPERATION: &str = "make the run database";
+        let path = folder.join(FILE_NAME);
+        if let Some(error) = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).err() {
+            return Err(match error.kind() {
+                // A run that was killed between making the file and making its tables leaves it empty.
+                std::io::ErrorKind::AlreadyExists if is_empty(&path) => {
+                    return Self::lay_out(path, journal, note);
+                }
+                std::io::ErrorKind::AlreadyExists => StoreError::Exists { path },
+                _ => StoreError::Io { path, operation: OPERATION, source: error },
+            });
+        }
+        Self::lay_out(path, journal, note)
+    }
+
+    fn lay_out(path: PathBuf, journal: Journal, note: Option<String>) -> Result<Self, StoreError> {
+        const OPERATION: &str = "lay out the run database";
+        let mut store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, journal, note)?;
+        store.synced(OPERATION, |transaction| {
+            transaction.execute_batch(schema::TABLES)?;
+            transaction.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", schema::VERSION)
+        })?;
+        Ok(store)
+    }
+
+    /// The database of an earlier run, to go on with it. Its pages are checked first.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        let (journal, note) = filesystem::journal_for(folder);
+        let path = existing(folder)?;
+        let store = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, journal, note)?;
+        store.check_schema()?;
+        store.check_pages()?;
+        Ok(store)
+    }
+
+    /// The database of a run, which may be going on, to look at.
+    pub fn read(folder: &Path) -> Result<Self, StoreError> {
+        const OPERATION: &str = "open the run database for reading";
+        let path = existing(folder)?;
+        // Not read-only: a reader takes part in the write-ahead log's shared memory, and recovers after a kill.
+        let connection = match open(&path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
+            Ok(connection) => connection,
+            Err(_) => open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+                .map_err(|source| StoreError::sqlite(&path, OPERATION, source))?,
+        };
+        connection
+            .pragma_update(None, "query_only", true)
+            .map_err(|source| StoreError::sqlite(&path, OPERATION, source))?;
+        let store = Self::around(connection, path, Vec::new())?;
+        store.check_schema()?;
+        Ok(store)
+    }
+
+    /// What the user should hear about how the database is kept.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn connect(
+        path: PathBuf,
+        flags: OpenFlags,
+        journal: Journal,
+        note: Option<String>,
+    ) -> Result<Self, StoreError> {
+        const OPERATION: &str = "open the run database";
+        let fail = |source| StoreError::sqlite(&path, OPERATION, source);
+        let connection = open(&path, flags).map_err(fail)?;
+        let mut notes: Vec<String> = note.into_iter().collect();
+        let reached: String = connection
+            .pragma_update_and_check(None, "journal_mode", journal.pragma(), |row| row.get(0))
+            .map_err(fail)?;
+        if reached != journal.pragma() {
+            notes.push(format!(
+                "the run database is kept with journal mode `{reached}`: `{}` was refused",
+                journal.pragma()
+            ));
+        }
+        connection.pragma_update(None, "foreign_keys", true).map_err(fail)?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(fail)?;
+        Self::around(connection, path, notes)
+    }
+
+    fn around(connection: Connection, path: PathBuf, notes: Vec<String>) -> Result<Self, StoreError> {
+        let fail = |source| StoreError::sqlite(&path, "set up the run database", source);
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(fail)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        Ok(Self {
+            connection,
+            path,
+            durability: None,
+            notes,
+            jobs: HashMap::new(),
+            candidates: HashMap::new(),
+        })
+    }
+
+    fn check_schema(&self) -> Result<(), StoreError> {
+        let number = |pragma| {
+            self.connection
+                .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
+                .map_err(|source| StoreError::sqlite(&self.path, "read the schema version", source))
+        };
+        let path = || self.path.clone();
+        match (number("application_id")?, number("user_version")?) {
+            (schema::APPLICATION_ID, schema::VERSION) => Ok(()),
+            (schema::APPLICATION_ID, found) => {
+                Err(StoreError::Version { path: path(), found, expected: schema::VERSION })
+            }
+            (0, 0) if number("schema_version")? == 0 => Err(StoreError::Empty { path: path() }),
+            _ => Err(StoreError::Foreign { path: path() }),
+        }
+    }
+
+    fn check_pages(&self) -> Result<(), StoreError> {
+        const OPERATION: &str = "check the run database";
+        let answer: String = self
+            .connection
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+            .map_err(|source| StoreError::sqlite(&self.path, OPERATION, source))?;
+        if answer == "ok" {
+            return Ok(());
+        }
+        Err(StoreError::Corrupt { path: self.path.clone(), operation: OPERATION, what: answer })
+    }
+
+    /// One transaction that is on disk when this returns.
+    fn synced<T>(
+        &mut self,
+        operation: &'static str,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.transaction(Durability::Synced, operation, work)
+    }
+
+    /// One transaction that no killed process can lose.
+    fn ordered<T>(
+        &mut self,
+        operation: &'static str,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.transaction(Durability::Ordered, operation, work)
+    }
+
+    fn transaction<T>(
+        &mut self,
+        durability: Durability,
+        operation: &'static str,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let Self { connection, path, durability: current, .. } = self;
+        let run = || {
+            if *current != Some(durability) {
+                let word = match durability {
+                    Durability::Ordered => "NORMAL",
+                    Durability::Synced => "FULL",
+                };
+                connection.pragma_update(None, "synchronous", word)?;
+                *current = Some(durability);
+            }
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|source| StoreError::sqlite(path, operation, source))
+    }
+
+    fn job_key(&self, job: JobId, operation: &'static str) -> Result<i64, StoreError> {
+        self.jobs.get(&job).copied().ok_or_else(|| self.unannounced(operation, job.to_string()))
+    }
+
+    fn candidate_key(&self, candidate: CandidateId, operation: &'static str) -> Result<i64, StoreError> {
+        self.candidates
+            .get(&candidate)
+            .copied()
+            .ok_or_else(|| self.unannounced(operation, candidate.to_string()))
+    }
+
+    fn unannounced(&self, operation: &'static str, what: String) -> StoreError {
+        StoreError::Unannounced { path: self.path.clone(), operation, what }
+    }
+}
+
+fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+}
+
+fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
+    let path = folder.join(FILE_NAME);
+    match std::fs::metadata(&path) {
+        Ok(file) if file.len() == 0 && is_empty(&path) => Err(StoreError::Empty { path }),
+        Ok(_) => Ok(path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(StoreError::Missing { path }),
+        Err(source) => Err(StoreError::Io { path, operation: "open the run database", source }),
+    }
+}
+
+/// Neither in the file nor in its write-ahead log: tables that were just made may live in the log alone.
+fn is_empty(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    length(path) == 0 && length(Path::new(&log)) == 0
+}
+
+#[cfg(test)]
+mod tests;

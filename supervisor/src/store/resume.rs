@@ -1,0 +1,177 @@
+//! What an earlier run left: asked when a run is taken up again.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::message::Report;
+use opt_shared::outcome::{Artifact, Blame, Status};
+use rusqlite::params;
+
+use super::load::{blame, collect, json_option, word, word_option};
+use super::write::META_PLAN;
+use super::{Store, StoreError};
+use crate::record::{JobStatus, Stage, UtcTime};
+
+/// What an attempt is said to have died of that nobody saw end.
+const ABANDONED: &str = "the supervisor ended before this attempt did";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredJob {
+    pub name: String,
+    pub status: JobStatus,
+    /// A change of it makes every result of the job worthless.
+    pub signature_digest: Option<String>,
+    pub captures_digest: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCandidate {
+    pub job: String,
+    pub name: String,
+    pub source_digest: Option<String>,
+    /// None of one that has not come to its end.
+    pub status: Option<Status>,
+    pub blame: Option<Blame>,
+    pub failed_stage: Option<Stage>,
+    /// Of its last build, if that ended well.
+    pub artifact: Option<Artifact>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredAttempt {
+    pub stage: Stage,
+    pub number: u32,
+    pub status: Option<Status>,
+    pub blame: Option<Blame>,
+    pub report: Option<Report>,
+    /// The candidate was reopened since: the number counts, the report does not.
+    pub superseded: bool,
+}
+
+/// The first numbers that no earlier part of the run has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    pub worker: WorkerId,
+    pub lease: LeaseId,
+}
+
+/// What was under way when the supervisor ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abandoned {
+    pub attempts: usize,
+    pub workers: usize,
+    pub phases: usize,
+}
+
+impl Store {
+    /// The plan as it was resolved when the run began.
+    pub fn stored_plan(&self) -> Result<Option<String>, StoreError> {
+        self.meta_value(META_PLAN)
+    }
+
+    pub fn stored_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
+        self.list(
+            "SELECT name, status, signature_digest, captures_digest FROM job ORDER BY place, key",
+            [],
+            |row| {
+                Ok(StoredJob {
+                    name: row.get(0)?,
+                    status: word(row, 1, JobStatus::from_name)?,
+                    signature_digest: row.get(2)?,
+                    captures_digest: row.get(3)?,
+                })
+            },
+        )
+    }
+
+    pub fn stored_candidates(&self) -> Result<Vec<StoredCandidate>, StoreError> {
+        self.list(
+            "SELECT job.name, candidate.name, candidate.source_digest, candidate.status, candidate.blame,
+                 candidate.failed_stage, build.artifact_digest, build.artifact_path
+             FROM candidate JOIN job ON job.key = candidate.job
+             LEFT JOIN attempt AS build ON build.candidate = candidate.key AND build.stage = 'build'
+                 AND NOT build.superseded AND build.number = (SELECT max(number) FROM attempt
+                     WHERE candidate = candidate.key AND stage = 'build' AND status IS NOT NULL)
+             ORDER BY job.place, job.key, candidate.place, candidate.key",
+            [],
+            |row| {
+                let digest: Option<String> = row.get(6)?;
+                let path: Option<String> = row.get(7)?;
+                Ok(StoredCandidate {
+                    job: row.get(0)?,
+                    name: row.get(1)?,
+                    source_digest: row.get(2)?,
+                    status: word_option(row, 3, Status::from_name)?,
+                    blame: word_option(row, 4, blame)?,
+                    failed_stage: word_option(row, 5, Stage::from_name)?,
+                    artifact: digest
+                        .zip(path)
+                        .map(|(digest, path)| Artifact { digest, path: PathBuf::from(path) }),
+                })
+            },
+        )
+    }
+
+    /// The attempts of one candidate, oldest first, with what they reported.
+    pub fn stored_attempts(&self, candidate: CandidateId) -> Result<Vec<StoredAttempt>, StoreError> {
+        let key = self.candidate_key(candidate, "load the attempts of a candidate")?;
+        self.list(
+            "SELECT stage, number, status, blame, report, superseded FROM attempt WHERE candidate = ?1 ORDER BY key",
+            [key],
+            |row| {
+                Ok(StoredAttempt {
+                    stage: word(row, 0, Stage::from_name)?,
+                    number: row.get(1)?,
+                    status: word_option(row, 2, Status::from_name)?,
+                    blame: word_option(row, 3, blame)?,
+                    report: json_option(row, 4)?,
+                    superseded: row.get(5)?,
+                })
+            },
+        )
+    }
+
+    pub fn counters(&self) -> Result<Counters, StoreError> {
+        self.connection
+            .query_row(
+                "SELECT coalesce((SELECT max(id) + 1 FROM worker), 0),
+                     max(coalesce((SELECT max(lease) + 1 FROM attempt), 0),
+                         coalesce((SELECT max(lease) + 1 FROM policy), 0))",
+                [],
+                |row| Ok(Counters { worker: WorkerId(row.get(0)?), lease: LeaseId(row.get(1)?) }),
+            )
+            .map_err(|source| self.failed(source))
+    }
+
+    /// Ends what the supervisor's death left open: an attempt without an end is nobody's verdict, and is run again.
+    pub fn close_abandoned(&mut self, now: UtcTime) -> Result<Abandoned, StoreError> {
+        self.synced("end what an earlier run left open", |transaction| {
+            let attempts = transaction.execute(
+                "UPDATE attempt SET status = ?1, blame = ?2, detail = ?3 WHERE status IS NULL",
+                params![Status::InfraError.name(), Blame::Host.name(), ABANDONED],
+            )?;
+            let workers = transaction.execute(
+                "UPDATE worker SET ended = ?1, end_class = 'abandoned' WHERE ended IS NULL",
+                [now.to_string()],
+            )?;
+            let phases =
+                transaction.execute("UPDATE phase SET ended = ?1 WHERE ended IS NULL", [now.to_string()])?;
+            Ok(Abandoned { attempts, workers, phases })
+        })
+    }
+
+    fn list<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        convert: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut rows = Vec::new();
+        collect(self.each(sql, params, convert, |row| {
+            rows.push(row);
+            Ok::<(), Infallible>(())
+        })?);
+        Ok(rows)
+    }
+}

@@ -1,0 +1,134 @@
+//! What the driver says to the store, one value per thing that happened.
+
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{Report, Role};
+use opt_shared::outcome::{Blame, Estimate, Status};
+use opt_shared::units::Bytes;
+
+use crate::record::{CandidateTimes, CapturesRecord, JobStatus, SourceRecord, Stage, UtcTime};
+
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub name: String,
+    pub started: UtcTime,
+    pub version: String,
+    pub device: String,
+}
+
+/// A job as its plan gives it.
+#[derive(Clone, Debug)]
+pub struct JobRow {
+    pub id: JobId,
+    pub name: String,
+    pub captures: CapturesRecord,
+    pub baseline: Option<String>,
+    pub signature_digest: Option<String>,
+}
+
+/// Where a job stands. Said as often as it changes.
+#[derive(Clone, Debug)]
+pub struct JobEnd {
+    pub status: JobStatus,
+    pub detail: Option<String>,
+    pub winner: Option<String>,
+}
+
+/// A candidate as its plan gives it, or as it was submitted.
+#[derive(Clone, Debug)]
+pub struct CandidateRow {
+    pub id: CandidateId,
+    pub job: JobId,
+    pub name: String,
+    pub source: SourceRecord,
+}
+
+#[derive(Clone, Debug)]
+pub struct CandidateEnd {
+    pub status: Status,
+    pub blame: Option<Blame>,
+    pub failed_stage: Option<Stage>,
+    pub detail: Option<String>,
+    pub feedback: Option<String>,
+}
+
+/// A candidate's place among its job's; said again for every candidate whose place changes.
+#[derive(Clone, Debug, Default)]
+pub struct ScoreRow {
+    pub rank: Option<u32>,
+    pub speedup: Option<Estimate>,
+    pub times: CandidateTimes,
+    /// What ran beside the timing although nothing should have.
+    pub breaches: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttemptKey {
+    pub candidate: CandidateId,
+    pub stage: Stage,
+    /// From 1, over all resumptions of a run.
+    pub number: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct AttemptRow {
+    pub key: AttemptKey,
+    pub worker: Option<WorkerId>,
+    pub lease: Option<LeaseId>,
+    /// What its lease reserves.
+    pub predicted: Option<Bytes>,
+    pub started: UtcTime,
+}
+
+#[derive(Clone, Debug)]
+pub struct AttemptEnd {
+    pub status: Status,
+    pub blame: Option<Blame>,
+    pub detail: Option<String>,
+    pub ms: Option<f64>,
+    /// None where the worker died before it could report.
+    pub report: Option<Report>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerRow {
+    pub id: WorkerId,
+    pub role: Role,
+    pub pid: u32,
+    pub started: UtcTime,
+}
+
+#[derive(Clone, Debug)]
+pub struct WorkerEnd {
+    pub ended: UtcTime,
+    pub class: String,
+    pub recycled_because: Option<String>,
+    pub leases: u32,
+    pub peak_owed: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseRow {
+    pub candidate: CandidateId,
+    pub stage: Stage,
+    pub worker: WorkerId,
+    pub predicted: Option<Bytes>,
+    pub peak_owed: Option<Bytes>,
+    pub started: UtcTime,
+    pub ended: Option<UtcTime>,
+}
+
+/// What a kill is aimed at. Never a pid: a number may have another owner by the time it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessKind {
+    Worker,
+    Runner,
+}
+
+impl ProcessKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Runner => "runner",
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The tables of `run.sqlite`.
+//!
+//! Candidates and jobs are known by name, not by their place in the plan: a plan whose glob finds one more file
+//! gives every later candidate another place, and `--resume` must find their results all the same.
+
+/// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
+pub(super) const VERSION: i64 = 1;
+
+/// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
+pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
+
+pub(super) const TABLES: &str = "
+CREATE TABLE meta (
+    key    TEXT PRIMARY KEY,
+    value  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run (
+    only       INTEGER PRIMARY KEY CHECK (only = 1),
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL,
+    started    TEXT NOT NULL,
+    finished   TEXT,
+    version    TEXT NOT NULL,
+    device     TEXT NOT NULL,
+    exit_code  INTEGER
+) STRICT;
+
+CREATE TABLE job (
+    key               INTEGER PRIMARY KEY,
+    place             INTEGER NOT NULL,
+    name              TEXT NOT NULL UNIQUE,
+    status            TEXT NOT NULL,
+    detail            TEXT,
+    baseline          TEXT,
+    winner            TEXT,
+    entries           INTEGER,
+    bytes             INTEGER,
+    unique_bytes      INTEGER,
+    captures_digest   TEXT,
+    signature_digest  TEXT
+) STRICT;
+
+CREATE TABLE candidate (
+    key            INTEGER PRIMARY KEY,
+    job            INTEGER NOT NULL REFERENCES job (key),
+    place          INTEGER NOT NULL,
+    name           TEXT NOT NULL,
+    source_path    TEXT,
+    other_paths    TEXT NOT NULL,
+    source_digest  TEXT,
+    status         TEXT,
+    blame          TEXT,
+    failed_stage   TEXT,
+    detail         TEXT,
+    feedback       TEXT,
+    rank           INTEGER,
+    speedup        TEXT,
+    times          TEXT,
+    breaches       TEXT NOT NULL DEFAULT '[]',
+    UNIQUE (job, name)
+) STRICT;
+
+CREATE TABLE attempt (
+    key              INTEGER PRIMARY KEY,
+    candidate        INTEGER NOT NULL REFERENCES candidate (key),
+    stage            TEXT NOT NULL,
+    number           INTEGER NOT NULL,
+    worker           INTEGER,
+    lease            INTEGER,
+    predicted        INTEGER,
+    started          TEXT NOT NULL,
+    status           TEXT,
+    blame            TEXT,
+    detail           TEXT,
+    ms               REAL,
+    report           TEXT,
+    artifact_digest  TEXT,
+    artifact_path    TEXT,
+    superseded       INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (candidate, stage, number)
+) STRICT;
+
+CREATE TABLE worker (
+    id                INTEGER PRIMARY KEY,
+    role              TEXT NOT NULL,
+    pid               INTEGER NOT NULL,
+    started           TEXT NOT NULL,
+    ready_ms          REAL,
+    ended             TEXT,
+    end_class         TEXT,
+    recycled_because  TEXT,
+    leases            INTEGER NOT NULL DEFAULT 0,
+    peak_owed         INTEGER
+) STRICT;
+
+CREATE TABLE phase (
+    key        INTEGER PRIMARY KEY,
+    candidate  INTEGER NOT NULL REFERENCES candidate (key),
+    stage      TEXT NOT NULL,
+    worker     INTEGER NOT NULL,
+    predicted  INTEGER,
+    peak_owed  INTEGER,
+    started    TEXT NOT NULL,
+    ended      TEXT,
+    UNIQUE (candidate, stage, worker, started)
+) STRICT;
+
+CREATE TABLE policy (
+    key       INTEGER PRIMARY KEY,
+    t         TEXT NOT NULL,
+    decision  TEXT NOT NULL,
+    reason    TEXT NOT NULL,
+    numbers   TEXT NOT NULL,
+    worker    INTEGER,
+    lease     INTEGER
+) STRICT;
+
+CREATE INDEX policy_of_worker ON policy (worker) WHERE worker IS NOT NULL;
+";

@@ -1,0 +1,564 @@
+//! What the store promises, by writing and reading real databases in temporary folders.
+
+use std::path::Path;
+
+use opt_shared::capture::DType;
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Report, Role, Rung};
+use opt_shared::outcome::{
+    Artifact, Blame, BuildReport, CacheStateReached, EntryFailure, EntryProfile, Estimate, Mismatch, Pattern,
+    ProfileReport, RunnerEnd, Status, TimeSummary, ToleranceUsed, VerifyReport,
+};
+use opt_shared::units::Bytes;
+use serde_json::json;
+
+use super::*;
+use crate::record::{
+    CandidateTimes, CapturesRecord, HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, SourceRecord,
+    Stage, UtcTime,
+};
+
+fn at(second: i64) -> UtcTime {
+    UtcTime::from_millisecond(1_777_636_800_000 + second * 1000).expect("in range")
+}
+
+fn attempt(candidate: u32, stage: Stage, number: u32) -> AttemptKey {
+    AttemptKey { candidate: CandidateId(candidate), stage, number }
+}
+
+fn job(id: u32, name: &str) -> JobRow {
+    JobRow {
+        id: JobId(id),
+        name: name.to_owned(),
+        captures: CapturesRecord {
+            entries: Some(20),
+            bytes: Some(Bytes::gib(51)),
+            unique_bytes: None,
+            digest: Some("c0ffee".to_owned()),
+        },
+        baseline: Some("naive.c".to_owned()),
+        signature_digest: Some("5160".to_owned()),
+    }
+}
+
+fn candidate(id: u32, job: u32, name: &str) -> CandidateRow {
+    CandidateRow {
+        id: CandidateId(id),
+        job: JobId(job),
+        name: name.to_owned(),
+        source: SourceRecord { path: Some(format!("kernels/{name}")), other_paths: vec![], digest: None },
+    }
+}
+
+fn begun(folder: &Path) -> Store {
+    let mut store = Store::create(folder).expect("creates");
+    announce(&mut store);
+    store
+}
+
+fn announce(store: &mut Store) {
+    store
+        .run_started(&RunRow {
+            name: "demo".to_owned(),
+            started: at(0),
+            version: "0.1.0".to_owned(),
+            device: "cpu".to_owned(),
+        })
+        .expect("starts");
+    store.job(&job(0, "embedding")).expect("job");
+    store.candidate(&candidate(0, 0, "naive.c")).expect("candidate");
+    store.candidate(&candidate(1, 0, "fast.c")).expect("candidate");
+}
+
+fn build_report() -> Report {
+    Report::Build(BuildReport {
+        status: Status::Passed,
+        detail: String::new(),
+        artifact: Some(Artifact { digest: "abc".to_owned(), path: "/run/artifacts/abc.so".into() }),
+        compiler: Some("cc 13".to_owned()),
+        command: vec!["cc".to_owned(), "-O3".to_owned()],
+        log_head: "warning: unused".to_owned(),
+        source_digest: "50a".to_owned(),
+        ms: 120.5,
+        peak_owed: None,
+    })
+}
+
+fn verify_report() -> Report {
+    Report::Verify(VerifyReport {
+        status: Status::IncorrectNumerical,
+        detail: "entry_000003: output differs".to_owned(),
+        entries_run: 4,
+        entries_passed: 3,
+        entries_unsupported: 0,
+        max_absolute_error: f64::INFINITY,
+        max_relative_error: f64::NAN,
+        worst: None,
+        failures: vec![EntryFailure {
+            entry: "entry_000003".to_owned(),
+            status: Status::IncorrectNumerical,
+            detail: "differs".to_owned(),
+            args: vec!["input: int64[8]".to_owned()],
+            mismatch: Some(Mismatch {
+                output: "output".to_owned(),
+                dtype: DType::Float32,
+                shape: vec![2, 4],
+                index: vec![1, 0],
+                expected: "1".to_owned(),
+                actual: "nan".to_owned(),
+                absolute_error: f64::NAN,
+                relative_error: f64::NEG_INFINITY,
+                relative_l2: 0.5,
+                elements: 8,
+                failed: 4,
+                actual_nan: 4,
+                actual_inf: 0,
+                expected_nan: 0,
+                expected_inf: 0,
+                expected_range: Some(["0".to_owned(), "1".to_owned()]),
+                actual_range: None,
+                bad_indices: vec![vec![1, 0]],
+                pattern: Pattern::FromRow { row: 1 },
+                tolerance: ToleranceUsed { rtol: 1e-4, atol: 1e-5, rel_l2: 1e-4 },
+            }),
+        }],
+        bytes_validated: Bytes::mib(3),
+        output_truncated: false,
+        end: Some(RunnerEnd {
+            signal: Some("SIGSEGV".to_owned()),
+            exit_code: None,
+            stderr_tail: "oh no".to_owned(),
+            output_truncated: false,
+        }),
+        ms: 10.0,
+        runner_peak_owed: Bytes::mib(12),
+    })
+}
+
+fn profile_report() -> Report {
+    let times = TimeSummary {
+        median_time_ms: 1.0,
+        mean_time_ms: 1.1,
+        std_time_ms: 0.1,
+        min_time_ms: 0.9,
+        max_time_ms: 1.4,
+        p5: 0.95,
+        p95: 1.3,
+        ci_low: 0.99,
+        ci_high: 1.01,
+        samples: 20,
+    };
+    Report::Profile(ProfileReport {
+        status: Status::Passed,
+        detail: String::new(),
+        entries: vec![EntryProfile {
+            entry: "entry_000000".to_owned(),
+            weight: 7,
+            times,
+            baseline_times: Some(times),
+            speedup: Some(Estimate { value: 1.0, ci_low: 0.99, ci_high: 1.01 }),
+            noise: 0.01,
+            converged: true,
+            cache_state: CacheStateReached::Warm,
+            footprint: Bytes::mib(9),
+            bytes_per_second: 9e9,
+            calls_per_block: 3,
+            discarded_blocks: 0,
+            slots_checked: 40,
+            plan_ms: None,
+            handoff_us: 1.5,
+        }],
+        failures: vec![],
+        end: None,
+        baseline_failed: false,
+        ms: 500.0,
+        runner_peak_owed: Bytes::mib(30),
+        output_truncated: false,
+        cpus: vec![1],
+    })
+}
+
+fn end(status: Status, report: Option<Report>) -> AttemptEnd {
+    AttemptEnd { status, blame: status.blame(), detail: None, ms: Some(12.5), report }
+}
+
+fn run_attempt(store: &mut Store, key: AttemptKey, status: Status, report: Option<Report>) {
+    store
+        .attempt_started(&AttemptRow {
+            key,
+            worker: Some(WorkerId(3)),
+            lease: Some(LeaseId(5)),
+            predicted: Some(Bytes::mib(40)),
+            started: at(1),
+        })
+        .expect("starts");
+    store.attempt_finished(key, end(status, report)).expect("ends");
+}
+
+fn eventful(folder: &Path) -> Store {
+    let mut store = begun(folder);
+    store.plan("[run]\nname = \"demo\"\n").expect("plan");
+    store
+        .host(&HostRecord {
+            cpu: Some("a cpu".to_owned()),
+            cores: Some(2),
+            ram_bytes: Some(Bytes::gib(8)),
+            kernel: None,
+            rungs: vec![Rung { name: "landlock".to_owned(), present: true, detail: "ABI 7".to_owned() }],
+        })
+        .expect("host");
+    store
+        .worker_started(&WorkerRow { id: WorkerId(3), role: Role::Verifier, pid: 77, started: at(0) })
+        .expect("worker");
+    store.worker_ready(WorkerId(3), 1.5).expect("ready");
+    run_attempt(&mut store, attempt(1, Stage::Build, 1), Status::Passed, Some(build_report()));
+    run_attempt(&mut store, attempt(1, Stage::Verify, 1), Status::InfraError, None);
+    run_attempt(&mut store, attempt(1, Stage::Verify, 2), Status::IncorrectNumerical, Some(verify_report()));
+    run_attempt(&mut store, attempt(0, Stage::Profile, 1), Status::Passed, Some(profile_report()));
+    store
+        .phase(&PhaseRow {
+            candidate: CandidateId(1),
+            stage: Stage::Verify,
+            worker: WorkerId(3),
+            predicted: Some(Bytes::mib(40)),
+            peak_owed: Some(Bytes::mib(31)),
+            started: at(1),
+            ended: Some(at(2)),
+        })
+        .expect("phase");
+    store
+        .kill_intended(
+            at(2),
+            ProcessKind::Runner,
+            WorkerId(3),
+            Some(LeaseId(9)),
+            KillReason::RunnerMemory { owed: Bytes::mib(300), limit: Bytes::mib(256) },
+        )
+        .expect("kill");
+    let numbers: Numbers = json!({ "owed_bytes": 5, "ratio": 0.5 }).as_object().expect("object").clone();
+    store.policy(at(3), "recycle", "large job", &numbers).expect("policy");
+    store
+        .worker_ended(
+            WorkerId(3),
+            &WorkerEnd {
+                ended: at(4),
+                class: "recycled".to_owned(),
+                recycled_because: Some("large job".to_owned()),
+                leases: 4,
+                peak_owed: Some(Bytes::mib(50)),
+            },
+        )
+        .expect("ended");
+    let finished = CandidateEnd {
+        status: Status::IncorrectNumerical,
+        blame: Some(Blame::Candidate),
+        failed_stage: Some(Stage::Verify),
+        detail: Some("differs".to_owned()),
+        feedback: Some("look at row 1".to_owned()),
+    };
+    store.candidate_finished(CandidateId(1), &finished).expect("finished");
+    let score = ScoreRow {
+        rank: Some(1),
+        speedup: Some(Estimate { value: 1.0, ci_low: 0.99, ci_high: f64::INFINITY }),
+        times: CandidateTimes { total_time_ms: Some(7.0), ..CandidateTimes::default() },
+        breaches: vec!["a build ran".to_owned()],
+    };
+    store.scores(&[(CandidateId(0), score)]).expect("scores");
+    store
+        .memory(MemoryTotals { peak_owed_bytes: Some(Bytes::mib(50)), ..MemoryTotals::default() })
+        .expect("memory");
+    store
+}
+
+#[test]
+fn what_was_written_is_what_is_loaded() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = eventful(folder.path());
+    let job_end = JobEnd { status: JobStatus::NonePassed, detail: Some("none".to_owned()), winner: None };
+    store.job_status(JobId(0), &job_end).expect("job end");
+    store.run_finished(RunStatus::Finished, 1, at(9)).expect("finish");
+    drop(store);
+
+    let run = Store::read(folder.path()).expect("opens").load().expect("loads");
+    assert_eq!((run.run.status, run.run.exit_code), (RunStatus::Finished, Some(1)));
+    assert_eq!((run.run.started, run.run.finished), (at(0), Some(at(9))));
+    assert_eq!(run.host.rungs[0].detail, "ABI 7");
+    assert_eq!(run.jobs[0].status, JobStatus::NonePassed);
+    assert_eq!(run.jobs[0].captures.bytes, Some(Bytes::gib(51)));
+    assert_eq!(run.jobs[0].captures.unique_bytes, None);
+
+    let [naive, fast] = run.jobs[0].candidates.as_slice() else { panic!("two candidates") };
+    assert_eq!(naive.rank, Some(1));
+    let profile = naive.profile.as_ref().expect("timed");
+    assert_eq!(profile.times.total_time_ms, Some(7.0));
+    assert_eq!(profile.breaches, ["a build ran"]);
+    assert_eq!(profile.entries[0].times.p95, 1.3);
+    assert_eq!(naive.speedup.expect("paired").ci_high, f64::INFINITY);
+
+    assert_eq!(fast.status, Some(Status::IncorrectNumerical));
+    assert_eq!(fast.artifact_digest.as_deref(), Some("abc"));
+    assert_eq!(fast.source.digest.as_deref(), Some("50a"));
+    assert_eq!(fast.signal.as_deref(), Some("SIGSEGV"));
+    assert_eq!(fast.verify.as_ref().expect("verified").max_absolute_error, f64::INFINITY);
+    assert!(fast.failures[0].mismatch.as_ref().expect("mismatch").absolute_error.is_nan());
+    assert_eq!(fast.resources.runner_peak_owed_bytes, Some(Bytes::mib(12)));
+    assert_eq!(fast.resources.predicted_bytes, Some(Bytes::mib(40)));
+    let attempts: Vec<_> = fast.attempts.iter().map(|one| (one.stage, one.number, one.status)).collect();
+    assert_eq!(
+        attempts,
+        [
+            (Stage::Build, 1, Some(Status::Passed)),
+            (Stage::Verify, 1, Some(Status::InfraError)),
+            (Stage::Verify, 2, Some(Status::IncorrectNumerical)),
+        ]
+    );
+    assert_eq!(run.workers[0].end_class.as_deref(), Some("recycled"));
+    assert_eq!(run.memory.totals.peak_owed_bytes, Some(Bytes::mib(50)));
+    assert_eq!(run.memory.phases[0].candidate, "fast.c");
+    assert_eq!(run.policy[0].decision, "kill_runner");
+    assert_eq!(run.policy[0].numbers["limit_bytes"], json!(256 << 20));
+    assert_eq!(run.policy[1].numbers["ratio"], json!(0.5));
+}
+
+#[test]
+fn the_document_is_what_is_loaded() {
+    let folder = tempfile::tempdir().expect("folder");
+    let store = eventful(folder.path());
+    let streamed = serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
+    let loaded = serde_json::to_string_pretty(&store.load().expect("loads")).expect("writes");
+    assert_eq!(streamed, loaded);
+}
+
+/// A process that is killed runs no destructor: the connection is left as it is and the file opened beside it.
+#[test]
+fn a_killed_process_loses_nothing_that_was_acknowledged() {
+    for journal in [Journal::WriteAhead, Journal::Delete] {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut store = Store::create_with(folder.path(), journal, None).expect("creates");
+        announce(&mut store);
+        run_attempt(&mut store, attempt(1, Stage::Build, 1), Status::Passed, Some(build_report()));
+        store
+            .attempt_started(&AttemptRow {
+                key: attempt(1, Stage::Verify, 1),
+                worker: None,
+                lease: Some(LeaseId(11)),
+                predicted: None,
+                started: at(2),
+            })
+            .expect("starts");
+        store
+            .worker_started(&WorkerRow { id: WorkerId(6), role: Role::Profiler, pid: 1, started: at(0) })
+            .expect("worker");
+        // In the middle of a transaction when the kill comes.
+        store.connection.execute_batch("BEGIN IMMEDIATE; DELETE FROM attempt;").expect("half a write");
+        let copy = tempfile::tempdir().expect("folder");
+        for file in std::fs::read_dir(folder.path()).expect("lists") {
+            let file = file.expect("file");
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copies");
+        }
+
+        let mut again = Store::open(copy.path()).expect("opens");
+        announce(&mut again);
+        assert_eq!(
+            again.counters().expect("counts"),
+            Counters { worker: WorkerId(7), lease: LeaseId(12) },
+            "{journal:?}"
+        );
+        let abandoned = again.close_abandoned(at(3)).expect("closes");
+        assert_eq!(abandoned, Abandoned { attempts: 1, workers: 1, phases: 0 }, "{journal:?}");
+        let attempts = again.stored_attempts(CandidateId(1)).expect("attempts");
+        assert_eq!(attempts[0].report, Some(build_report()));
+        assert_eq!((attempts[1].status, attempts[1].blame), (Some(Status::InfraError), Some(Blame::Host)));
+    }
+}
+
+#[test]
+fn a_resumed_run_may_say_everything_again() {
+    let folder = tempfile::tempdir().expect("folder");
+    drop(eventful(folder.path()));
+    // As text: a NaN is not equal to itself.
+    let document =
+        |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
+    let before = document(&Store::read(folder.path()).expect("opens"));
+
+    let mut store = Store::open(folder.path()).expect("opens");
+    announce(&mut store);
+    let key = attempt(1, Stage::Build, 1);
+    store
+        .attempt_started(&AttemptRow { key, worker: None, lease: None, predicted: None, started: at(100) })
+        .expect("again");
+    store.attempt_finished(key, end(Status::CompileError, None)).expect("again");
+    assert_eq!(document(&store), before);
+}
+
+#[test]
+fn results_follow_their_names_when_the_plan_shifts() {
+    let folder = tempfile::tempdir().expect("folder");
+    drop(eventful(folder.path()));
+    let mut store = Store::open(folder.path()).expect("opens");
+    store.job(&job(0, "another")).expect("job");
+    store.job(&job(1, "embedding")).expect("job");
+    store.candidate(&candidate(0, 0, "fast.c")).expect("candidate");
+    store.candidate(&candidate(1, 1, "new.c")).expect("candidate");
+    store.candidate(&candidate(2, 1, "naive.c")).expect("candidate");
+    store.candidate(&candidate(3, 1, "fast.c")).expect("candidate");
+
+    assert_eq!(store.stored_attempts(CandidateId(0)).expect("attempts"), []);
+    assert_eq!(store.stored_attempts(CandidateId(3)).expect("attempts").len(), 3);
+    let names: Vec<_> = store
+        .stored_candidates()
+        .expect("candidates")
+        .into_iter()
+        .map(|one| (one.job, one.name, one.status, one.artifact.map(|artifact| artifact.digest)))
+        .collect();
+    let row = |job: &str, name: &str, status, artifact: Option<&str>| {
+        (job.to_owned(), name.to_owned(), status, artifact.map(str::to_owned))
+    };
+    assert_eq!(
+        names,
+        [
+            row("another", "fast.c", None, None),
+            row("embedding", "new.c", None, None),
+            row("embedding", "naive.c", None, None),
+            row("embedding", "fast.c", Some(Status::IncorrectNumerical), Some("abc")),
+        ]
+    );
+}
+
+#[test]
+fn a_reopened_candidate_has_no_results_but_all_its_attempts() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = eventful(folder.path());
+    store.candidate_reopened(CandidateId(1)).expect("reopens");
+    let run = store.load().expect("loads");
+    let fast = &run.jobs[0].candidates[1];
+    assert_eq!((fast.status, &fast.build, &fast.verify, &fast.feedback), (None, &None, &None, &None));
+    assert_eq!(fast.attempts.len(), 3);
+    assert_eq!(store.stored_candidates().expect("lists")[1].artifact, None);
+}
+
+#[test]
+fn a_kill_is_found_by_its_worker() {
+    let folder = tempfile::tempdir().expect("folder");
+    let store = eventful(folder.path());
+    let rows = store.decisions_about(WorkerId(3)).expect("rows");
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].reason, "runner_memory");
+    assert_eq!(store.decisions_about(WorkerId(4)).expect("rows"), []);
+}
+
+#[test]
+fn memory_peaks_only_rise() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = begun(folder.path());
+    let totals = |peak: u64, least: u64| MemoryTotals {
+        peak_owed_bytes: Some(Bytes::mib(peak)),
+        min_available_bytes: Some(Bytes::mib(least)),
+        ..MemoryTotals::default()
+    };
+    for (peak, least) in [(5, 90), (9, 70), (2, 80)] {
+        store.memory(totals(peak, least)).expect("memory");
+    }
+    assert_eq!(store.memory_totals().expect("totals"), totals(9, 70));
+}
+
+#[test]
+fn what_was_never_announced_is_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = Store::create(folder.path()).expect("creates");
+    let orphan = store.candidate(&candidate(0, 0, "x")).expect_err("no such job");
+    assert!(orphan.to_string().contains("job-0"), "{orphan}");
+    announce(&mut store);
+    let key = attempt(1, Stage::Build, 1);
+    let error = store.attempt_finished(key, end(Status::Passed, None)).expect_err("never started");
+    assert!(error.to_string().contains("candidate-1 build 1"), "{error}");
+    let error = store.worker_ready(WorkerId(0), 1.0).expect_err("never started");
+    assert!(matches!(error, StoreError::Unannounced { .. }), "{error}");
+}
+
+#[test]
+fn strangers_texts_are_cut_and_names_are_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = begun(folder.path());
+    let mut report = build_report();
+    if let Report::Build(build) = &mut report {
+        build.log_head = "é".repeat(1 << 20);
+    }
+    run_attempt(&mut store, attempt(1, Stage::Build, 1), Status::Passed, Some(report));
+    let run = store.load().expect("loads");
+    let log = &run.jobs[0].candidates[1].build.as_ref().expect("built").log_head;
+    assert!(log.len() <= bound::MAX_LOG && log.ends_with("[…]"), "{}", log.len());
+
+    let error = store.candidate(&candidate(5, 0, &"n".repeat(5000))).expect_err("too long");
+    assert!(matches!(error, StoreError::TooLong { length: 5000, .. }), "{error}");
+
+    let many: Numbers = (0..9000).map(|number| (number.to_string(), json!(number))).collect();
+    store.policy(at(0), "d", "r", &many).expect("kept");
+    let run = store.load().expect("loads");
+    assert!(run.policy[0].numbers.contains_key("omitted_bytes"));
+}
+
+#[test]
+fn every_database_that_is_not_ours_to_read_says_so() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join(FILE_NAME);
+    let refusal = || Store::open(folder.path()).expect_err("refuses").to_string();
+
+    assert!(refusal().contains("there is no run database"));
+    std::fs::write(&path, b"").expect("writes");
+    assert!(refusal().contains("the run ended before it had begun"));
+    std::fs::write(&path, b"this is no database, but long enough to be looked at").expect("writes");
+    assert!(refusal().contains("damaged"), "{}", refusal());
+
+    std::fs::remove_file(&path).expect("removes");
+    Connection::open(&path).expect("opens").execute_batch("CREATE TABLE a (b)").expect("makes");
+    assert!(refusal().contains("not one of a run"));
+
+    std::fs::remove_file(&path).expect("removes");
+    let store = begun(folder.path());
+    store.connection.pragma_update(None, "user_version", 7).expect("newer");
+    drop(store);
+    assert!(refusal().contains("schema 7, this program reads schema 1"), "{}", refusal());
+}
+
+#[test]
+fn a_torn_database_is_damaged_and_not_half_read() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join(FILE_NAME);
+    drop(eventful(folder.path()));
+    let whole = std::fs::read(&path).expect("reads");
+    let mut cases = vec![whole[..whole.len() / 2].to_vec(), whole[..4096 + 100].to_vec()];
+    let mut scribbled = whole;
+    scribbled[4096..8192].fill(0xa5);
+    cases.push(scribbled);
+    for torn in cases {
+        std::fs::write(&path, torn).expect("writes");
+        let error = Store::open(folder.path()).expect_err("refuses");
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error:?}");
+        assert!(error.to_string().contains("start a new run"), "{error}");
+    }
+}
+
+#[test]
+fn a_database_is_never_made_over_another() {
+    let folder = tempfile::tempdir().expect("folder");
+    drop(begun(folder.path()));
+    assert!(matches!(Store::create(folder.path()), Err(StoreError::Exists { .. })));
+    let fresh = tempfile::tempdir().expect("folder");
+    std::fs::write(fresh.path().join(FILE_NAME), b"").expect("a kill left it empty");
+    drop(begun(fresh.path()));
+}
+
+#[test]
+fn a_reader_sees_a_run_that_goes_on_and_cannot_write() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = begun(folder.path());
+    let mut reader = Store::read(folder.path()).expect("reads");
+    let document = reader.document().expect("snapshot");
+    store.policy(at(1), "recycle", "why", &Numbers::new()).expect("writes beside the reader");
+    let seen = serde_json::to_value(&document).expect("writes");
+    assert_eq!(seen["policy"], json!([]), "the snapshot is of one moment");
+    drop(document);
+    assert_eq!(reader.load().expect("loads").policy.len(), 1);
+    assert!(reader.plan("x").is_err());
+}

@@ -1,0 +1,504 @@
+//! What the driver tells the store, in the order it happens.
+
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Report};
+use opt_shared::units::Bytes;
+use rusqlite::params;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::bound::{
+    MAX_DETAIL, MAX_FEEDBACK, MAX_META, MAX_NAME, MAX_NUMBERS, MAX_REPORT, clip, clip_report,
+};
+use super::{
+    AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
+    RunRow, ScoreRow, Store, StoreError, WorkerEnd, WorkerRow,
+};
+use crate::record::{HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, UtcTime};
+
+/// Keys of the `meta` table.
+pub(super) const META_HOST: &str = "host";
+pub(super) const META_MEMORY: &str = "memory";
+pub(super) const META_PLAN: &str = "plan";
+
+/// Decisions that precede a signal.
+const KILL_WORKER: &str = "kill_worker";
+const KILL_RUNNER: &str = "kill_runner";
+
+impl Store {
+    /// The run begins, or goes on: then the first start stays.
+    pub fn run_started(&mut self, run: &RunRow) -> Result<(), StoreError> {
+        self.synced("record the start of the run", |transaction| {
+            transaction.execute(
+                "INSERT INTO run (only, name, status, started, version, device) VALUES (1, ?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (only) DO UPDATE SET status = excluded.status, version = excluded.version,
+                     device = excluded.device, finished = NULL, exit_code = NULL",
+                params![
+                    clip(&run.name, MAX_NAME),
+                    RunStatus::Running.name(),
+                    run.started.to_string(),
+                    clip(&run.version, MAX_DETAIL),
+                    clip(&run.device, MAX_DETAIL)
+                ],
+            )
+        })?;
+        Ok(())
+    }
+
+    pub fn run_finished(
+        &mut self,
+        status: RunStatus,
+        exit_code: i32,
+        finished: UtcTime,
+    ) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the end of the run";
+        let changed = self.synced(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE run SET status = ?1, exit_code = ?2, finished = ?3",
+                params![status.name(), exit_code, finished.to_string()],
+            )
+        })?;
+        self.expect_one(changed, OPERATION, || "the run".to_owned())
+    }
+
+    pub fn host(&mut self, host: &HostRecord) -> Result<(), StoreError> {
+        self.meta(META_HOST, host, "record the host")
+    }
+
+    /// The plan as it was resolved, to compare with when the run is taken up again.
+    pub fn plan(&mut self, resolved: &str) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the plan";
+        self.meta_text(META_PLAN, resolved, OPERATION)
+    }
+
+    /// Totals of memory since the last call; peaks of earlier calls stay.
+    pub fn memory(&mut self, totals: MemoryTotals) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the memory totals";
+        let earlier = self.memory_totals()?;
+        let text = self.json(&earlier.and_then(totals), OPERATION)?;
+        self.ordered(OPERATION, |transaction| put_meta(transaction, META_MEMORY, &text))
+    }
+
+    fn meta<T: Serialize>(
+        &mut self,
+        key: &str,
+        value: &T,
+        operation: &'static str,
+    ) -> Result<(), StoreError> {
+        let text = self.json(value, operation)?;
+        self.meta_text(key, &text, operation)
+    }
+
+    fn meta_text(&mut self, key: &str, text: &str, operation: &'static str) -> Result<(), StoreError> {
+        self.check_length(text, "the text", MAX_META, operation)?;
+        self.synced(operation, |transaction| put_meta(transaction, key, text))
+    }
+
+    /// A job of the plan. Of a job that is known already, what the plan says is brought up to date.
+    pub fn job(&mut self, job: &JobRow) -> Result<(), StoreError> {
+        const OPERATION: &str = "record a job";
+        self.check_length(&job.name, "its name", MAX_NAME, OPERATION)?;
+        let key: i64 = self.ordered(OPERATION, |transaction| {
+            transaction.query_row(
+                "INSERT INTO job (place, name, status, baseline, entries, bytes, unique_bytes, captures_digest,
+                     signature_digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (name) DO UPDATE SET place = excluded.place, baseline = excluded.baseline,
+                     entries = excluded.entries, bytes = excluded.bytes, unique_bytes = excluded.unique_bytes,
+                     captures_digest = excluded.captures_digest, signature_digest = excluded.signature_digest
+                 RETURNING key",
+                params![
+                    job.id.0,
+                    job.name,
+                    JobStatus::Pending.name(),
+                    job.baseline,
+                    job.captures.entries.map(count),
+                    job.captures.bytes.map(bytes),
+                    job.captures.unique_bytes.map(bytes),
+                    job.captures.digest,
+                    job.signature_digest
+                ],
+                |row| row.get(0),
+            )
+        })?;
+        self.jobs.insert(job.id, key);
+        Ok(())
+    }
+
+    pub fn job_status(&mut self, job: JobId, end: &JobEnd) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the state of a job";
+        let key = self.job_key(job, OPERATION)?;
+        self.ordered(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE job SET status = ?2, detail = ?3, winner = ?4 WHERE key = ?1",
+                params![key, end.status.name(), clip_option(end.detail.as_deref(), MAX_DETAIL), end.winner],
+            )
+        })?;
+        Ok(())
+    }
+
+    /// A candidate of the plan, or one submitted. What is known of its results stays.
+    pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
+        const OPERATION: &str = "record a candidate";
+        let job = self.job_key(candidate.job, OPERATION)?;
+        self.check_length(&candidate.name, "its name", MAX_NAME, OPERATION)?;
+        let others = self.json(&candidate.source.other_paths, OPERATION)?;
+        let key: i64 = self.ordered(OPERATION, |transaction| {
+            transaction
+                .prepare_cached(
+                    "INSERT INTO candidate (job, place, name, source_path, other_paths, source_digest)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                     ON CONFLICT (job, name) DO UPDATE SET place = excluded.place,
+                         source_path = excluded.source_path, other_paths = excluded.other_paths,
+                         source_digest = coalesce(excluded.source_digest, source_digest)
+                     RETURNING key",
+                )?
+                .query_row(
+                    params![
+                        job,
+                        candidate.id.0,
+                        candidate.name,
+                        candidate.source.path,
+                        others,
+                        candidate.source.digest
+                    ],
+                    |row| row.get(0),
+                )
+        })?;
+        self.candidates.insert(candidate.id, key);
+        Ok(())
+    }
+
+    /// An attempt begins. Said again of one that has not ended, it begins again; of one that has, nothing changes.
+    pub fn attempt_started(&mut self, attempt: &AttemptRow) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the start of an attempt";
+        let candidate = self.candidate_key(attempt.key.candidate, OPERATION)?;
+        self.ordered(OPERATION, |transaction| {
+            transaction
+                .prepare_cached(
+                    "INSERT INTO attempt (candidate, stage, number, worker, lease, predicted, started)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                     ON CONFLICT (candidate, stage, number) DO UPDATE SET worker = excluded.worker,
+                         lease = excluded.lease, predicted = excluded.predicted, started = excluded.started WHERE status IS NULL",
+                )?
+                .execute(params![
+                    candidate,
+                    attempt.key.stage.name(),
+                    attempt.key.number,
+                    attempt.worker.map(|worker| worker.0),
+                    attempt.lease.map(|lease| lease.0),
+                    attempt.predicted.map(bytes),
+                    attempt.started.to_string()
+                ])
+        })?;
+        Ok(())
+    }
+
+    /// An attempt has ended. The first end that is recorded stays.
+    pub fn attempt_finished(&mut self, key: AttemptKey, end: AttemptEnd) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the end of an attempt";
+        let candidate = self.candidate_key(key.candidate, OPERATION)?;
+        let AttemptEnd { status, blame, detail, ms, report } = end;
+        let (text, artifact) = match report {
+            Some(mut report) => {
+                clip_report(&mut report);
+                let text = self.json(&report, OPERATION)?;
+                self.check_length(&text, "its report", MAX_REPORT, OPERATION)?;
+                let artifact = match report {
+                    Report::Build(build) => build.artifact,
+                    Report::Verify(_) | Report::Profile(_) => None,
+                };
+                (Some(text), artifact)
+            }
+            None => (None, None),
+        };
+        let known = self.synced(OPERATION, |transaction| {
+            transaction
+                .prepare_cached(
+                    "UPDATE attempt SET status = ?4, blame = ?5, detail = ?6, ms = ?7, report = ?8,
+                         artifact_digest = ?9, artifact_path = ?10
+                     WHERE candidate = ?1 AND stage = ?2 AND number = ?3 AND status IS NULL",
+                )?
+                .execute(params![
+                    candidate,
+                    key.stage.name(),
+                    key.number,
+                    status.name(),
+                    blame.map(opt_shared::outcome::Blame::name),
+                    clip_option(detail.as_deref(), MAX_DETAIL),
+                    // NaN would be stored as NULL, which means unknown: the same.
+                    ms,
+                    text,
+                    artifact.as_ref().map(|artifact| &artifact.digest),
+                    artifact.as_ref().map(|artifact| artifact.path.to_string_lossy())
+                ])?;
+            transaction.query_row(
+                "SELECT count(*) FROM attempt WHERE candidate = ?1 AND stage = ?2 AND number = ?3",
+                params![candidate, key.stage.name(), key.number],
+                |row| row.get::<_, u32>(0),
+            )
+        })?;
+        self.expect_one(known as usize, OPERATION, || {
+            format!("{} {} {}", key.candidate, key.stage, key.number)
+        })
+    }
+
+    pub fn candidate_finished(
+        &mut self,
+        candidate: CandidateId,
+        end: &CandidateEnd,
+    ) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the end of a candidate";
+        let key = self.candidate_key(candidate, OPERATION)?;
+        self.synced(OPERATION, |transaction| {
+            transaction
+                .prepare_cached(
+                    "UPDATE candidate SET status = ?2, blame = ?3, failed_stage = ?4, detail = ?5, feedback = ?6
+                     WHERE key = ?1",
+                )?
+                .execute(params![
+                    key,
+                    end.status.name(),
+                    end.blame.map(opt_shared::outcome::Blame::name),
+                    end.failed_stage.map(crate::record::Stage::name),
+                    clip_option(end.detail.as_deref(), MAX_DETAIL),
+                    clip_option(end.feedback.as_deref(), MAX_FEEDBACK)
+                ])
+        })?;
+        Ok(())
+    }
+
+    /// A candidate that had ended is to run again (its source has changed). Its attempts stay in the record and
+    /// their numbers go on, but what they reported speaks no longer for it.
+    pub fn candidate_reopened(&mut self, candidate: CandidateId) -> Result<(), StoreError> {
+        const OPERATION: &str = "reopen a candidate";
+        let key = self.candidate_key(candidate, OPERATION)?;
+        self.synced(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE candidate SET status = NULL, blame = NULL, failed_stage = NULL, detail = NULL,
+                     feedback = NULL, rank = NULL, speedup = NULL, times = NULL, breaches = '[]' WHERE key = ?1",
+                [key],
+            )?;
+            transaction.execute("UPDATE attempt SET superseded = 1 WHERE candidate = ?1", [key])
+        })?;
+        Ok(())
+    }
+
+    /// Ranks, speed-ups and totals of several candidates, all or none of them.
+    pub fn scores(&mut self, scores: &[(CandidateId, ScoreRow)]) -> Result<(), StoreError> {
+        const OPERATION: &str = "record scores";
+        let mut rows = Vec::with_capacity(scores.len());
+        for (candidate, score) in scores {
+            rows.push((
+                self.candidate_key(*candidate, OPERATION)?,
+                score.rank,
+                score.speedup.as_ref().map(|speedup| self.json(speedup, OPERATION)).transpose()?,
+                self.json(&score.times, OPERATION)?,
+                self.json(&score.breaches, OPERATION)?,
+            ));
+        }
+        self.synced(OPERATION, |transaction| {
+            let mut statement = transaction.prepare_cached(
+                "UPDATE candidate SET rank = ?2, speedup = ?3, times = ?4, breaches = ?5 WHERE key = ?1",
+            )?;
+            for (key, rank, speedup, times, breaches) in &rows {
+                statement.execute(params![key, rank, speedup, times, breaches])?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn worker_started(&mut self, worker: &WorkerRow) -> Result<(), StoreError> {
+        self.ordered("record the start of a worker", |transaction| {
+            transaction.execute(
+                "INSERT INTO worker (id, role, pid, started) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (id) DO NOTHING",
+                params![worker.id.0, worker.role.name(), worker.pid, worker.started.to_string()],
+            )
+        })?;
+        Ok(())
+    }
+
+    pub fn worker_ready(&mut self, worker: WorkerId, ready_ms: f64) -> Result<(), StoreError> {
+        const OPERATION: &str = "record that a worker is ready";
+        let changed = self.ordered(OPERATION, |transaction| {
+            transaction.execute("UPDATE worker SET ready_ms = ?2 WHERE id = ?1", params![worker.0, ready_ms])
+        })?;
+        self.expect_one(changed, OPERATION, || worker.to_string())
+    }
+
+    pub fn worker_ended(&mut self, worker: WorkerId, end: &WorkerEnd) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the end of a worker";
+        let changed = self.ordered(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE worker SET ended = ?2, end_class = ?3, recycled_because = ?4, leases = ?5, peak_owed = ?6
+                 WHERE id = ?1",
+                params![
+                    worker.0,
+                    end.ended.to_string(),
+                    clip(&end.class, MAX_DETAIL),
+                    clip_option(end.recycled_because.as_deref(), MAX_DETAIL),
+                    end.leases,
+                    end.peak_owed.map(bytes)
+                ],
+            )
+        })?;
+        self.expect_one(changed, OPERATION, || worker.to_string())
+    }
+
+    /// Why a process is about to be killed. On disk when this returns; the signal comes after.
+    pub fn kill_intended(
+        &mut self,
+        t: UtcTime,
+        process: ProcessKind,
+        worker: WorkerId,
+        lease: Option<LeaseId>,
+        reason: KillReason,
+    ) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the reason of a kill";
+        let (word, mut numbers) = kill_reason(reason);
+        numbers.insert("worker".to_owned(), worker.0.into());
+        if let Some(lease) = lease {
+            numbers.insert("lease".to_owned(), lease.0.into());
+        }
+        let numbers = self.numbers(&numbers, OPERATION)?;
+        let decision = match process {
+            ProcessKind::Worker => KILL_WORKER,
+            ProcessKind::Runner => KILL_RUNNER,
+        };
+        self.synced(OPERATION, |transaction| {
+            transaction.execute(
+                "INSERT INTO policy (t, decision, reason, numbers, worker, lease)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![t.to_string(), decision, word, numbers, worker.0, lease.map(|lease| lease.0)],
+            )
+        })?;
+        Ok(())
+    }
+
+    pub fn policy(
+        &mut self,
+        t: UtcTime,
+        decision: &str,
+        reason: &str,
+        numbers: &Numbers,
+    ) -> Result<(), StoreError> {
+        const OPERATION: &str = "record a policy decision";
+        let numbers = self.numbers(numbers, OPERATION)?;
+        self.ordered(OPERATION, |transaction| {
+            transaction
+                .prepare_cached("INSERT INTO policy (t, decision, reason, numbers) VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![
+                    t.to_string(),
+                    clip(decision, MAX_DETAIL),
+                    clip(reason, MAX_DETAIL),
+                    numbers
+                ])
+        })?;
+        Ok(())
+    }
+
+    /// One worker's time in a stage; said at its start, at its end, or both.
+    pub fn phase(&mut self, phase: &PhaseRow) -> Result<(), StoreError> {
+        const OPERATION: &str = "record a phase";
+        let candidate = self.candidate_key(phase.candidate, OPERATION)?;
+        self.ordered(OPERATION, |transaction| {
+            transaction
+                .prepare_cached(
+                    "INSERT INTO phase (candidate, stage, worker, predicted, peak_owed, started, ended)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                     ON CONFLICT (candidate, stage, worker, started) DO UPDATE SET
+                         predicted = coalesce(excluded.predicted, predicted),
+                         peak_owed = coalesce(excluded.peak_owed, peak_owed),
+                         ended = coalesce(excluded.ended, ended)",
+                )?
+                .execute(params![
+                    candidate,
+                    phase.stage.name(),
+                    phase.worker.0,
+                    phase.predicted.map(bytes),
+                    phase.peak_owed.map(bytes),
+                    phase.started.to_string(),
+                    phase.ended.map(|ended| ended.to_string())
+                ])
+        })?;
+        Ok(())
+    }
+
+    fn numbers(&self, numbers: &Numbers, operation: &'static str) -> Result<String, StoreError> {
+        let text = self.json(numbers, operation)?;
+        if text.len() <= MAX_NUMBERS {
+            return Ok(text);
+        }
+        // The decision counts more than its figures: it is recorded, and says what is missing.
+        self.json(&serde_json::json!({ "omitted_bytes": text.len() }), operation)
+    }
+
+    fn json<T: Serialize + ?Sized>(&self, value: &T, operation: &'static str) -> Result<String, StoreError> {
+        serde_json::to_string(value).map_err(|source| StoreError::Json {
+            path: self.path.clone(),
+            operation,
+            source,
+        })
+    }
+
+    fn check_length(
+        &self,
+        text: &str,
+        what: &'static str,
+        limit: usize,
+        operation: &'static str,
+    ) -> Result<(), StoreError> {
+        if text.len() <= limit {
+            return Ok(());
+        }
+        Err(StoreError::TooLong { path: self.path.clone(), operation, what, length: text.len(), limit })
+    }
+
+    fn expect_one(
+        &self,
+        rows: usize,
+        operation: &'static str,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), StoreError> {
+        if rows == 1 { Ok(()) } else { Err(self.unannounced(operation, what())) }
+    }
+}
+
+fn put_meta(transaction: &rusqlite::Transaction<'_>, key: &str, value: &str) -> rusqlite::Result<()> {
+    transaction.execute(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        params![key, value],
+    )?;
+    Ok(())
+}
+
+/// The word and the figures of a reason.
+fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
+    let figures = |pairs: &[(&str, Bytes)]| {
+        pairs.iter().map(|(name, figure)| ((*name).to_owned(), Value::from(figure.get()))).collect()
+    };
+    match reason {
+        KillReason::RunnerMemory { owed, limit } => {
+            ("runner_memory", figures(&[("owed_bytes", owed), ("limit_bytes", limit)]))
+        }
+        KillReason::HostFloor { available, floor } => {
+            ("host_floor", figures(&[("available_bytes", available), ("floor_bytes", floor)]))
+        }
+        KillReason::Deadline => ("deadline", figures(&[])),
+        KillReason::Interrupted => ("interrupted", figures(&[])),
+        KillReason::Orphaned => ("orphaned", figures(&[])),
+    }
+}
+
+/// SQLite's integers are signed; what is larger than the largest is a limit that nothing reaches.
+fn bytes(bytes: Bytes) -> i64 {
+    count(bytes.get())
+}
+
+fn count(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn clip_option(text: Option<&str>, limit: usize) -> Option<std::borrow::Cow<'_, str>> {
+    text.map(|text| clip(text, limit))
+}
