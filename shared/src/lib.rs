@@ -6,5 +6,6 @@ pub mod capture;
 pub mod ids;
 pub mod message;
 pub mod outcome;
+pub mod score;
 pub mod settings;
 pub mod units;

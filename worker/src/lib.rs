@@ -1,1 +1,3 @@
 //! Nothing here yet.
+
+pub mod judge;
