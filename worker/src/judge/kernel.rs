@@ -27,49 +27,51 @@ pub(super) struct BlockSums {
     pub(super) expected_squares: f64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Lane {
-    remarkable: u64,
-    difference_squares: f64,
-    expected_squares: f64,
+/// By how much one number is past what may go unseen (not above 0 if it is not), and the two squares.
+#[inline(always)]
+fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
+    let difference = (actual - expected).abs();
+    let magnitude = expected.abs();
+    let tolerance = bounds.atol + bounds.rtol * magnitude;
+    // Where nothing was expected there is no relative error, and so no record of it.
+    let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
+    let bound = lesser(lesser(tolerance, relative), bounds.absolute);
+    (difference - bound, difference * difference, expected * expected)
 }
 
-impl Lane {
-    #[inline(always)]
-    fn take(&mut self, expected: f64, actual: f64, bounds: Bounds) {
-        let difference = (actual - expected).abs();
-        let magnitude = expected.abs();
-        // Negated, so that NaN, which is in no order with anything, is remarkable. An infinite difference is
-        // above the record too, however large the tolerance. Where nothing was expected there is no relative
-        // error: `0 <= relative * 0` fails only for a difference that the third test then excuses.
-        let passes = difference <= bounds.atol + bounds.rtol * magnitude;
-        let no_record = difference <= bounds.absolute;
-        let no_relative_record = (difference <= bounds.relative * magnitude) | (magnitude == 0.0);
-        self.remarkable |= u64::from(!(passes & no_record & no_relative_record));
-        self.difference_squares += difference * difference;
-        self.expected_squares += expected * expected;
-    }
+/// One instruction, which `f64::min` with its care for NaN is not.
+#[inline(always)]
+fn lesser(left: f64, right: f64) -> f64 {
+    if left < right { left } else { right }
 }
 
 pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds: Bounds) -> BlockSums {
-    let mut lanes = [Lane::default(); LANES];
+    // An array for each figure, not a figure for each lane: that is how vectors lie.
+    let (mut excess, mut differences, mut magnitudes) = ([0.0_f64; LANES], [0.0; LANES], [0.0; LANES]);
+    let mut lane = |lane: usize, expected: T, actual: T| {
+        let (over, difference_square, expected_square) = take(expected.into(), actual.into(), bounds);
+        excess[lane] = if over > excess[lane] { over } else { excess[lane] };
+        differences[lane] += difference_square;
+        magnitudes[lane] += expected_square;
+    };
     let (expected, expected_rest) = expected.as_chunks::<LANES>();
     let (actual, actual_rest) = actual.as_chunks::<LANES>();
     for (expected, actual) in expected.iter().zip(actual) {
-        for lane in 0..LANES {
-            lanes[lane].take(expected[lane].into(), actual[lane].into(), bounds);
+        for at in 0..LANES {
+            lane(at, expected[at], actual[at]);
         }
     }
-    for (lane, (&expected, &actual)) in lanes.iter_mut().zip(expected_rest.iter().zip(actual_rest)) {
-        lane.take(expected.into(), actual.into(), bounds);
+    for (at, (&expected, &actual)) in expected_rest.iter().zip(actual_rest).enumerate() {
+        lane(at, expected, actual);
     }
-    let mut sums = BlockSums { remarkable: false, difference_squares: 0.0, expected_squares: 0.0 };
-    for lane in lanes {
-        sums.remarkable |= lane.remarkable != 0;
-        sums.difference_squares += lane.difference_squares;
-        sums.expected_squares += lane.expected_squares;
+    let difference_squares: f64 = differences.iter().sum();
+    BlockSums {
+        // What is not finite on either side makes the difference NaN or infinite, and that stays in its sum; only
+        // the excess, which comparisons pass over, would lose it.
+        remarkable: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
+        difference_squares,
+        expected_squares: magnitudes.iter().sum(),
     }
-    sums
 }
 
 #[cfg(test)]

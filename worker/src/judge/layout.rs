@@ -371,3 +371,124 @@ impl Iterator for Boxes {
         Some(tile)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Memory whose byte at any offset is known, and how often it was asked.
+    struct Counting {
+        length: u64,
+        reads: u64,
+        bytes: u64,
+    }
+
+    impl Counting {
+        fn byte(offset: u64) -> u8 {
+            (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+        }
+    }
+
+    impl BytesSource for Counting {
+        fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            assert!(offset + buffer.len() as u64 <= self.length, "a read past the tensor's last byte");
+            self.reads += 1;
+            self.bytes += buffer.len() as u64;
+            for (at, byte) in (offset..).zip(buffer) {
+                *byte = Self::byte(at);
+            }
+            Ok(())
+        }
+    }
+
+    /// Walks everything, checks every element's bytes on both sides, and gives the reads of each side.
+    fn walk_all(shape: &[u64], strides: [&[u64]; 2], size: u64, chunk: usize) -> [(u64, u64); 2] {
+        let walk = Walk::new(shape, strides[0], strides[1], size).expect("a small shape");
+        let mut sources = strides.map(|stride| Counting {
+            length: checked_extent_bytes(shape, stride, size).expect("a small shape"),
+            reads: 0,
+            bytes: 0,
+        });
+        let mut seen = vec![false; walk.elements() as usize];
+        let mut scratch = vec![0; chunk];
+        for tile in walk.tiles(chunk as u64 / size) {
+            let mut out = vec![0; (tile.elements() * size) as usize];
+            assert!(out.len() <= chunk);
+            for side in 0..2 {
+                walk.fetch(side, &tile, size as usize, &mut sources[side], &mut scratch, &mut out)
+                    .expect("memory can be read");
+                for place in 0..tile.elements() {
+                    let index = walk.coordinates(walk.position(&tile, place));
+                    let from = dot(&index, strides[side]) * size;
+                    for byte in 0..size {
+                        assert_eq!(out[(place * size + byte) as usize], Counting::byte(from + byte));
+                    }
+                }
+            }
+            for place in 0..tile.elements() {
+                let position = walk.position(&tile, place) as usize;
+                assert!(!std::mem::replace(&mut seen[position], true), "visited twice");
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen), "some elements were never visited");
+        sources.map(|source| (source.reads, source.bytes))
+    }
+
+    #[test]
+    fn dense_memory_is_read_once_in_full_chunks_whatever_its_order() {
+        for (shape, stride) in [
+            (vec![100, 100], vec![100, 1]),
+            (vec![100, 100], vec![1, 100]),
+            // channels_last
+            (vec![2, 16, 10, 30], vec![4800, 1, 480, 16]),
+        ] {
+            let elements: u64 = shape.iter().product();
+            let [(reads, bytes), other] = walk_all(&shape, [&stride, &stride], 4, 4096);
+            assert_eq!((reads, bytes), other);
+            assert_eq!(bytes, elements * 4);
+            assert!(reads <= 2 * (elements * 4).div_ceil(4096), "{reads} reads of {shape:?}");
+        }
+    }
+
+    #[test]
+    fn differing_orders_are_read_in_tiles() {
+        let [first, second] = walk_all(&[256, 256], [&[256, 1], &[1, 256]], 4, 16 << 10);
+        for (reads, bytes) in [first, second] {
+            assert!(reads <= 65_536 / 32, "{reads} reads");
+            assert!(bytes <= 16 * 65_536 * 4, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn gaps_are_read_over_while_they_are_small() {
+        let stride = [20, 2];
+        let [(reads, bytes), _] = walk_all(&[500, 5], [&stride, &stride], 4, 4096);
+        assert!(reads <= 20 && bytes <= 500 * 20 * 4, "{reads} reads of {bytes} bytes");
+        // Far apart: one read for each.
+        let stride = [10_000];
+        assert_eq!(walk_all(&[50], [&stride, &stride], 4, 4096)[0], (50, 200));
+    }
+
+    #[test]
+    fn an_expanded_axis_is_read_once() {
+        let stride = [0, 1];
+        let [(_, bytes), _] = walk_all(&[1000, 4], [&stride, &stride], 4, 32 << 10);
+        assert!(bytes <= 4 * 4 * 4, "{bytes} bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_visited_once_and_has_its_own_bytes(
+            axes in prop::collection::vec((0_u64..9, 0_u64..40, 0_u64..40), 0..5),
+            size in prop::sample::select(vec![1_u64, 2, 4, 8, 16]),
+            chunk in 16_usize..2000,
+        ) {
+            let shape: Vec<u64> = axes.iter().map(|axis| axis.0).collect();
+            let first: Vec<u64> = axes.iter().map(|axis| axis.1).collect();
+            let second: Vec<u64> = axes.iter().map(|axis| axis.2).collect();
+            walk_all(&shape, [&first, &second], size, chunk);
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod layout;
 mod norm;
 mod scale;
 mod statistics;
+mod tally;
 mod tolerance;
 mod unwritten;
 
