@@ -8,5 +8,6 @@ pub mod ids;
 pub mod message;
 pub mod nonfinite;
 pub mod outcome;
+pub mod score;
 pub mod settings;
 pub mod units;

@@ -1,0 +1,131 @@
+//! Tests of the comparison as a whole: against a naive one (`properties`), and case by case (`verdicts`).
+
+mod properties;
+mod verdicts;
+
+use opt_shared::capture::{DType, Kind, contiguous_strides};
+use opt_shared::settings::{Nonfinite, ToleranceProfile, VerifySettings};
+
+use super::decode::{Number, Signs};
+use super::tolerance::tests::settings;
+use super::*;
+
+/// Two tensors in memory, and how to compare them.
+#[derive(Clone, Debug)]
+struct Case {
+    dtype: DType,
+    shape: Vec<u64>,
+    expected_stride: Vec<u64>,
+    actual_stride: Vec<u64>,
+    expected: Vec<u8>,
+    actual: Vec<u8>,
+    signs: Signs,
+    rules: Rules,
+}
+
+impl Case {
+    /// Dense on both sides, all elements made by `make` from their row-major position, on both sides alike.
+    fn filled(dtype: DType, shape: &[u64], mut make: impl FnMut(usize) -> f64) -> Self {
+        let stride = contiguous_strides(shape);
+        let count: u64 = shape.iter().product();
+        let expected: Vec<u8> = (0..count as usize).flat_map(|at| encode(dtype, make(at))).collect();
+        Self {
+            dtype,
+            shape: shape.to_vec(),
+            expected_stride: stride.clone(),
+            actual_stride: stride,
+            actual: expected.clone(),
+            expected,
+            signs: Signs::default(),
+            rules: rules(Tolerance::for_dtype(&standard(), dtype, 1.0)),
+        }
+    }
+
+    fn set_actual(&mut self, at: usize, value: f64) {
+        let size = self.dtype.size() as usize;
+        self.actual[at * size..(at + 1) * size].copy_from_slice(&encode(self.dtype, value));
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            output: "output",
+            dtype: self.dtype,
+            shape: &self.shape,
+            expected_stride: &self.expected_stride,
+            actual_stride: &self.actual_stride,
+            expected_conjugate: self.signs.conjugate,
+            expected_negative: self.signs.negative,
+        }
+    }
+
+    fn run(&self) -> Comparison {
+        let (mut expected, mut actual) = (self.expected.as_slice(), self.actual.as_slice());
+        compare(&mut expected, &mut actual, &self.subject(), &self.rules).expect("memory can be read")
+    }
+
+    /// Every element in row-major order.
+    fn pairs(&self) -> Vec<(Vec<u64>, Number, Number, Vec<u8>)> {
+        let count: u64 = self.shape.iter().product();
+        (0..count)
+            .map(|position| {
+                let mut index = vec![0; self.shape.len()];
+                let mut rest = position;
+                for axis in (0..index.len()).rev() {
+                    index[axis] = rest % self.shape[axis];
+                    rest /= self.shape[axis];
+                }
+                let bytes = |memory: &[u8], stride: &[u64]| {
+                    let at: u64 = index.iter().zip(stride).map(|(&at, &step)| at * step).sum();
+                    let size = self.dtype.size();
+                    memory[(at * size) as usize..((at + 1) * size) as usize].to_vec()
+                };
+                let expected = Number::read(self.dtype, &bytes(&self.expected, &self.expected_stride));
+                let actual = bytes(&self.actual, &self.actual_stride);
+                let number = Number::read(self.dtype, &actual);
+                (index, expected.signed(self.signs, self.dtype), number, actual)
+            })
+            .collect()
+    }
+}
+
+fn standard() -> VerifySettings {
+    settings(ToleranceProfile::Standard)
+}
+
+fn rules(tolerance: Tolerance) -> Rules {
+    Rules { tolerance, nonfinite: Nonfinite::Match, poison: Some(Poison::byte(0x5a)), chunk: DEFAULT_CHUNK }
+}
+
+fn floats() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex))
+}
+
+/// The nearest value of the type; for complex both parts, the second one halved.
+fn encode(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::Float64 => value.to_le_bytes().to_vec(),
+        DType::Float32 => (value as f32).to_le_bytes().to_vec(),
+        DType::Float16 => half::f16::from_f64(value).to_le_bytes().to_vec(),
+        DType::BFloat16 => half::bf16::from_f64(value).to_le_bytes().to_vec(),
+        DType::Complex32 => [encode(DType::Float16, value), encode(DType::Float16, value / 2.0)].concat(),
+        DType::Complex64 => [encode(DType::Float32, value), encode(DType::Float32, value / 2.0)].concat(),
+        DType::Complex128 => [encode(DType::Float64, value), encode(DType::Float64, value / 2.0)].concat(),
+        DType::Bool => vec![u8::from(value != 0.0)],
+        _ if dtype.kind() == Kind::Integer => {
+            let whole = value as i64;
+            whole.to_le_bytes()[..dtype.size() as usize].to_vec()
+        }
+        _ => {
+            let distance = |code: u8| match Number::read(dtype, &[code]).parts().next() {
+                Some(found) if found.is_finite() => (found - value).abs(),
+                _ => f64::INFINITY,
+            };
+            let nearest = (0..=u8::MAX).min_by(|&left, &right| distance(left).total_cmp(&distance(right)));
+            vec![nearest.unwrap_or_default()]
+        }
+    }
+}
+
+fn alike(left: f64, right: f64) -> bool {
+    left == right || (left - right).abs() <= 1e-9 * left.abs().max(right.abs())
+}

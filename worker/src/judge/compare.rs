@@ -1,0 +1,263 @@
+//! Is this output the recorded one? Two tensors stream by; a verdict and, where it is no, the evidence come out.
+//!
+//! Owns the rules of DESIGN "Verdicts": element by element in f64, and the relative L2 error over the tensor and
+//! over every chunk. Two passes at most: the first decides and is fast, the second runs only after a no and
+//! gathers what a person needs to know (`evidence`). Shape and type are compared by the caller, before.
+//!
+//! What the rules leave open, settled here:
+//! - Errors are figures over pairs of finite numbers; NaN and infinities are counted, never averaged. A relative
+//!   error exists only where something other than 0 was expected.
+//! - A NaN or an infinity in the wrong place fails whatever `required_matched_ratio` forgives.
+//! - Under `reject` a recorded output that is not finite itself is an error of the capture, not of the candidate:
+//!   nothing could pass it.
+//! - Integers and bools are equal or fail, unless the plan gives their type a tolerance of its own; norms do not
+//!   bound them.
+//! - The elements left over after the last full chunk of 64 Ki count with the chunk before them: a handful of
+//!   elements that nearly cancel has no relative norm worth judging.
+
+use opt_shared::capture::{DType, Kind};
+use opt_shared::outcome::{Mismatch, Pattern};
+use opt_shared::settings::Nonfinite;
+use opt_shared::units::Bytes;
+
+use super::decode::{Number, Signs};
+use super::evidence;
+use super::feed::Feed;
+use super::layout::{LayoutError, Walk};
+use super::tally::Tally;
+use super::tolerance::Tolerance;
+use super::unwritten::Poison;
+
+/// What one side holds in memory at a time: large enough that a read is cheap beside what it brings, small
+/// enough that both sides and the caches of a small core get along.
+pub const DEFAULT_CHUNK: Bytes = Bytes::kib(512);
+
+/// Elements over which a relative L2 error is taken beside the one over the tensor, so that a wrong corner of a
+/// large output is not averaged away.
+pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
+
+/// Bytes of one tensor, counted from the first byte of its first element.
+pub trait BytesSource {
+    /// Fills the whole buffer.
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()>;
+}
+
+impl BytesSource for &[u8] {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        let bytes = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..)?.get(..buffer.len()))
+            .ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Whose bytes could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Expected,
+    Actual,
+    /// Of two differently poisoned calls.
+    FirstCall,
+    SecondCall,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Expected => "expected output",
+            Self::Actual => "actual output",
+            Self::FirstCall => "output of the first call",
+            Self::SecondCall => "output of the second call",
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error("cannot read {length} at byte {offset} of the {side} (was the file truncated meanwhile?)")]
+    Read {
+        side: Side,
+        offset: u64,
+        length: Bytes,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot allocate {chunk} to compare with (lower the number of verifiers, or the memory in use)")]
+    Memory {
+        chunk: Bytes,
+        #[source]
+        source: std::collections::TryReserveError,
+    },
+    /// The capture's fault.
+    #[error(
+        "expected {output} holds {value} at {index:?}, which `nonfinite = \"reject\"` lets nothing pass \
+         (capture it again, or write `nonfinite = \"match\"`)"
+    )]
+    ExpectedNotFinite { output: String, index: Vec<u64>, value: String },
+    #[error("cannot look for unwritten elements: both calls were poisoned alike (use two different bytes)")]
+    SamePoison,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Path of the output leaf: `output`, or `output[1]`.
+    pub output: &'a str,
+    pub dtype: DType,
+    pub shape: &'a [u64],
+    /// In elements.
+    pub expected_stride: &'a [u64],
+    pub actual_stride: &'a [u64],
+    /// Flags of the captured tensor: its values are not quite what is stored.
+    pub expected_conjugate: bool,
+    pub expected_negative: bool,
+}
+
+impl Subject<'_> {
+    pub(super) fn signs(&self) -> Signs {
+        Signs { conjugate: self.expected_conjugate, negative: self.expected_negative }
+    }
+}
+
+/// How it is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub tolerance: Tolerance,
+    pub nonfinite: Nonfinite,
+    /// What the output was filled with before the call; only the pattern of a mismatch depends on it.
+    pub poison: Option<Poison>,
+    /// Memory for one side.
+    pub chunk: Bytes,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    pub passed: bool,
+    pub elements: u64,
+    pub failed: u64,
+    pub max_absolute_error: f64,
+    pub max_relative_error: f64,
+    pub relative_l2: f64,
+    pub worst_chunk_l2: f64,
+    /// Of an output that did not pass.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl Comparison {
+    /// One line about what is wrong; none where nothing is.
+    pub fn detail(&self) -> Option<String> {
+        let found = self.mismatch.as_ref()?;
+        let at = format!("{}{:?}", found.output, found.index);
+        let pair = format!("expected {}, got {}", found.expected, found.actual);
+        if found.failed == 0 {
+            let (norm, over) = if self.relative_l2 <= found.tolerance.rel_l2 {
+                (self.worst_chunk_l2, "one chunk of 64 Ki elements")
+            } else {
+                (self.relative_l2, "the tensor")
+            };
+            return Some(format!(
+                "every element is within its tolerance, but the relative L2 error over {over} is {norm:.3e}, above {:.3e}; \
+                 the largest error is {:.3e} at {at}: {pair}",
+                found.tolerance.rel_l2, found.absolute_error
+            ));
+        }
+        let mut text = format!(
+            "{} of {} elements differ, the first at {at}: {pair} (absolute error {:.3e}, relative {:.3e})",
+            found.failed, found.elements, found.absolute_error, found.relative_error
+        );
+        match &found.pattern {
+            Pattern::All => text.push_str("; every element is wrong"),
+            Pattern::Tail { from } => text.push_str(&format!("; all from element {from} to the end")),
+            Pattern::FromRow { row } => text.push_str(&format!("; all rows from row {row} on")),
+            Pattern::StillPoisoned => text.push_str("; all of them were never written"),
+            Pattern::Scattered => {}
+        }
+        if found.actual_nan > found.expected_nan {
+            text.push_str(&format!("; {} NaN where {} were expected", found.actual_nan, found.expected_nan));
+        }
+        if found.actual_inf > found.expected_inf {
+            text.push_str(&format!(
+                "; {} infinities where {} were expected",
+                found.actual_inf, found.expected_inf
+            ));
+        }
+        Some(text)
+    }
+}
+
+/// Compares what was recorded with what was computed, in memory of two chunks.
+pub fn compare<'s>(
+    expected: &'s mut dyn BytesSource,
+    actual: &'s mut dyn BytesSource,
+    subject: &Subject<'_>,
+    rules: &Rules,
+) -> Result<Comparison, CompareError> {
+    let size = subject.dtype.size();
+    let walk = Walk::new(subject.shape, subject.expected_stride, subject.actual_stride, size)?;
+    let sources = [(expected, Side::Expected), (actual, Side::Actual)];
+    let mut feed = Feed::new(walk, size, sources, rules.chunk)?;
+    let mut tally = Tally::new(subject, rules);
+    feed.each_tile(|walk, tile, bytes| tally.take_tile(walk, tile, bytes))?;
+    let (mut comparison, place) = tally.into_comparison(feed.walk().elements());
+    let exact = is_exact(subject.dtype);
+    if !comparison.passed || (exact && comparison.failed > 0) {
+        let (mismatch, relative_l2) = evidence::gather(&mut feed, subject, rules, &comparison, place)?;
+        if exact {
+            // The first pass sums nothing over integers that are equal.
+            comparison.relative_l2 = relative_l2;
+            comparison.worst_chunk_l2 = relative_l2;
+        }
+        comparison.mismatch = (!comparison.passed).then_some(mismatch);
+    }
+    Ok(comparison)
+}
+
+pub(super) fn is_exact(dtype: DType) -> bool {
+    matches!(dtype.kind(), Kind::Integer | Kind::Bool)
+}
+
+/// How one element fares; shared by both passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ElementVerdict {
+    pub(super) fails: bool,
+    /// It fails for a NaN or an infinity, which no ratio forgives.
+    pub(super) not_finite: bool,
+}
+
+/// `on_part` is told the expected value and the error of every part whose two values are finite.
+#[inline]
+pub(super) fn judge_element(
+    expected: Number,
+    actual: Number,
+    rules: &Rules,
+    mut on_part: impl FnMut(f64, f64),
+) -> ElementVerdict {
+    let used = rules.tolerance.used;
+    let mut verdict = ElementVerdict { fails: false, not_finite: false };
+    if let (Number::Integer(expected), Number::Integer(actual)) = (expected, actual) {
+        // Exact here; as f64 only for the size of the error.
+        #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]
+        let (value, difference) = (expected as f64, (actual - expected).unsigned_abs() as f64);
+        on_part(value, difference);
+        verdict.fails = expected != actual && difference > used.atol + used.rtol * value.abs();
+        return verdict;
+    }
+    for (expected, actual) in expected.parts().zip(actual.parts()) {
+        if expected.is_finite() && actual.is_finite() {
+            let difference = (actual - expected).abs();
+            on_part(expected, difference);
+            verdict.fails |= difference > used.atol + used.rtol * expected.abs();
+        } else {
+            let matches = expected == actual || (expected.is_nan() && actual.is_nan());
+            if !matches || rules.nonfinite == Nonfinite::Reject {
+                verdict = ElementVerdict { fails: true, not_finite: true };
+            }
+        }
+    }
+    verdict
+}

@@ -1,0 +1,415 @@
+//! From the bytes of an element to a number, for every type a dense tensor can have.
+//!
+//! Two ways to the same values: whole blocks into arrays for the hot loop, and single elements, exactly and with a
+//! text form, for the closer look. Little-endian, as torch writes and as every supported machine stores.
+//!
+//! A bool is true if its byte is not 0, on both sides: torch itself reads such bytes as true, and views of
+//! uint8 tensors as bool carry them into captures.
+
+use opt_shared::capture::{DType, Kind};
+
+/// Which of the flags of a captured tensor change the values that are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Signs {
+    pub(super) conjugate: bool,
+    pub(super) negative: bool,
+}
+
+/// One element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Number {
+    Real(Part),
+    Complex(Part, Part),
+    Integer(i128),
+    Bool(bool),
+}
+
+/// A real number that knows how many digits it is worth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    pub(super) value: f64,
+    /// It came from f32 or less: shown with as many digits as tell f32 apart.
+    narrow: bool,
+}
+
+impl Number {
+    /// The element whose bytes these are. `bytes` holds `dtype.size()` bytes.
+    pub(super) fn read(dtype: DType, bytes: &[u8]) -> Self {
+        let part = |dtype| Part { value: real(dtype, bytes), narrow: dtype != DType::Float64 };
+        let parts = |dtype: DType| {
+            let second = &bytes[dtype.size() as usize..];
+            Self::Complex(part(dtype), Part { value: real(dtype, second), narrow: dtype != DType::Float64 })
+        };
+        match dtype {
+            DType::Complex32 => parts(DType::Float16),
+            DType::Complex64 => parts(DType::Float32),
+            DType::Complex128 => parts(DType::Float64),
+            DType::Bool => Self::Bool(bytes[0] != 0),
+            _ if dtype.kind() == Kind::Integer => Self::Integer(integer(dtype, bytes)),
+            _ => Self::Real(part(dtype)),
+        }
+    }
+
+    pub(super) fn signed(self, signs: Signs, dtype: DType) -> Self {
+        let turn =
+            |part: Part, turned: bool| Part { value: if turned { -part.value } else { part.value }, ..part };
+        match self {
+            Self::Real(part) => Self::Real(turn(part, signs.negative)),
+            Self::Complex(re, im) => {
+                Self::Complex(turn(re, signs.negative), turn(im, signs.negative != signs.conjugate))
+            }
+            // As torch's `neg`: it wraps.
+            Self::Integer(value) if signs.negative => {
+                let bits = dtype.size() * 8;
+                let wrapped = value.wrapping_neg() & ((1 << bits) - 1);
+                let signed = is_signed(dtype) && wrapped >> (bits - 1) != 0;
+                Self::Integer(if signed { wrapped - (1 << bits) } else { wrapped })
+            }
+            other => other,
+        }
+    }
+
+    /// The real numbers it is made of: one, or two for complex.
+    pub(super) fn parts(self) -> impl Iterator<Item = f64> {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "for error sizes and norms; equality is decided on integers"
+        )]
+        let (first, second) = match self {
+            Self::Real(part) => (part.value, None),
+            Self::Complex(re, im) => (re.value, Some(im.value)),
+            Self::Integer(value) => (value as f64, None),
+            Self::Bool(value) => (f64::from(u8::from(value)), None),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    pub(super) fn is_nan(self) -> bool {
+        self.parts().any(f64::is_nan)
+    }
+
+    pub(super) fn is_infinite(self) -> bool {
+        !self.is_nan() && self.parts().any(f64::is_infinite)
+    }
+
+    pub(super) fn is_finite(self) -> bool {
+        self.parts().all(f64::is_finite)
+    }
+
+    /// Least and greatest finite part, each as a number of its own kind, so that it is shown like one.
+    pub(super) fn finite_parts(self) -> impl Iterator<Item = Self> {
+        let (first, second) = match self {
+            Self::Complex(re, im) => (Self::Real(re), Some(Self::Real(im))),
+            other => (other, None),
+        };
+        std::iter::once(first).chain(second).filter(|part| part.is_finite())
+    }
+
+    /// Order among numbers of one kind that are real and finite.
+    pub(super) fn less_than(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Integer(left), Self::Integer(right)) => left < right,
+            (Self::Bool(left), Self::Bool(right)) => !left & right,
+            (Self::Real(left), Self::Real(right)) => left.value < right.value,
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = self.value;
+        if value.is_nan() {
+            f.write_str("NaN")
+        } else if value.is_infinite() {
+            f.write_str(if value > 0.0 { "Infinity" } else { "-Infinity" })
+        } else if self.narrow {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "it came from f32 or less, so nothing is lost"
+            )]
+            let narrow = value as f32;
+            write!(f, "{narrow:?}")
+        } else {
+            write!(f, "{value:?}")
+        }
+    }
+}
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Real(part) => part.fmt(f),
+            Self::Complex(re, im) => {
+                let plus = if im.value.is_sign_negative() && !im.value.is_nan() { "" } else { "+" };
+                write!(f, "({re}{plus}{im}j)")
+            }
+            Self::Integer(value) => value.fmt(f),
+            Self::Bool(value) => value.fmt(f),
+        }
+    }
+}
+
+fn real(dtype: DType, bytes: &[u8]) -> f64 {
+    match dtype {
+        DType::Float64 => f64::from_le_bytes(head(bytes)),
+        DType::Float32 => f64::from(f32::from_le_bytes(head(bytes))),
+        DType::Float16 => half::f16::from_le_bytes(head(bytes)).to_f64(),
+        DType::BFloat16 => f64::from(bfloat(u16::from_le_bytes(head(bytes)))),
+        _ => f64::from(fp8_table(dtype)[usize::from(bytes[0])]),
+    }
+}
+
+fn integer(dtype: DType, bytes: &[u8]) -> i128 {
+    match dtype {
+        DType::UInt16 => u16::from_le_bytes(head(bytes)).into(),
+        DType::UInt32 => u32::from_le_bytes(head(bytes)).into(),
+        DType::UInt64 => u64::from_le_bytes(head(bytes)).into(),
+        DType::Int8 => i8::from_le_bytes(head(bytes)).into(),
+        DType::Int16 => i16::from_le_bytes(head(bytes)).into(),
+        DType::Int32 => i32::from_le_bytes(head(bytes)).into(),
+        DType::Int64 => i64::from_le_bytes(head(bytes)).into(),
+        _ => bytes[0].into(),
+    }
+}
+
+fn is_signed(dtype: DType) -> bool {
+    matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64)
+}
+
+fn head<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
+}
+
+/// Real numbers that one element is made of.
+pub(super) fn parts_of(dtype: DType) -> usize {
+    if dtype.kind() == Kind::Complex { 2 } else { 1 }
+}
+
+/// Whether the hot loop needs f64 to hold a part; all other real types fit f32 exactly.
+pub(super) fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::Float64 | DType::Complex128)
+}
+
+/// Decodes a block of a type that is not wide; `out` holds one number per part.
+pub(super) fn decode_narrow(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f32]) {
+    match dtype {
+        DType::Float32 | DType::Complex64 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *out = f32::from_le_bytes(*bytes);
+            }
+        }
+        DType::Float16 | DType::Complex32 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                *out = half_float(u16::from_le_bytes(*bytes));
+            }
+        }
+        DType::BFloat16 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                *out = bfloat(u16::from_le_bytes(*bytes));
+            }
+        }
+        _ => {
+            let table = fp8_table(dtype);
+            for (out, &byte) in out.iter_mut().zip(bytes) {
+                *out = table[usize::from(byte)];
+            }
+        }
+    }
+    apply(signs, parts_of(dtype), out, |value| *value = -*value);
+}
+
+/// Decodes a block of a wide type.
+pub(super) fn decode_wide(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f64]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *out = f64::from_le_bytes(*bytes);
+    }
+    apply(signs, parts_of(dtype), out, |value| *value = -*value);
+}
+
+fn apply<T>(signs: Signs, parts: usize, out: &mut [T], negate: impl Fn(&mut T)) {
+    if signs.negative {
+        out.iter_mut().for_each(&negate);
+    }
+    if signs.conjugate && parts == 2 {
+        out.iter_mut().skip(1).step_by(2).for_each(&negate);
+    }
+}
+
+fn bfloat(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// As `half`'s conversion, but without branches, so that a loop of it becomes vector code on any machine.
+#[inline(always)]
+fn half_float(bits: u16) -> f32 {
+    /// 112, the difference of the exponents' biases, in its place.
+    const REBIAS: u32 = 112 << 23;
+    /// 2^-14 in f32, the least normal half: a subnormal half is this with its mantissa added, less this.
+    const LEAST_NORMAL: u32 = 113 << 23;
+    let magnitude = u32::from(bits & 0x7fff) << 13;
+    let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
+    let is_subnormal = magnitude < (1 << 23);
+    let is_special = magnitude >= (31 << 23);
+    let normal = magnitude + REBIAS + if is_special { REBIAS } else { 0 };
+    let sign = u32::from(bits & 0x8000) << 16;
+    f32::from_bits(sign | if is_subnormal { subnormal } else { normal })
+}
+
+fn fp8_table(dtype: DType) -> &'static [f32; 256] {
+    match dtype {
+        DType::Float8E4M3Fn => &E4M3FN,
+        DType::Float8E5M2 => &E5M2,
+        DType::Float8E4M3FnUz => &E4M3FNUZ,
+        _ => &E5M2FNUZ,
+    }
+}
+
+static E4M3FN: [f32; 256] = fp8(4, 3, 7, Special::NanAllOnes);
+static E5M2: [f32; 256] = fp8(5, 2, 15, Special::Ieee);
+static E4M3FNUZ: [f32; 256] = fp8(4, 3, 8, Special::NanNegativeZero);
+static E5M2FNUZ: [f32; 256] = fp8(5, 2, 16, Special::NanNegativeZero);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Special {
+    /// Infinities and NaN under the greatest exponent.
+    Ieee,
+    /// No infinities; NaN where exponent and mantissa are all ones.
+    NanAllOnes,
+    /// No infinities and one zero; NaN where -0 would be.
+    NanNegativeZero,
+}
+
+const fn fp8(exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special) -> [f32; 256] {
+    let mut table = [0.0; 256];
+    let mut code = 0_u32;
+    while code < 256 {
+        let exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1);
+        let mantissa = code & ((1 << mantissa_bits) - 1);
+        let (significand, power) = if exponent == 0 {
+            (mantissa, 1 - bias)
+        } else {
+            (mantissa + (1 << mantissa_bits), exponent as i32 - bias)
+        };
+        // The significand is a small integer and the power lies far inside f32, so this is exact.
+        let unit = f32::from_bits(((127 + power - mantissa_bits as i32) as u32) << 23);
+        let magnitude = match special {
+            Special::Ieee if exponent == (1 << exponent_bits) - 1 && mantissa == 0 => f32::INFINITY,
+            Special::Ieee if exponent == (1 << exponent_bits) - 1 => f32::NAN,
+            Special::NanAllOnes if code & 0x7f == 0x7f => f32::NAN,
+            Special::NanNegativeZero if code == 0x80 => f32::NAN,
+            _ => significand as f32 * unit,
+        };
+        table[code as usize] = if code & 0x80 != 0 { -magnitude } else { magnitude };
+        code += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_is_what_the_half_crate_says() {
+        for bits in 0..=u16::MAX {
+            let theirs = half::f16::from_bits(bits).to_f32();
+            let ours = half_float(bits);
+            assert!(
+                ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()),
+                "{bits:#06x}: {ours} {theirs}"
+            );
+            let brain = half::bf16::from_bits(bits).to_f32();
+            assert!(bfloat(bits).to_bits() == brain.to_bits() || brain.is_nan(), "{bits:#06x}");
+        }
+    }
+
+    #[test]
+    fn fp8_has_the_values_of_its_formats() {
+        use DType::{Float8E4M3Fn, Float8E4M3FnUz, Float8E5M2, Float8E5M2FnUz};
+        for (dtype, code, value) in [
+            (Float8E4M3Fn, 0x00, 0.0),
+            (Float8E4M3Fn, 0x01, 1.0 / 512.0),
+            (Float8E4M3Fn, 0x07, 7.0 / 512.0),
+            (Float8E4M3Fn, 0x08, 1.0 / 64.0),
+            (Float8E4M3Fn, 0x38, 1.0),
+            (Float8E4M3Fn, 0x39, 1.125),
+            (Float8E4M3Fn, 0x7e, 448.0),
+            (Float8E4M3Fn, 0xfe, -448.0),
+            (Float8E5M2, 0x01, 1.0 / 65_536.0),
+            (Float8E5M2, 0x04, 1.0 / 16_384.0),
+            (Float8E5M2, 0x3c, 1.0),
+            (Float8E5M2, 0x7b, 57_344.0),
+            (Float8E5M2, 0x7c, f32::INFINITY),
+            (Float8E5M2, 0xfc, f32::NEG_INFINITY),
+            (Float8E4M3FnUz, 0x01, 1.0 / 1024.0),
+            (Float8E4M3FnUz, 0x08, 1.0 / 128.0),
+            (Float8E4M3FnUz, 0x40, 1.0),
+            (Float8E4M3FnUz, 0x7f, 240.0),
+            (Float8E4M3FnUz, 0xff, -240.0),
+            (Float8E5M2FnUz, 0x01, 1.0 / 131_072.0),
+            (Float8E5M2FnUz, 0x04, 1.0 / 32_768.0),
+            (Float8E5M2FnUz, 0x40, 1.0),
+            (Float8E5M2FnUz, 0x7f, 57_344.0),
+        ] {
+            assert_eq!(fp8_table(dtype)[code], value, "{dtype} {code:#04x}");
+        }
+        for (dtype, nans) in [
+            (Float8E4M3Fn, vec![0x7f, 0xff]),
+            (Float8E5M2, vec![0x7d, 0x7e, 0x7f, 0xfd, 0xfe, 0xff]),
+            (Float8E4M3FnUz, vec![0x80]),
+            (Float8E5M2FnUz, vec![0x80]),
+        ] {
+            let found: Vec<usize> = (0..256).filter(|&code| fp8_table(dtype)[code].is_nan()).collect();
+            assert_eq!(found, nans, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn codes_of_one_sign_rise_with_their_values() {
+        for &dtype in DType::ALL.iter().filter(|dtype| dtype.kind() == Kind::Float && dtype.size() == 1) {
+            for code in 1..0x80 {
+                let (below, above) = (fp8_table(dtype)[code - 1], fp8_table(dtype)[code]);
+                assert!(above > below || above.is_nan(), "{dtype} {code:#04x}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_shown_with_the_digits_they_are_worth() {
+        let show = |dtype, bytes: &[u8]| Number::read(dtype, bytes).to_string();
+        assert_eq!(show(DType::Float32, &0.1_f32.to_le_bytes()), "0.1");
+        assert_eq!(show(DType::Float64, &0.1_f64.to_le_bytes()), "0.1");
+        assert_eq!(show(DType::Float32, &1e-9_f32.to_le_bytes()), "1e-9");
+        assert_eq!(show(DType::Float32, &f32::NEG_INFINITY.to_le_bytes()), "-Infinity");
+        assert_eq!(show(DType::UInt64, &u64::MAX.to_le_bytes()), "18446744073709551615");
+        assert_eq!(show(DType::Bool, &[7]), "true");
+        let complex = [1.5_f32.to_le_bytes(), (-2.0_f32).to_le_bytes()].concat();
+        assert_eq!(show(DType::Complex64, &complex), "(1.5-2.0j)");
+    }
+
+    #[test]
+    fn signs_turn_what_the_flags_say() {
+        let read = |value: i8| Number::read(DType::Int8, &value.to_le_bytes());
+        let negative = Signs { negative: true, conjugate: false };
+        assert_eq!(read(5).signed(negative, DType::Int8), Number::Integer(-5));
+        assert_eq!(read(-128).signed(negative, DType::Int8), Number::Integer(-128));
+        assert_eq!(Number::read(DType::UInt8, &[1]).signed(negative, DType::UInt8), Number::Integer(255));
+        let bytes = [1.0_f64.to_le_bytes(), 2.0_f64.to_le_bytes()].concat();
+        for (conjugate, negative, parts) in [
+            (false, false, [1.0, 2.0]),
+            (true, false, [1.0, -2.0]),
+            (false, true, [-1.0, -2.0]),
+            (true, true, [-1.0, 2.0]),
+        ] {
+            let signs = Signs { conjugate, negative };
+            let one = Number::read(DType::Complex128, &bytes).signed(signs, DType::Complex128);
+            assert_eq!(one.parts().collect::<Vec<_>>(), parts);
+            let mut block = [0.0; 2];
+            decode_wide(DType::Complex128, &bytes, signs, &mut block);
+            assert_eq!(block, parts);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Two tensors, fetched tile by tile into buffers of a fixed size.
+//!
+//! Owns the memory that a pass over two tensors takes: two chunks, whatever the tensors. The order is `layout`'s,
+//! what is done with a tile is the caller's.
+
+use opt_shared::units::Bytes;
+
+use super::compare::{BytesSource, CompareError, Side};
+use super::layout::{Tile, Walk};
+
+/// A chunk is never smaller, so that the largest element (complex128) fits both halves.
+const SMALLEST_CHUNK: usize = 64;
+
+pub(super) struct Feed<'s> {
+    walk: Walk,
+    size: usize,
+    sources: [(&'s mut dyn BytesSource, Side); 2],
+    /// What the caller sees of each side.
+    tiles: [Vec<u8>; 2],
+    /// Where bytes between wanted elements pass through; empty where there are none.
+    scratch: [Vec<u8>; 2],
+}
+
+impl<'s> Feed<'s> {
+    pub(super) fn new(
+        walk: Walk,
+        size: u64,
+        sources: [(&'s mut dyn BytesSource, Side); 2],
+        chunk: Bytes,
+    ) -> Result<Self, CompareError> {
+        // An element has at most 16 bytes, and no tensor needs more than it holds.
+        let whole = Bytes::new(walk.elements().saturating_mul(size));
+        let wanted = if walk.dense() { chunk.min(whole) } else { chunk };
+        let chunk = wanted.to_usize().max(SMALLEST_CHUNK);
+        let size = Bytes::new(size).to_usize();
+        let (tile, scratch) = if walk.dense() { (chunk, 0) } else { (chunk / 2, chunk / 2) };
+        let tile = tile / size * size;
+        Ok(Self {
+            walk,
+            size,
+            sources,
+            tiles: [buffer(tile)?, buffer(tile)?],
+            scratch: [buffer(scratch)?, buffer(scratch)?],
+        })
+    }
+
+    pub(super) fn walk(&self) -> &Walk {
+        &self.walk
+    }
+
+    /// Fetches every tile in turn and hands both sides' bytes to `use_tile`.
+    pub(super) fn each_tile(
+        &mut self,
+        mut use_tile: impl FnMut(&Walk, &Tile, [&[u8]; 2]) -> Result<(), CompareError>,
+    ) -> Result<(), CompareError> {
+        let limit = (self.tiles[0].len() / self.size) as u64;
+        for tile in self.walk.tiles(limit) {
+            // Bounded by the buffer's length.
+            let length = tile.elements() as usize * self.size;
+            for index in 0..2 {
+                let (source, side) = &mut self.sources[index];
+                let side = *side;
+                self.walk
+                    .fetch(
+                        index,
+                        &tile,
+                        self.size,
+                        *source,
+                        &mut self.scratch[index],
+                        &mut self.tiles[index][..length],
+                    )
+                    .map_err(|error| CompareError::Read {
+                        side,
+                        offset: error.offset,
+                        length: error.length,
+                        source: error.source,
+                    })?;
+            }
+            use_tile(&self.walk, &tile, [&self.tiles[0][..length], &self.tiles[1][..length]])?;
+        }
+        Ok(())
+    }
+}
+
+fn buffer(length: usize) -> Result<Vec<u8>, CompareError> {
+    let mut buffer = Vec::new();
+    buffer
+        .try_reserve_exact(length)
+        .map_err(|source| CompareError::Memory { chunk: Bytes::from(length), source })?;
+    buffer.resize(length, 0);
+    Ok(buffer)
+}

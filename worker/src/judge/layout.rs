@@ -1,0 +1,494 @@
+//! How two strided tensors of one shape are walked together in bounded pieces.
+//!
+//! Owns the geometry: the order in which elements are visited, how the walk is cut into tiles that fit a buffer,
+//! how one side's elements of a tile are fetched with few reads, and which coordinates a place in a tile has.
+//! What the bytes mean is left to `decode`, where they come from to the source.
+//!
+//! Axes are visited by falling stride of the first tensor, so that it is read from front to back whatever its
+//! layout (channels_last, a transpose, an expanded axis), and axes that continue one another are merged: a tensor
+//! that is dense on both sides becomes one run of memory, read straight into the buffer. Where the two layouts
+//! differ, tiles grow along the fast axes of both in turn, so that neither side is read one element at a time.
+
+use opt_shared::units::Bytes;
+
+use super::compare::BytesSource;
+
+/// Bytes that may be read for one element that is wanted: about what a memory copy moves during one system
+/// call. Past it, a read of its own is cheaper.
+const WASTE_PER_ELEMENT: u64 = 1024;
+
+/// A geometry that cannot be walked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]
+    Rank { shape: Vec<u64>, strides: usize },
+    #[error(
+        "cannot walk shape {shape:?} with strides {stride:?}: its size overflows 64 bits (the capture is corrupt)"
+    )]
+    Overflow { shape: Vec<u64>, stride: Vec<u64> },
+}
+
+/// One axis of the walk; strides in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    size: u64,
+    /// Of the first and the second tensor.
+    stride: [u64; 2],
+    /// What a step adds to the row-major position.
+    logical: u64,
+}
+
+/// The order in which the elements of two tensors of one shape are visited.
+#[derive(Clone, Debug)]
+pub(super) struct Walk {
+    /// Outermost first; no axis of size one, none that could be merged with its neighbour.
+    axes: Vec<Axis>,
+    shape: Vec<u64>,
+    elements: u64,
+    /// Both tensors lie in memory without gaps, in the order of the walk.
+    dense: bool,
+}
+
+/// A box of the walk: `origin` and `extent` per axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    origin: Vec<u64>,
+    extent: Vec<u64>,
+}
+
+impl Tile {
+    pub(super) fn elements(&self) -> u64 {
+        self.extent.iter().product()
+    }
+
+    /// What a step along each axis adds to the place inside the tile.
+    fn places(&self) -> Vec<u64> {
+        let mut places = vec![1; self.extent.len()];
+        for axis in (1..places.len()).rev() {
+            places[axis - 1] = places[axis] * self.extent[axis];
+        }
+        places
+    }
+}
+
+impl Walk {
+    pub(super) fn new(shape: &[u64], first: &[u64], second: &[u64], size: u64) -> Result<Self, LayoutError> {
+        for stride in [first, second] {
+            if stride.len() != shape.len() {
+                return Err(LayoutError::Rank { shape: shape.to_vec(), strides: stride.len() });
+            }
+            // Everything below is a partial sum or product of these, so none of it can overflow.
+            checked_extent_bytes(shape, stride, size)
+                .ok_or_else(|| LayoutError::Overflow { shape: shape.to_vec(), stride: stride.to_vec() })?;
+        }
+        let elements = if shape.contains(&0) { 0 } else { shape.iter().product() };
+        let mut axes = Vec::with_capacity(shape.len());
+        if elements > 0 {
+            let mut logical = 1;
+            for axis in (0..shape.len()).rev() {
+                if shape[axis] > 1 {
+                    axes.push(Axis { size: shape[axis], stride: [first[axis], second[axis]], logical });
+                }
+                logical *= shape[axis];
+            }
+            axes.reverse();
+            // Stable: axes of equal strides (expanded ones) stay row-major.
+            axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
+            axes = merged(&axes);
+        }
+        let mut run = 1;
+        let dense = axes.iter().rev().all(|axis| {
+            let continues = axis.stride == [run, run];
+            run *= axis.size;
+            continues
+        });
+        Ok(Self { axes, shape: shape.to_vec(), elements, dense })
+    }
+
+    pub(super) fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    pub(super) fn dense(&self) -> bool {
+        self.dense
+    }
+
+    /// Tiles of at most `limit` elements that cover the walk, each element once. Where both sides have the same
+    /// strides, one tile after the other visits the elements in the order of the walk.
+    pub(super) fn tiles(&self, limit: u64) -> Boxes {
+        let sizes: Vec<u64> = self.axes.iter().map(|axis| axis.size).collect();
+        let step = if self.elements == 0 { Vec::new() } else { self.tile_extent(limit.max(1)) };
+        Boxes::new(sizes, step, self.elements == 0)
+    }
+
+    fn tile_extent(&self, limit: u64) -> Vec<u64> {
+        let mut extent = vec![1_u64; self.axes.len()];
+        let fast_axes = [self.by_rising_stride(0), self.by_rising_stride(1)];
+        let mut grew = true;
+        while grew {
+            grew = false;
+            for order in &fast_axes {
+                // Only the fastest axis that is not yet whole: skipping to a slower one would leave the order.
+                let Some(&axis) = order.iter().find(|&&axis| extent[axis] < self.axes[axis].size) else {
+                    continue;
+                };
+                let others: u64 =
+                    extent.iter().enumerate().filter(|&(at, _)| at != axis).map(|(_, &e)| e).product();
+                let target = (extent[axis] * 2).min(self.axes[axis].size).min(limit / others);
+                if target > extent[axis] {
+                    extent[axis] = target;
+                    grew = true;
+                }
+            }
+        }
+        extent
+    }
+
+    fn by_rising_stride(&self, side: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.axes.len()).rev().collect();
+        order.sort_by_key(|&axis| self.axes[axis].stride[side]);
+        order
+    }
+
+    /// Row-major position of a tile's element.
+    pub(super) fn position(&self, tile: &Tile, mut place: u64) -> u64 {
+        let mut position = 0;
+        for (axis, (&origin, &extent)) in self.axes.iter().zip(tile.origin.iter().zip(&tile.extent)).rev() {
+            let (rest, inside) = if extent == 1 { (place, 0) } else { (place / extent, place % extent) };
+            position += (origin + inside) * axis.logical;
+            place = rest;
+        }
+        position
+    }
+
+    /// Coordinates of a row-major position.
+    pub(super) fn coordinates(&self, mut position: u64) -> Vec<u64> {
+        let mut coordinates = vec![0; self.shape.len()];
+        for (coordinate, &size) in coordinates.iter_mut().zip(&self.shape).rev() {
+            *coordinate = position % size.max(1);
+            position /= size.max(1);
+        }
+        coordinates
+    }
+
+    /// Fills `out` with one side's elements of a tile, in the tile's order. `scratch` is where bytes that are
+    /// not wanted pass through; it needs room for one element at least, and is unused where the walk is dense.
+    pub(super) fn fetch(
+        &self,
+        side: usize,
+        tile: &Tile,
+        size: usize,
+        source: &mut dyn BytesSource,
+        scratch: &mut [u8],
+        out: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let width = size as u64;
+        let strides: Vec<u64> = self.axes.iter().map(|axis| axis.stride[side]).collect();
+        let places = tile.places();
+        let start: u64 = tile.origin.iter().zip(&strides).map(|(&at, &stride)| at * stride).sum();
+        let direct_all =
+            (0..strides.len()).all(|axis| tile.extent[axis] == 1 || strides[axis] == places[axis]);
+        if direct_all {
+            return read(source, start * width, out);
+        }
+        let step = self.read_extent(side, tile, width, scratch.len() as u64);
+        for piece in Boxes::new(tile.extent.clone(), step, false) {
+            let from = start + dot(&piece.origin, &strides);
+            let place = dot(&piece.origin, &places);
+            let span =
+                1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
+            let in_order =
+                (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == places[axis]);
+            // Offsets inside buffers: both are bounded by buffer lengths, which are `usize`.
+            let at = place as usize * size;
+            let length = span as usize * size;
+            if in_order && span == piece.elements() {
+                read(source, from * width, &mut out[at..at + length])?;
+            } else {
+                let window = &mut scratch[..length];
+                read(source, from * width, window)?;
+                match size {
+                    1 => scatter::<1>(window, out, at, &piece.extent, &strides, &places),
+                    2 => scatter::<2>(window, out, at, &piece.extent, &strides, &places),
+                    4 => scatter::<4>(window, out, at, &piece.extent, &strides, &places),
+                    8 => scatter::<8>(window, out, at, &piece.extent, &strides, &places),
+                    _ => scatter::<16>(window, out, at, &piece.extent, &strides, &places),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of a tile one read brings: axes by rising stride, as long as the span fits the scratch and is
+    /// not mostly waste.
+    fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
+        let mut step = vec![1; self.axes.len()];
+        let (mut span, mut count) = (1, 1);
+        for axis in self.by_rising_stride(side) {
+            let stride = self.axes[axis].stride[side];
+            let fits = |extent: u64| {
+                let reach = span + (extent - 1) * stride;
+                reach * width <= scratch && reach * width <= WASTE_PER_ELEMENT * count * extent
+            };
+            let whole = tile.extent[axis];
+            if fits(whole) {
+                step[axis] = whole;
+                span += (whole - 1) * stride;
+                count *= whole;
+                continue;
+            }
+            // The part of the axis that fits: the span grows evenly, so halving finds it.
+            let (mut low, mut high) = (1, whole);
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if fits(middle) { low = middle } else { high = middle }
+            }
+            step[axis] = low;
+            break;
+        }
+        step
+    }
+}
+
+/// A read that failed, before anybody has said whose bytes they were.
+#[derive(Debug)]
+pub(super) struct ReadError {
+    pub(super) offset: u64,
+    pub(super) length: Bytes,
+    pub(super) source: std::io::Error,
+}
+
+pub(super) fn read(source: &mut dyn BytesSource, offset: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+    let length = Bytes::from(buffer.len());
+    source.read_at(offset, buffer).map_err(|source| ReadError { offset, length, source })
+}
+
+fn dot(left: &[u64], right: &[u64]) -> u64 {
+    left.iter().zip(right).map(|(&l, &r)| l * r).sum()
+}
+
+/// Bytes from the first element to the last, if that and the number of bytes of all elements fit 63 bits
+/// (offsets of files are signed).
+fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    let limit = |bytes: u64| (bytes <= i64::MAX as u64).then_some(bytes);
+    shape.iter().try_fold(1_u64, |all, &n| all.checked_mul(n))?.checked_mul(size).and_then(limit)?;
+    shape
+        .iter()
+        .zip(stride)
+        .try_fold(1_u64, |last, (&n, &step)| last.checked_add((n - 1).checked_mul(step)?))?
+        .checked_mul(size)
+        .and_then(limit)
+}
+
+fn merged(axes: &[Axis]) -> Vec<Axis> {
+    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+    for &inner in axes {
+        if let Some(outer) = merged.last_mut()
+            && (0..2).all(|side| outer.stride[side] == inner.stride[side].saturating_mul(inner.size))
+            && outer.logical == inner.logical.saturating_mul(inner.size)
+        {
+            *outer = Axis { size: outer.size * inner.size, ..inner };
+        } else {
+            merged.push(inner);
+        }
+    }
+    merged
+}
+
+/// Copies the elements of a piece from a window of memory to their places in a tile.
+fn scatter<const SIZE: usize>(
+    window: &[u8],
+    out: &mut [u8],
+    at: usize,
+    extent: &[u64],
+    strides: &[u64],
+    places: &[u64],
+) {
+    // The longest rows are copied in the inner loop; a piece has at least one axis, or it would have been direct.
+    let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
+    let (row, row_stride, row_place) =
+        (extent[inner] as usize, strides[inner] as usize * SIZE, places[inner] as usize * SIZE);
+    let mut outer = extent.to_vec();
+    outer[inner] = 1;
+    let mut index = vec![0_u64; extent.len()];
+    loop {
+        let mut from = dot(&index, strides) as usize * SIZE;
+        let mut to = at + dot(&index, places) as usize * SIZE;
+        for _ in 0..row {
+            out[to..to + SIZE].copy_from_slice(&window[from..from + SIZE]);
+            from += row_stride;
+            to += row_place;
+        }
+        if !advance(&mut index, &outer, |_| 1) {
+            return;
+        }
+    }
+}
+
+/// Moves an odometer on by `step` along the last axis; false after the last place.
+fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> bool {
+    for axis in (0..index.len()).rev() {
+        index[axis] += step(axis);
+        if index[axis] < sizes[axis] {
+            return true;
+        }
+        index[axis] = 0;
+    }
+    false
+}
+
+/// The boxes of at most `step` that cover `sizes`, the last axis fastest.
+#[derive(Clone, Debug)]
+pub(super) struct Boxes {
+    sizes: Vec<u64>,
+    step: Vec<u64>,
+    origin: Vec<u64>,
+    done: bool,
+}
+
+impl Boxes {
+    fn new(sizes: Vec<u64>, step: Vec<u64>, done: bool) -> Self {
+        let origin = vec![0; sizes.len()];
+        Self { sizes, step, origin, done }
+    }
+}
+
+impl Iterator for Boxes {
+    type Item = Tile;
+
+    fn next(&mut self) -> Option<Tile> {
+        if self.done {
+            return None;
+        }
+        let extent = (0..self.sizes.len())
+            .map(|axis| self.step[axis].min(self.sizes[axis] - self.origin[axis]))
+            .collect();
+        let tile = Tile { origin: self.origin.clone(), extent };
+        self.done = !advance(&mut self.origin, &self.sizes, |axis| self.step[axis]);
+        Some(tile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Memory whose byte at any offset is known, and how often it was asked.
+    struct Counting {
+        length: u64,
+        reads: u64,
+        bytes: u64,
+    }
+
+    impl Counting {
+        fn byte(offset: u64) -> u8 {
+            (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+        }
+    }
+
+    impl BytesSource for Counting {
+        fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            assert!(offset + buffer.len() as u64 <= self.length, "a read past the tensor's last byte");
+            self.reads += 1;
+            self.bytes += buffer.len() as u64;
+            for (at, byte) in (offset..).zip(buffer) {
+                *byte = Self::byte(at);
+            }
+            Ok(())
+        }
+    }
+
+    /// Walks everything, checks every element's bytes on both sides, and gives the reads of each side.
+    fn walk_all(shape: &[u64], strides: [&[u64]; 2], size: u64, chunk: usize) -> [(u64, u64); 2] {
+        let walk = Walk::new(shape, strides[0], strides[1], size).expect("a small shape");
+        let mut sources = strides.map(|stride| Counting {
+            length: checked_extent_bytes(shape, stride, size).expect("a small shape"),
+            reads: 0,
+            bytes: 0,
+        });
+        let mut seen = vec![false; walk.elements() as usize];
+        let mut scratch = vec![0; chunk];
+        for tile in walk.tiles(chunk as u64 / size) {
+            let mut out = vec![0; (tile.elements() * size) as usize];
+            assert!(out.len() <= chunk);
+            for side in 0..2 {
+                walk.fetch(side, &tile, size as usize, &mut sources[side], &mut scratch, &mut out)
+                    .expect("memory can be read");
+                for place in 0..tile.elements() {
+                    let index = walk.coordinates(walk.position(&tile, place));
+                    let from = dot(&index, strides[side]) * size;
+                    for byte in 0..size {
+                        assert_eq!(out[(place * size + byte) as usize], Counting::byte(from + byte));
+                    }
+                }
+            }
+            for place in 0..tile.elements() {
+                let position = walk.position(&tile, place) as usize;
+                assert!(!std::mem::replace(&mut seen[position], true), "visited twice");
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen), "some elements were never visited");
+        sources.map(|source| (source.reads, source.bytes))
+    }
+
+    #[test]
+    fn dense_memory_is_read_once_in_full_chunks_whatever_its_order() {
+        for (shape, stride) in [
+            (vec![100, 100], vec![100, 1]),
+            (vec![100, 100], vec![1, 100]),
+            // channels_last
+            (vec![2, 16, 10, 30], vec![4800, 1, 480, 16]),
+        ] {
+            let elements: u64 = shape.iter().product();
+            let [(reads, bytes), other] = walk_all(&shape, [&stride, &stride], 4, 4096);
+            assert_eq!((reads, bytes), other);
+            assert_eq!(bytes, elements * 4);
+            assert!(reads <= 2 * (elements * 4).div_ceil(4096), "{reads} reads of {shape:?}");
+        }
+    }
+
+    #[test]
+    fn differing_orders_are_read_in_tiles() {
+        let [first, second] = walk_all(&[256, 256], [&[256, 1], &[1, 256]], 4, 16 << 10);
+        for (reads, bytes) in [first, second] {
+            assert!(reads <= 65_536 / 32, "{reads} reads");
+            assert!(bytes <= 16 * 65_536 * 4, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn gaps_are_read_over_while_they_are_small() {
+        let stride = [20, 2];
+        let [(reads, bytes), _] = walk_all(&[500, 5], [&stride, &stride], 4, 4096);
+        assert!(reads <= 20 && bytes <= 500 * 20 * 4, "{reads} reads of {bytes} bytes");
+        // Far apart: one read for each.
+        let stride = [10_000];
+        assert_eq!(walk_all(&[50], [&stride, &stride], 4, 4096)[0], (50, 200));
+    }
+
+    #[test]
+    fn an_expanded_axis_is_read_once() {
+        let stride = [0, 1];
+        let [(_, bytes), _] = walk_all(&[1000, 4], [&stride, &stride], 4, 32 << 10);
+        assert!(bytes <= 4 * 4 * 4, "{bytes} bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_visited_once_and_has_its_own_bytes(
+            axes in prop::collection::vec((0_u64..9, 0_u64..40, 0_u64..40), 0..5),
+            size in prop::sample::select(vec![1_u64, 2, 4, 8, 16]),
+            chunk in 16_usize..2000,
+        ) {
+            let shape: Vec<u64> = axes.iter().map(|axis| axis.0).collect();
+            let first: Vec<u64> = axes.iter().map(|axis| axis.1).collect();
+            let second: Vec<u64> = axes.iter().map(|axis| axis.2).collect();
+            walk_all(&shape, [&first, &second], size, chunk);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The judge: is this output the recorded one, was it written at all, and what do these times say.
+//!
+//! Everything here is arithmetic over bytes and numbers that others fetch: bytes come through [`BytesSource`],
+//! times as slices. No file, no process, no clock, and no status: which word of DESIGN "Verdicts" an answer
+//! becomes is decided by whoever asked.
+
+mod compare;
+mod decode;
+mod evidence;
+mod feed;
+mod kernel;
+mod layout;
+mod norm;
+mod scale;
+mod statistics;
+mod tally;
+mod tolerance;
+mod unwritten;
+
+#[cfg(test)]
+mod agreement;
+
+pub use compare::{
+    BytesSource, CompareError, Comparison, DEFAULT_CHUNK, L2_CHUNK_ELEMENTS, Rules, Side, Subject, compare,
+};
+pub use layout::LayoutError;
+pub use scale::estimate_scale;
+pub use statistics::{balanced_order, half_width, paired_ratio, summarise};
+pub use tolerance::Tolerance;
+pub use unwritten::{Poison, Unwritten, is_poisoned, scan_unwritten};

@@ -1,0 +1,154 @@
+//! The scale S of a tensor: the median magnitude of a sample of its elements, found before anything streams.
+//!
+//! Owns how the sample is drawn. What S is good for is `tolerance`'s.
+
+use opt_shared::capture::DType;
+use opt_shared::units::Bytes;
+
+use super::compare::{BytesSource, CompareError, Side};
+use super::decode::Number;
+use super::feed::Feed;
+use super::layout::{ReadError, Walk, read};
+use super::tolerance::LEAST_SCALE;
+
+/// DESIGN "Verdicts": at most this many elements are looked at.
+const MOST_SAMPLES: u64 = 65_536;
+
+/// Up to this size the tensor is read through once, which costs a few milliseconds.
+const READ_THROUGH: Bytes = Bytes::mib(16);
+
+/// Samples of a larger tensor: each is a read of its own, in the worst case from a disk.
+const SCATTERED_SAMPLES: u64 = 4096;
+
+/// The golden ratio's fraction: multiples of it fall evenly, and in step with no shape.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
+/// S = max(1e-3, median |e|) over evenly spaced finite elements; complex numbers count by their parts.
+///
+/// One element is taken from each of as many equal stretches as there are samples, but not always the first of
+/// the stretch: with sizes that are powers of two that would be one column of a matrix.
+pub fn estimate_scale(
+    source: &mut dyn BytesSource,
+    dtype: DType,
+    shape: &[u64],
+    stride: &[u64],
+    chunk: Bytes,
+) -> Result<f64, CompareError> {
+    let size = dtype.size();
+    let walk = Walk::new(shape, stride, stride, size)?;
+    let elements = walk.elements();
+    let whole = Bytes::new(elements.saturating_mul(size));
+    let mut magnitudes = Vec::new();
+    let mut take = |bytes: &[u8]| {
+        magnitudes.extend(Number::read(dtype, bytes).parts().filter(|part| part.is_finite()).map(f64::abs));
+    };
+    if whole <= READ_THROUGH {
+        let samples = elements.min(MOST_SAMPLES);
+        let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
+        let mut visited = 0;
+        // A feed walks two tensors; here both are the one, and the second side is not looked at.
+        let mut nothing = Nothing;
+        let sources: [(&mut dyn BytesSource, Side); 2] =
+            [(source, Side::Expected), (&mut nothing, Side::Expected)];
+        let mut feed = Feed::new(walk, size, sources, chunk)?;
+        feed.each_tile(|_, _, bytes| {
+            for element in bytes[0].chunks_exact(size as usize) {
+                if wanted.next_if_eq(&visited).is_some() {
+                    take(element);
+                }
+                visited += 1;
+            }
+            Ok(())
+        })?;
+    } else {
+        let mut element = vec![0; size as usize];
+        for sample in 0..SCATTERED_SAMPLES {
+            let position = sample_at(sample, SCATTERED_SAMPLES, elements);
+            let offset: u64 =
+                walk.coordinates(position).iter().zip(stride).map(|(&at, &step)| at * step).sum();
+            read(source, offset * size, &mut element).map_err(|error: ReadError| CompareError::Read {
+                side: Side::Expected,
+                offset: error.offset,
+                length: error.length,
+                source: error.source,
+            })?;
+            take(&element);
+        }
+    }
+    Ok(median(&mut magnitudes).unwrap_or(0.0).max(LEAST_SCALE))
+}
+
+/// The element that stands for the `sample`-th of `samples` equal stretches.
+fn sample_at(sample: u64, samples: u64, elements: u64) -> u64 {
+    let edge = |sample: u64| (u128::from(sample) * u128::from(elements) / u128::from(samples)) as u64;
+    let (start, end) = (edge(sample), edge(sample + 1));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a place in a stretch, clamped to it"
+    )]
+    let jitter = ((sample as f64 * GOLDEN).fract() * (end - start) as f64) as u64;
+    (start + jitter).min(end - 1)
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
+    let middle = values.len() / 2;
+    Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+/// Nothing is read from it.
+struct Nothing;
+
+impl BytesSource for Nothing {
+    fn read_at(&mut self, _offset: u64, _buffer: &mut [u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scale(values: &[f32]) -> f64 {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let shape = [values.len() as u64];
+        estimate_scale(&mut bytes.as_slice(), DType::Float32, &shape, &[1], Bytes::kib(4))
+            .expect("memory can be read")
+    }
+
+    #[test]
+    fn it_is_the_median_magnitude_of_what_is_finite() {
+        assert_eq!(scale(&[-3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(scale(&[f32::NAN, 5.0, f32::INFINITY, 5.0]), 5.0);
+        assert_eq!(scale(&[]), LEAST_SCALE);
+        assert_eq!(scale(&[1e-9; 10]), LEAST_SCALE);
+        assert_eq!(scale(&[f32::NAN; 10]), LEAST_SCALE);
+    }
+
+    #[test]
+    fn samples_are_spread_over_columns_too() {
+        let (rows, columns) = (1 << 13, 1 << 10);
+        let samples = 1 << 12;
+        let mut seen = std::collections::BTreeSet::new();
+        let mut last = None;
+        for sample in 0..samples {
+            let at = sample_at(sample, samples, rows * columns);
+            assert!(last < Some(at));
+            last = Some(at);
+            seen.insert(at % columns);
+        }
+        assert!(seen.len() > 900, "{} columns of 1024", seen.len());
+    }
+
+    #[test]
+    fn a_tensor_read_through_and_a_tensor_sampled_agree() {
+        // 8 Mi f32 are 32 MiB, above what is read through; half of them are 1, half 3, with some 2 between.
+        let values: Vec<f32> = (0..8 << 20).map(|at| [1.0, 2.0, 3.0][at % 3]).collect();
+        assert_eq!(scale(&values), 2.0);
+        assert_eq!(scale(&values[..1 << 20]), 2.0);
+    }
+}

@@ -1,0 +1,259 @@
+//! The first pass: block by block, fast where nothing is remarkable, element by element where something is.
+//!
+//! Owns the counts, the records and the norms from which the verdict follows. What an element is held to is
+//! `compare`'s, the hot loop `kernel`'s.
+
+use opt_shared::settings::Nonfinite;
+
+use super::compare::{CompareError, Comparison, L2_CHUNK_ELEMENTS, Rules, Subject, is_exact, judge_element};
+use super::decode::{Number, Signs, decode_narrow, decode_wide, is_wide, parts_of};
+use super::kernel::{BlockSums, Bounds, examine};
+use super::layout::{Tile, Walk};
+use super::norm::SquareSum;
+
+/// Numbers that the hot loop takes at a time: both sides, decoded, fit the first-level cache.
+const BLOCK_PARTS: usize = 1024;
+
+/// Where plain sums of squares of f64 may be trusted: what underflows beside a sum this large does not count.
+const LEAST_PLAIN_SQUARES: f64 = 1e-270;
+
+/// The place with the largest finite error, and the first that failed, as row-major positions.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    worst: u64,
+    first_failed: Option<u64>,
+}
+
+/// The relative L2 error over each chunk of elements, in the order of the walk.
+#[derive(Default)]
+struct Chunks {
+    elements: u64,
+    current: Norms,
+    /// The last full chunk, which may yet have to take in what is left over.
+    full: Option<Norms>,
+    worst: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Norms {
+    difference: SquareSum,
+    expected: SquareSum,
+}
+
+impl Norms {
+    fn merge(&mut self, other: Self) {
+        self.difference.merge(other.difference);
+        self.expected.merge(other.expected);
+    }
+
+    fn relative(self) -> f64 {
+        self.difference.relative_to(self.expected)
+    }
+}
+
+impl Chunks {
+    /// How many elements the current chunk can still take; never 0.
+    fn room(&self) -> u64 {
+        L2_CHUNK_ELEMENTS - self.elements
+    }
+
+    fn take(&mut self, elements: u64, norms: Norms) {
+        self.current.merge(norms);
+        self.elements += elements;
+        if self.elements >= L2_CHUNK_ELEMENTS {
+            let full = self.full.replace(std::mem::take(&mut self.current));
+            self.elements = 0;
+            self.close(full);
+        }
+    }
+
+    fn close(&mut self, norms: Option<Norms>) {
+        let relative = norms.map_or(0.0, Norms::relative);
+        // An error too large for a number is the worst there is, so NaN must not hide it.
+        self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
+    }
+
+    fn finish(mut self) -> f64 {
+        let mut last = std::mem::take(&mut self.current);
+        if let Some(full) = self.full.take() {
+            last.merge(full);
+        }
+        self.close(Some(last));
+        self.worst
+    }
+}
+
+/// Everything the first pass keeps.
+pub(super) struct Tally<'a> {
+    subject: &'a Subject<'a>,
+    rules: &'a Rules,
+    signs: Signs,
+    failed: u64,
+    failed_not_finite: u64,
+    absolute: f64,
+    relative: f64,
+    places: Places,
+    whole: Norms,
+    chunks: Chunks,
+    narrow: Box<[[f32; BLOCK_PARTS]; 2]>,
+    wide: Box<[[f64; BLOCK_PARTS]; 2]>,
+}
+
+impl<'a> Tally<'a> {
+    pub(super) fn new(subject: &'a Subject<'a>, rules: &'a Rules) -> Self {
+        Self {
+            subject,
+            rules,
+            signs: subject.signs(),
+            failed: 0,
+            failed_not_finite: 0,
+            absolute: 0.0,
+            relative: 0.0,
+            places: Places::default(),
+            whole: Norms::default(),
+            chunks: Chunks::default(),
+            narrow: Box::new([[0.0; BLOCK_PARTS]; 2]),
+            wide: Box::new([[0.0; BLOCK_PARTS]; 2]),
+        }
+    }
+
+    pub(super) fn take_tile(
+        &mut self,
+        walk: &Walk,
+        tile: &Tile,
+        bytes: [&[u8]; 2],
+    ) -> Result<(), CompareError> {
+        let size = self.subject.dtype.size() as usize;
+        let elements = bytes[0].len() / size;
+        let exact = is_exact(self.subject.dtype);
+        let block = BLOCK_PARTS / parts_of(self.subject.dtype);
+        let mut place = 0;
+        while place < elements {
+            let room = usize::try_from(self.chunks.room()).unwrap_or(usize::MAX);
+            let count = block.min(elements - place).min(room);
+            let range = place * size..(place + count) * size;
+            let pair = [&bytes[0][range.clone()], &bytes[1][range]];
+            let seen = if exact { self.glance_exact(pair) } else { self.glance(pair, count) };
+            let norms = match seen {
+                Some(norms) => norms,
+                None => self.look_closely(walk, tile, place as u64, pair)?,
+            };
+            self.whole.merge(norms);
+            self.chunks.take(count as u64, norms);
+            place += count;
+        }
+        Ok(())
+    }
+
+    /// Norms do not bound integers, so nothing is summed for them here.
+    fn glance_exact(&self, pair: [&[u8]; 2]) -> Option<Norms> {
+        (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
+    }
+
+    /// The norms of a block in which nothing is remarkable.
+    fn glance(&mut self, pair: [&[u8]; 2], elements: usize) -> Option<Norms> {
+        let dtype = self.subject.dtype;
+        let parts = elements * parts_of(dtype);
+        let bounds = Bounds {
+            rtol: self.rules.tolerance.used.rtol,
+            atol: self.rules.tolerance.used.atol,
+            absolute: self.absolute,
+            relative: self.relative,
+        };
+        let BlockSums { remarkable, difference_squares, expected_squares } = if is_wide(dtype) {
+            let [expected, actual] = &mut *self.wide;
+            let (expected, actual) = (&mut expected[..parts], &mut actual[..parts]);
+            decode_wide(dtype, pair[0], self.signs, expected);
+            decode_wide(dtype, pair[1], Signs::default(), actual);
+            let mut sums = examine(expected, actual, bounds);
+            sums.remarkable |= !(sums.expected_squares >= LEAST_PLAIN_SQUARES
+                && sums.expected_squares.is_finite()
+                && sums.difference_squares.is_finite());
+            sums
+        } else {
+            let [expected, actual] = &mut *self.narrow;
+            let (expected, actual) = (&mut expected[..parts], &mut actual[..parts]);
+            decode_narrow(dtype, pair[0], self.signs, expected);
+            decode_narrow(dtype, pair[1], Signs::default(), actual);
+            examine(expected, actual, bounds)
+        };
+        if remarkable {
+            return None;
+        }
+        let mut norms = Norms::default();
+        norms.difference.add_squares(difference_squares);
+        norms.expected.add_squares(expected_squares);
+        Some(norms)
+    }
+
+    fn look_closely(
+        &mut self,
+        walk: &Walk,
+        tile: &Tile,
+        first_place: u64,
+        pair: [&[u8]; 2],
+    ) -> Result<Norms, CompareError> {
+        let dtype = self.subject.dtype;
+        let size = dtype.size() as usize;
+        let mut norms = Norms::default();
+        let elements = pair[0].chunks_exact(size).zip(pair[1].chunks_exact(size));
+        for (place, (expected, actual)) in (first_place..).zip(elements) {
+            let expected = Number::read(dtype, expected).signed(self.signs, dtype);
+            let actual = Number::read(dtype, actual);
+            if self.rules.nonfinite == Nonfinite::Reject && !expected.is_finite() {
+                return Err(CompareError::ExpectedNotFinite {
+                    output: self.subject.output.to_owned(),
+                    index: walk.coordinates(walk.position(tile, place)),
+                    value: expected.to_string(),
+                });
+            }
+            let (absolute, relative) = (&mut self.absolute, &mut self.relative);
+            let mut record = false;
+            let verdict = judge_element(expected, actual, self.rules, |value, difference| {
+                if difference > *absolute {
+                    *absolute = difference;
+                    record = true;
+                }
+                if value != 0.0 {
+                    *relative = relative.max(difference / value.abs());
+                }
+                norms.difference.add(difference);
+                norms.expected.add(value);
+            });
+            if record {
+                self.places.worst = walk.position(tile, place);
+            }
+            if verdict.fails {
+                self.failed += 1;
+                self.failed_not_finite += u64::from(verdict.not_finite);
+                if self.places.first_failed.is_none() {
+                    self.places.first_failed = Some(walk.position(tile, place));
+                }
+            }
+        }
+        Ok(norms)
+    }
+
+    /// The answer without its evidence, and the row-major position to look at for it.
+    pub(super) fn into_comparison(self, elements: u64) -> (Comparison, u64) {
+        let relative_l2 = self.whole.relative();
+        let worst_chunk_l2 = self.chunks.finish();
+        let tolerance = self.rules.tolerance;
+        #[expect(clippy::cast_precision_loss, reason = "a share; exact below 2^53 elements")]
+        let enough = (elements - self.failed) as f64 >= tolerance.required_matched_ratio * elements as f64;
+        let exact = is_exact(self.subject.dtype);
+        let close =
+            exact || (relative_l2 <= tolerance.used.rel_l2 && worst_chunk_l2 <= tolerance.used.rel_l2);
+        let comparison = Comparison {
+            passed: enough && self.failed_not_finite == 0 && close,
+            elements,
+            failed: self.failed,
+            max_absolute_error: self.absolute,
+            max_relative_error: self.relative,
+            relative_l2,
+            worst_chunk_l2,
+            mismatch: None,
+        };
+        (comparison, self.places.first_failed.unwrap_or(self.places.worst))
+    }
+}

@@ -1,0 +1,228 @@
+//! How far an output may be from what was recorded: the table of DESIGN "Verdicts", one row per profile and type.
+//!
+//! Owns the figures and the order in which they give way to the plan's. How a tensor's scale S is found is
+//! `scale`'s work, applying the figures is `compare`'s.
+
+use opt_shared::capture::{DType, Kind};
+use opt_shared::outcome::ToleranceUsed;
+use opt_shared::settings::{ToleranceProfile, VerifySettings};
+
+/// Share of fp8 elements that must pass: neighbours on so coarse a grid differ by a whole step, and one step
+/// more is an honest rounding of the same sum.
+const FP8_MATCHED_RATIO: f64 = 0.99;
+
+/// S is never taken smaller than this, so that a tensor of almost zeros does not ask for more than f32 can give.
+pub(super) const LEAST_SCALE: f64 = 1e-3;
+
+/// What one tensor is held to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    pub used: ToleranceUsed,
+    /// Share of elements that must pass. It forgives finite errors only: a NaN or an infinity in the wrong
+    /// place is never among the forgiven.
+    pub required_matched_ratio: f64,
+}
+
+/// One cell of the table.
+#[derive(Clone, Copy)]
+struct Row {
+    rtol: f64,
+    atol: f64,
+    /// `atol` is a multiple of S.
+    scaled: bool,
+    rel_l2: f64,
+}
+
+impl Row {
+    const fn fixed(rtol: f64, atol: f64, rel_l2: f64) -> Self {
+        Self { rtol, atol, scaled: false, rel_l2 }
+    }
+
+    const fn scaled(rtol: f64, atol: f64, rel_l2: f64) -> Self {
+        Self { rtol, atol, scaled: true, rel_l2 }
+    }
+
+    /// Integers and bools: equal or not, and nothing to bound.
+    const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
+}
+
+impl Tolerance {
+    /// The figures for one tensor of `dtype` whose scale is `scale` (used only where
+    /// [`Tolerance::needs_scale`] says so).
+    ///
+    /// `[verify.dtype.NAME]` replaces single figures; an `atol` given there is meant as it stands, never
+    /// multiplied by S. The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under
+    /// `standard` and `gpu` asks for 0.99 unless the plan says otherwise. The settings do not tell a default 1.0
+    /// from a written one, so "says otherwise" means either a ratio other than 1, or a `[verify.dtype.NAME]`
+    /// table for that very type: whoever takes the type's figures in hand gets the plan's ratio too.
+    pub fn for_dtype(settings: &VerifySettings, dtype: DType, scale: f64) -> Self {
+        let row = row(settings.tolerance, dtype);
+        let over = settings.dtype.get(&dtype).copied();
+        let given = over.unwrap_or_default();
+        // A NaN scale must not become a NaN tolerance: `max` returns the other operand.
+        let table_atol = if row.scaled { row.atol * scale.max(LEAST_SCALE) } else { row.atol };
+        let used = ToleranceUsed {
+            rtol: given.rtol.unwrap_or(row.rtol),
+            atol: given.atol.unwrap_or(table_atol),
+            rel_l2: given.rel_l2.unwrap_or(row.rel_l2),
+        };
+        let coarse = is_fp8(dtype)
+            && matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu)
+            && over.is_none()
+            && settings.required_matched_ratio == 1.0;
+        let required_matched_ratio = if coarse { FP8_MATCHED_RATIO } else { settings.required_matched_ratio };
+        Self { used, required_matched_ratio }
+    }
+
+    /// Whether [`Tolerance::for_dtype`] looks at the scale; where not, nobody needs to read the tensor for it.
+    pub fn needs_scale(settings: &VerifySettings, dtype: DType) -> bool {
+        row(settings.tolerance, dtype).scaled
+            && settings.dtype.get(&dtype).is_none_or(|given| given.atol.is_none())
+    }
+}
+
+fn is_fp8(dtype: DType) -> bool {
+    dtype.kind() == Kind::Float && dtype.size() == 1
+}
+
+/// Complex numbers are compared by their parts.
+fn part(dtype: DType) -> DType {
+    match dtype {
+        DType::Complex32 => DType::Float16,
+        DType::Complex64 => DType::Float32,
+        DType::Complex128 => DType::Float64,
+        real => real,
+    }
+}
+
+fn row(profile: ToleranceProfile, dtype: DType) -> Row {
+    let dtype = part(dtype);
+    if !matches!(dtype.kind(), Kind::Float) {
+        return Row::EXACT;
+    }
+    match profile {
+        ToleranceProfile::Standard => standard(dtype),
+        // What the table does not name keeps its `standard` row: TF32 and split-K touch only these three.
+        ToleranceProfile::Gpu => match dtype {
+            DType::Float32 => Row::scaled(1e-3, 2e-3, 1e-3),
+            DType::Float16 => Row::scaled(1e-2, 5e-3, 2e-3),
+            DType::BFloat16 => Row::scaled(2e-2, 4e-2, 1e-2),
+            other => standard(other),
+        },
+        // torch.testing.assert_close; it bounds no norm, and compares fp8 by equality.
+        ToleranceProfile::Torch => match dtype {
+            DType::Float64 => Row::fixed(1e-7, 1e-7, f64::INFINITY),
+            DType::Float32 => Row::fixed(1.3e-6, 1e-5, f64::INFINITY),
+            DType::Float16 => Row::fixed(1e-3, 1e-5, f64::INFINITY),
+            DType::BFloat16 => Row::fixed(1.6e-2, 1e-5, f64::INFINITY),
+            _ => Row::EXACT,
+        },
+        ToleranceProfile::Kernelforge => Row::fixed(1e-1, 1e-2, f64::INFINITY),
+    }
+}
+
+/// fp8: `rtol` is the widest step of the grid (2^-3 and 2^-2), `atol` the least subnormal, together one step
+/// anywhere; the L2 bounds keep the whole tensor well inside that.
+fn standard(dtype: DType) -> Row {
+    match dtype {
+        DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),
+        DType::Float32 => Row::scaled(1e-4, 1e-5, 1e-4),
+        DType::Float16 => Row::fixed(1e-2, 1e-3, 2e-3),
+        DType::BFloat16 => Row::fixed(2e-2, 1e-3, 1e-2),
+        DType::Float8E4M3Fn => Row::fixed(0.125, 1.0 / 512.0, 5e-2),
+        DType::Float8E4M3FnUz => Row::fixed(0.125, 1.0 / 1024.0, 5e-2),
+        DType::Float8E5M2 => Row::fixed(0.25, 1.0 / 65_536.0, 1e-1),
+        DType::Float8E5M2FnUz => Row::fixed(0.25, 1.0 / 131_072.0, 1e-1),
+        _ => Row::EXACT,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use opt_shared::settings::{Nonfinite, ToleranceOverride};
+
+    use super::*;
+
+    pub(in crate::judge) fn settings(tolerance: ToleranceProfile) -> VerifySettings {
+        VerifySettings {
+            tolerance,
+            dtype: BTreeMap::new(),
+            required_matched_ratio: 1.0,
+            nonfinite: Nonfinite::Match,
+            repeats: 2,
+            stop_after: 3,
+            call_timeout: Duration::from_secs(60),
+            seed: 0,
+        }
+    }
+
+    #[test]
+    fn figures_are_those_of_the_design() {
+        use ToleranceProfile::{Gpu, Kernelforge, Standard, Torch};
+        let none = f64::INFINITY;
+        for (profile, dtype, scale, rtol, atol, rel_l2) in [
+            (Standard, DType::Float64, 5.0, 1e-7, 1e-7, 1e-10),
+            (Standard, DType::Float32, 5.0, 1e-4, 5e-5, 1e-4),
+            (Standard, DType::Float32, 0.0, 1e-4, 1e-8, 1e-4),
+            (Standard, DType::Complex64, 2.0, 1e-4, 2e-5, 1e-4),
+            (Standard, DType::Complex128, 2.0, 1e-7, 1e-7, 1e-10),
+            (Standard, DType::Complex32, 2.0, 1e-2, 1e-3, 2e-3),
+            (Standard, DType::Float16, 5.0, 1e-2, 1e-3, 2e-3),
+            (Standard, DType::BFloat16, 5.0, 2e-2, 1e-3, 1e-2),
+            (Standard, DType::Int32, 5.0, 0.0, 0.0, none),
+            (Gpu, DType::Float32, 2.0, 1e-3, 4e-3, 1e-3),
+            (Gpu, DType::Float16, 2.0, 1e-2, 1e-2, 2e-3),
+            (Gpu, DType::BFloat16, 2.0, 2e-2, 8e-2, 1e-2),
+            (Gpu, DType::Float64, 2.0, 1e-7, 1e-7, 1e-10),
+            (Torch, DType::Float32, 2.0, 1.3e-6, 1e-5, none),
+            (Torch, DType::Complex32, 2.0, 1e-3, 1e-5, none),
+            (Torch, DType::Float8E5M2, 2.0, 0.0, 0.0, none),
+            (Kernelforge, DType::Float64, 2.0, 1e-1, 1e-2, none),
+            (Kernelforge, DType::Bool, 2.0, 0.0, 0.0, none),
+        ] {
+            let used = Tolerance::for_dtype(&settings(profile), dtype, scale).used;
+            assert_eq!((used.rtol, used.atol, used.rel_l2), (rtol, atol, rel_l2), "{profile:?} {dtype}");
+        }
+    }
+
+    #[test]
+    fn the_plan_overrides_single_figures_and_the_ratio_of_fp8() {
+        let mut settings = settings(ToleranceProfile::Standard);
+        let fp8 = DType::Float8E4M3Fn;
+        let ratio = |settings: &VerifySettings, dtype| {
+            Tolerance::for_dtype(settings, dtype, 1.0).required_matched_ratio
+        };
+        assert_eq!(ratio(&settings, fp8), 0.99);
+        assert_eq!(ratio(&settings, DType::Float32), 1.0);
+
+        settings.required_matched_ratio = 0.95;
+        assert_eq!(ratio(&settings, fp8), 0.95);
+        assert_eq!(ratio(&settings, DType::Int8), 0.95);
+
+        settings.required_matched_ratio = 1.0;
+        settings.dtype.insert(fp8, ToleranceOverride { rtol: Some(0.5), ..Default::default() });
+        assert_eq!(ratio(&settings, fp8), 1.0);
+        let used = Tolerance::for_dtype(&settings, fp8, 1.0).used;
+        assert_eq!((used.rtol, used.atol, used.rel_l2), (0.5, 1.0 / 512.0, 5e-2));
+        assert_eq!(ratio(&settings, DType::Float8E5M2), 0.99);
+    }
+
+    #[test]
+    fn a_written_atol_is_not_scaled() {
+        let mut settings = settings(ToleranceProfile::Standard);
+        assert!(Tolerance::needs_scale(&settings, DType::Complex64));
+        assert!(!Tolerance::needs_scale(&settings, DType::Float16));
+        settings.dtype.insert(DType::Float32, ToleranceOverride { atol: Some(0.25), ..Default::default() });
+        assert!(!Tolerance::needs_scale(&settings, DType::Float32));
+        assert_eq!(Tolerance::for_dtype(&settings, DType::Float32, 1e6).used.atol, 0.25);
+    }
+
+    #[test]
+    fn a_scale_that_is_no_number_leaves_a_tolerance_that_is_one() {
+        let used = Tolerance::for_dtype(&settings(ToleranceProfile::Standard), DType::Float32, f64::NAN).used;
+        assert_eq!(used.atol, 1e-5 * LEAST_SCALE);
+    }
+}

@@ -1,0 +1,209 @@
+//! Was every element of an output written? What still holds two different poisons after two calls was not.
+//!
+//! Owns poisons and the search for them. Filling buffers with them, and calling twice, is the caller's work. One
+//! call proves nothing: a kernel may well compute the value that the poison happens to be. Two calls that leave
+//! two different poisons in one place prove that nothing was stored there.
+
+use opt_shared::capture::DType;
+use opt_shared::units::Bytes;
+
+use super::compare::{BytesSource, CompareError, Side};
+use super::feed::Feed;
+use super::layout::Walk;
+
+/// Bytes of the largest element.
+const LARGEST_ELEMENT: usize = 16;
+
+/// What outputs are filled with before a call: every element of `n` bytes gets the first `n` of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poison([u8; LARGEST_ELEMENT]);
+
+impl Poison {
+    pub const fn byte(byte: u8) -> Self {
+        Self([byte; LARGEST_ELEMENT])
+    }
+
+    pub const fn pattern(pattern: [u8; LARGEST_ELEMENT]) -> Self {
+        Self(pattern)
+    }
+
+    /// What an element of this type holds until something is stored in it.
+    pub fn element(&self, dtype: DType) -> &[u8] {
+        &self.0[..dtype.size() as usize]
+    }
+
+    /// Fills memory that starts at an element of this type.
+    pub fn fill(&self, dtype: DType, memory: &mut [u8]) {
+        for element in memory.chunks_mut(dtype.size() as usize) {
+            element.copy_from_slice(&self.0[..element.len()]);
+        }
+    }
+
+    /// Whether one element's bytes are the poison's.
+    pub(super) fn is_in(&self, element: &[u8]) -> bool {
+        self.0.get(..element.len()) == Some(element)
+    }
+}
+
+/// Whether all of `bytes`, elements of `dtype` without gaps, still hold the poison.
+pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
+    bytes.chunks_exact(dtype.size() as usize).all(|element| poison.is_in(element))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    pub elements: u64,
+    pub count: u64,
+    /// Coordinates of the first one in row-major order.
+    pub first: Option<Vec<u64>>,
+}
+
+/// Looks for elements that hold `first`'s poison in the one output and `second`'s in the other.
+pub fn scan_unwritten<'s>(
+    first: (&'s mut dyn BytesSource, &Poison),
+    second: (&'s mut dyn BytesSource, &Poison),
+    dtype: DType,
+    shape: &[u64],
+    stride: &[u64],
+    chunk: Bytes,
+) -> Result<Unwritten, CompareError> {
+    let poisons = [first.1.element(dtype), second.1.element(dtype)];
+    if poisons[0] == poisons[1] {
+        return Err(CompareError::SamePoison);
+    }
+    let walk = Walk::new(shape, stride, stride, dtype.size())?;
+    let sources = [(first.0, Side::FirstCall), (second.0, Side::SecondCall)];
+    let mut feed = Feed::new(walk, dtype.size(), sources, chunk)?;
+    let size = dtype.size() as usize;
+    let mut count = 0;
+    let mut least: Option<u64> = None;
+    feed.each_tile(|walk, tile, bytes| {
+        let found = count_both(bytes, poisons, size);
+        if found > 0 {
+            count += found;
+            let elements = bytes[0].chunks_exact(size).zip(bytes[1].chunks_exact(size));
+            for (place, (one, other)) in (0..).zip(elements) {
+                if one == poisons[0] && other == poisons[1] {
+                    let position = walk.position(tile, place);
+                    least = Some(least.map_or(position, |least| least.min(position)));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Unwritten {
+        elements: feed.walk().elements(),
+        count,
+        first: least.map(|position| feed.walk().coordinates(position)),
+    })
+}
+
+/// Elements that are poisoned on both sides. Whole numbers instead of slices: the loop becomes vector code.
+fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
+    macro_rules! count {
+        ($number:ty, $size:literal) => {{
+            let number = |bytes: &[u8; $size]| <$number>::from_ne_bytes(*bytes);
+            let poison = |side: usize| poisons[side].as_chunks::<$size>().0.first().map(number);
+            let elements = bytes[0].as_chunks::<$size>().0.iter().zip(bytes[1].as_chunks::<$size>().0);
+            let (Some(first), Some(second)) = (poison(0), poison(1)) else { return 0 };
+            // In steps whose count fits a narrow counter would be faster still; memory is slower than this.
+            elements.map(|(one, other)| u64::from((number(one) == first) & (number(other) == second))).sum()
+        }};
+    }
+    match size {
+        1 => count!(u8, 1),
+        2 => count!(u16, 2),
+        4 => count!(u32, 4),
+        8 => count!(u64, 8),
+        _ => count!(u128, 16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::{contiguous_strides, extent_elements};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ONES: Poison = Poison::byte(0xff);
+    const OTHER: Poison = Poison::byte(0x5a);
+
+    fn scan(first: &[u8], second: &[u8], dtype: DType, shape: &[u64], stride: &[u64]) -> Unwritten {
+        let (mut first, mut second) = (first, second);
+        scan_unwritten((&mut first, &ONES), (&mut second, &OTHER), dtype, shape, stride, Bytes::new(256))
+            .expect("two sources of the right length")
+    }
+
+    #[test]
+    fn a_value_that_is_a_poison_once_is_a_value() {
+        let value = (-1_i32).to_le_bytes().repeat(3);
+        let mut second = value.clone();
+        let clean = scan(&value, &second, DType::Int32, &[3], &[1]);
+        assert_eq!((clean.count, clean.first), (0, None));
+        second[4..8].copy_from_slice(&[0x5a; 4]);
+        let found = scan(&value, &second, DType::Int32, &[3], &[1]);
+        assert_eq!((found.count, found.first), (1, Some(vec![1])));
+    }
+
+    #[test]
+    fn one_poison_twice_is_refused() {
+        let mut memory: (&[u8], &[u8]) = (&[0; 4], &[0; 4]);
+        let scanned = scan_unwritten(
+            (&mut memory.0, &ONES),
+            (&mut memory.1, &ONES),
+            DType::Float32,
+            &[1],
+            &[1],
+            Bytes::kib(1),
+        );
+        assert!(matches!(scanned, Err(CompareError::SamePoison)));
+    }
+
+    #[test]
+    fn patterns_start_anew_with_every_element() {
+        let poison = Poison::pattern(std::array::from_fn(|at| at as u8));
+        let mut memory = [0xee; 12];
+        poison.fill(DType::Float32, &mut memory);
+        assert_eq!(memory, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+        assert!(is_poisoned(&memory, DType::Int32, &poison));
+        memory[11] = 0;
+        assert!(!is_poisoned(&memory, DType::Int32, &poison));
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_the_unwritten_elements_are_found(
+            dtype in prop::sample::select(DType::ALL.to_vec()),
+            rows in 1_u64..9,
+            columns in 1_u64..40,
+            transposed in any::<bool>(),
+            written in prop::collection::vec(any::<bool>(), 9 * 40),
+        ) {
+            let shape = [rows, columns];
+            let stride = if transposed { vec![1, rows] } else { contiguous_strides(&shape) };
+            let size = dtype.size() as usize;
+            let mut calls = [ONES, OTHER].map(|poison| {
+                let mut memory = vec![0; extent_elements(&shape, &stride) as usize * size];
+                poison.fill(dtype, &mut memory);
+                memory
+            });
+            let mut missing = Vec::new();
+            for row in 0..rows {
+                for column in 0..columns {
+                    if written[(row * columns + column) as usize] {
+                        let at = (row * stride[0] + column * stride[1]) as usize * size;
+                        for memory in &mut calls {
+                            memory[at..at + size].fill(0x5a);
+                        }
+                    } else {
+                        missing.push(vec![row, column]);
+                    }
+                }
+            }
+            let found = scan(&calls[0], &calls[1], dtype, &shape, &stride);
+            prop_assert_eq!(found.count, missing.len() as u64);
+            prop_assert_eq!(found.first, missing.first().cloned());
+        }
+    }
+}
