@@ -13,6 +13,7 @@ mod pickle;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -73,8 +74,18 @@ struct Common {
     seed: u64,
 }
 
-fn main() -> Result<()> {
-    match CommandLine::parse().set {
+fn main() -> ExitCode {
+    match run(CommandLine::parse().set) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gen-captures: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(set: Set) -> Result<()> {
+    match set {
         Set::Embedding { common, entries, total } => {
             let set = EmbeddingSet::new(entries, total, common.seed)?;
             write_set(&common.out, set.entries, |entry| set.capture(entry))
