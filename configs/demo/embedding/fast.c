@@ -1,0 +1,43 @@
+/* Whole rows at once, for contiguous tensors of any dtype.
+ * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
+#include <string.h>
+
+#include "opt_candidate.h"
+
+static int is_contiguous(const OptTensor *t)
+{
+    int64_t expected = 1;
+    for (int axis = t->ndim - 1; axis >= 0; axis--) {
+        if (t->shape[axis] != 1 && t->strides[axis] != expected)
+            return 0;
+        expected *= t->shape[axis];
+    }
+    return 1;
+}
+
+int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
+{
+    (void)self;
+    (void)ret;
+    if (n != 8 || args[0].type_index != OPT_TENSOR || args[1].type_index != OPT_TENSOR)
+        return 1;
+    const OptTensor *input = args[0].v_ptr, *weight = args[1].v_ptr, *output = args[7].v_ptr;
+    if (input->dtype.code != OPT_CODE_INT || input->dtype.bits != 64 || !is_contiguous(input) ||
+        !is_contiguous(weight) || !is_contiguous(output))
+        return OPT_UNSUPPORTED;
+    const int64_t *restrict indices = input->data;
+    const char *restrict table = weight->data;
+    char *restrict out = output->data;
+    size_t row_bytes = (size_t)weight->shape[1] * weight->dtype.bits / 8;
+    uint64_t rows = (uint64_t)weight->shape[0];
+    int64_t count = 1;
+    for (int axis = 0; axis < input->ndim; axis++)
+        count *= input->shape[axis];
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t row = (uint64_t)indices[i]; /* a negative index becomes a huge one */
+        if (row >= rows)
+            return 1;
+        memcpy(out + (size_t)i * row_bytes, table + row * row_bytes, row_bytes);
+    }
+    return OPT_OK;
+}

@@ -1,0 +1,289 @@
+//! The zip container of a `.pt` file, written as PyTorch's writer does it, byte for byte.
+//!
+//! Owns headers, alignment, CRCs and the directory. What the records mean is `capture`'s.
+//!
+//! PyTorch's ways (its writer is a changed miniz), kept because readers meet them in every real file:
+//! records are stored, not compressed; sizes and CRC stand in a data descriptor behind the payload (flag bit 3) and the local
+//! header has zeros for them; an `FB` extra field in the local header, filled with `Z`, brings the payload to a multiple
+//! of 64; "version needed" is 0, dates are 0. Sizes or offsets of 4 GiB and more go to a Zip64 extra field, in the
+//! local header too, and make the descriptor's sizes 8 bytes wide. The directory ends in Zip64's way and the plain one.
+
+use std::io::{self, Write};
+
+/// Payloads start at multiples of this, so that storages can be mapped and read with aligned vector loads.
+const PAYLOAD_ALIGNMENT: u64 = 64;
+/// A size or offset from here on needs Zip64.
+const ZIP64_FROM: u64 = u32::MAX as u64;
+/// Bit 3: a data descriptor follows; bit 11: names are UTF-8.
+const FLAGS: u16 = 0x0808;
+/// "Unix, 3.0" and "Zip64 needed", as miniz writes them in the Zip64 end record.
+const ZIP64_MADE_BY: u16 = 0x031e;
+const ZIP64_NEEDED: u16 = 45;
+/// Signature, fixed fields and no name: what precedes a local header's name.
+const LOCAL_HEADER_BYTES: u64 = 30;
+/// Identifier and length of an extra field.
+const EXTRA_FIELD_HEAD_BYTES: u64 = 4;
+
+/// What the directory keeps of a record.
+#[derive(Clone, Debug)]
+struct Record {
+    name: String,
+    size: u64,
+    offset: u64,
+    crc32: u32,
+}
+
+impl Record {
+    /// The Zip64 extra field, or nothing: sizes and offset, each only where it is too large for the header.
+    fn zip64_field(&self) -> Vec<u8> {
+        let mut values = Vec::new();
+        if self.size >= ZIP64_FROM {
+            values.extend([self.size, self.size]);
+        }
+        if self.offset >= ZIP64_FROM {
+            values.push(self.offset);
+        }
+        let mut field = Vec::new();
+        if !values.is_empty() {
+            field.extend(1_u16.to_le_bytes());
+            field.extend((8 * values.len() as u16).to_le_bytes());
+            field.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        field
+    }
+
+    fn local_header(&self) -> Vec<u8> {
+        let mut extra = self.zip64_field();
+        let unpadded = self.offset
+            + LOCAL_HEADER_BYTES
+            + self.name.len() as u64
+            + extra.len() as u64
+            + EXTRA_FIELD_HEAD_BYTES;
+        let padding = unpadded.next_multiple_of(PAYLOAD_ALIGNMENT) - unpadded;
+        extra.extend(b"FB");
+        extra.extend((padding as u16).to_le_bytes());
+        extra.extend((0..padding).map(|_| b'Z'));
+
+        let mut header = b"PK\x03\x04\0\0".to_vec();
+        header.extend(FLAGS.to_le_bytes());
+        header.extend([0; 18]); // method, time, date, CRC and sizes
+        header.extend((self.name.len() as u16).to_le_bytes());
+        header.extend((extra.len() as u16).to_le_bytes());
+        header.extend(self.name.as_bytes());
+        header.extend(extra);
+        header
+    }
+
+    fn descriptor(&self) -> Vec<u8> {
+        let mut descriptor = b"PK\x07\x08".to_vec();
+        descriptor.extend(self.crc32.to_le_bytes());
+        for _compressed_then_not in 0..2 {
+            if self.zip64_field().is_empty() {
+                descriptor.extend((self.size as u32).to_le_bytes());
+            } else {
+                descriptor.extend(self.size.to_le_bytes());
+            }
+        }
+        descriptor
+    }
+
+    fn central_header(&self) -> Vec<u8> {
+        let extra = self.zip64_field();
+        let mut header = b"PK\x01\x02\0\0\0\0".to_vec();
+        header.extend(FLAGS.to_le_bytes());
+        header.extend([0; 6]); // method, time, date
+        header.extend(self.crc32.to_le_bytes());
+        header.extend(at_most_32_bits(self.size));
+        header.extend(at_most_32_bits(self.size));
+        header.extend((self.name.len() as u16).to_le_bytes());
+        header.extend((extra.len() as u16).to_le_bytes());
+        header.extend([0; 10]); // comment, disk, attributes
+        header.extend(at_most_32_bits(self.offset));
+        header.extend(self.name.as_bytes());
+        header.extend(extra);
+        header
+    }
+}
+
+/// All ones where the true value stands in a Zip64 field.
+fn at_most_32_bits(value: u64) -> [u8; 4] {
+    u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+/// The end of the directory: Zip64's own end, which PyTorch writes always, and then the plain one.
+fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) -> Vec<u8> {
+    let mut end = b"PK\x06\x06".to_vec();
+    end.extend(44_u64.to_le_bytes()); // bytes of this record from here on
+    end.extend(ZIP64_MADE_BY.to_le_bytes());
+    end.extend(ZIP64_NEEDED.to_le_bytes());
+    end.extend([0; 8]); // disks
+    for value in [records, records, directory_size, directory_offset] {
+        end.extend(value.to_le_bytes());
+    }
+    end.extend(b"PK\x06\x07\0\0\0\0");
+    end.extend((directory_offset + directory_size).to_le_bytes());
+    end.extend(1_u32.to_le_bytes()); // disks
+    end.extend(b"PK\x05\x06\0\0\0\0");
+    let short_count = u16::try_from(records).unwrap_or(u16::MAX).to_le_bytes();
+    end.extend(short_count);
+    end.extend(short_count);
+    end.extend(at_most_32_bits(directory_size));
+    end.extend(at_most_32_bits(directory_offset));
+    end.extend([0; 2]); // comment
+    end
+}
+
+/// Writes records one after the other; holds nothing of them but the directory.
+pub(crate) struct Archive<W> {
+    sink: W,
+    /// Bytes written so far.
+    position: u64,
+    folder: String,
+    records: Vec<Record>,
+}
+
+impl<W: Write> Archive<W> {
+    /// `folder` is the name every record's name starts with; PyTorch takes the file's stem.
+    pub(crate) fn new(sink: W, folder: &str) -> Self {
+        Self { sink, position: 0, folder: folder.to_owned(), records: Vec::new() }
+    }
+
+    /// One record of exactly `size` bytes, which `fill` writes.
+    pub(crate) fn record(
+        &mut self,
+        name: &str,
+        size: u64,
+        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let name = format!("{}/{name}", self.folder);
+        let mut record = Record { name, size, offset: self.position, crc32: 0 };
+        self.put(&record.local_header())?;
+        let mut payload = Payload { sink: &mut self.sink, hasher: crc32fast::Hasher::new(), written: 0 };
+        fill(&mut payload)?;
+        let Payload { hasher, written, .. } = payload;
+        self.position += written;
+        if written != size {
+            let text = format!("record `{}` was announced with {size} bytes and got {written}", record.name);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        record.crc32 = hasher.finalize();
+        self.put(&record.descriptor())?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.record(name, bytes.len() as u64, |sink| sink.write_all(bytes))
+    }
+
+    /// The CRCs so far, in order: what tells one archive's contents from another's.
+    pub(crate) fn checksums(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.records.iter().map(|record| (record.name.as_str(), record.crc32))
+    }
+
+    /// Writes the directory and gives the sink back.
+    pub(crate) fn finish(mut self) -> io::Result<W> {
+        let directory_offset = self.position;
+        let records = std::mem::take(&mut self.records);
+        for record in &records {
+            self.put(&record.central_header())?;
+        }
+        let directory_size = self.position - directory_offset;
+        self.put(&end_of_directory(records.len() as u64, directory_offset, directory_size))?;
+        Ok(self.sink)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sink.write_all(bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Counts and checksums what a record is filled with.
+struct Payload<'sink, W> {
+    sink: &'sink mut W,
+    hasher: crc32fast::Hasher,
+    written: u64,
+}
+
+impl<W: Write> Write for Payload<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.sink.write(bytes)?;
+        self.hasher.update(&bytes[..taken]);
+        self.written += taken as u64;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn record(name: &str, size: u64, offset: u64, crc32: u32) -> Record {
+        Record { name: name.to_owned(), size, offset, crc32 }
+    }
+
+    /// The bytes are those of a file that torch 2.15 saved: one storage of 4.4 GB, so that sizes and offsets need Zip64.
+    #[test]
+    fn zip64_headers_are_those_of_torch() {
+        let storage = record("big/data/0", 4_400_000_000, 598, 0x1e7e_8ae2);
+        let version = record("big/version", 2, 4_400_000_728, 0x5567_9ed1);
+
+        let local = storage.local_header();
+        assert!(hex(&local).starts_with(concat!(
+            "504b0304000008080000000000000000000000000000000000000a004200",
+            "6269672f646174612f30",
+            "0100100000ac42060100000000ac420601000000",
+            "46422a005a5a"
+        )));
+        assert_eq!(598 + local.len(), 704);
+        let local = version.local_header();
+        assert!(hex(&local).starts_with(concat!(
+            "504b0304000008080000000000000000000000000000000000000b003f00",
+            "6269672f76657273696f6e",
+            "01000800d8ae420601000000",
+            "46422f005a5a"
+        )));
+        assert_eq!(4_400_000_728 + local.len() as u64, 4_400_000_832);
+        assert_eq!(hex(&storage.descriptor()), "504b0708e28a7e1e00ac42060100000000ac420601000000");
+        assert_eq!(hex(&version.descriptor()), "504b0708d19e675502000000000000000200000000000000");
+        assert_eq!(
+            hex(&storage.central_header()),
+            concat!(
+                "504b0102000000000808000000000000e28a7e1effffffffffffffff0a00140000000000000000000000",
+                "560200006269672f646174612f300100100000ac42060100000000ac420601000000"
+            )
+        );
+        assert_eq!(
+            hex(&version.central_header()),
+            concat!(
+                "504b0102000000000808000000000000d19e675502000000020000000b000c0000000000000000000000",
+                "ffffffff6269672f76657273696f6e01000800d8ae420601000000"
+            )
+        );
+        assert_eq!(
+            hex(&end_of_directory(7, 0x1_0642_b000, 0x1df)),
+            concat!(
+                "504b06062c000000000000001e032d00000000000000000007000000000000000700000000000000df01",
+                "00000000000000b0420601000000504b060700000000dfb142060100000001000000504b050600000000",
+                "07000700df010000ffffffff0000"
+            )
+        );
+    }
+
+    #[test]
+    fn a_record_that_is_not_filled_as_announced_is_refused() {
+        let mut archive = Archive::new(Vec::new(), "entry");
+        let error = archive.record("data/0", 5, |sink| sink.write_all(b"four")).unwrap_err();
+        assert_eq!(error.to_string(), "record `entry/data/0` was announced with 5 bytes and got 4");
+    }
+}

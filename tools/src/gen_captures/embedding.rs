@@ -1,0 +1,115 @@
+//! The large embedding set: two tables of bfloat16 saved whole in every other entry, as a model's run records them.
+//!
+//! That is the shape of the captures this project started from (51 GiB, two tables ten times each), with narrower
+//! tables so that 20 entries are about 8 GB. Outputs are the gathered rows: exact, whatever makes them.
+
+use anyhow::{Result, ensure};
+use opt_shared::units::Bytes;
+
+use crate::capture::{Argument, Capture, Values};
+use crate::numbers::Numbers;
+use crate::pickle::{Element, PickleValue};
+
+/// Widths of the two tables, in the order they take turns. Multiples of four: `numbers` makes four elements at a time.
+const WIDTHS: [u64; 2] = [1352, 240];
+/// Rows of both tables when no total is asked for.
+const USUAL_ROWS: u64 = 262_144;
+/// Indices of an entry, from a word to a long context.
+const FEWEST_INDICES: u64 = 16;
+const MOST_INDICES: u64 = 2048;
+
+/// Streams of numbers.
+const TABLE: u64 = 0;
+const INDICES: u64 = 1;
+const LENGTHS: u64 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EmbeddingSet {
+    pub(crate) entries: u32,
+    rows: u64,
+    seed: u64,
+}
+
+impl EmbeddingSet {
+    /// With a `total`, as many rows as make the tables of all entries about that large.
+    pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
+        ensure!(entries > 0, "a set without entries is no set (pass --entries 1 or more)");
+        let widths: u64 = (0..entries).map(Self::width).sum();
+        let rows = total.map_or(USUAL_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
+        ensure!(
+            rows > 0,
+            "{} is too small for {entries} tables of even one row (pass a larger --total or fewer --entries)",
+            total.unwrap_or_default()
+        );
+        Ok(Self { entries, rows, seed })
+    }
+
+    fn width(entry: u32) -> u64 {
+        WIDTHS[entry as usize % WIDTHS.len()]
+    }
+
+    pub(crate) fn capture(self, entry: u32) -> Capture<'static> {
+        let width = Self::width(entry);
+        let rows = self.rows;
+        let table = Numbers::new(self.seed, &[TABLE, width]);
+        let places = Numbers::new(self.seed, &[INDICES, u64::from(entry)]);
+        let span = (MOST_INDICES as f64 / FEWEST_INDICES as f64).ln();
+        let length = Numbers::new(self.seed, &[LENGTHS]).fraction(u64::from(entry));
+        let count = (FEWEST_INDICES as f64 * (length * span).exp()).round() as u64;
+        let index = move |place: u64| places.below(place, rows);
+
+        let indices = Values {
+            element: Element::I64,
+            shape: vec![1, count],
+            fill: Box::new(move |sink| {
+                (0..count).try_for_each(|place| sink.write_all(&index(place).to_le_bytes()))
+            }),
+        };
+        let weight = Values {
+            element: Element::Bf16,
+            shape: vec![rows, width],
+            fill: Box::new(move |sink| table.write_bf16(sink, 0, rows * width)),
+        };
+        let output = Values {
+            element: Element::Bf16,
+            shape: vec![1, count, width],
+            fill: Box::new(move |sink| {
+                (0..count).try_for_each(|place| table.write_bf16(sink, index(place) * width, width))
+            }),
+        };
+        Capture {
+            function_name: "torch.nn.functional.embedding",
+            arguments: vec![
+                Argument::tensor("input", indices),
+                Argument::tensor("weight", weight),
+                Argument::at_default("padding_idx", PickleValue::None),
+                Argument::at_default("max_norm", PickleValue::None),
+                Argument::at_default("norm_type", PickleValue::Float(2.0)),
+                Argument::at_default("scale_grad_by_freq", PickleValue::Bool(false)),
+                Argument::at_default("sparse", PickleValue::Bool(false)),
+            ],
+            output,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_set_is_about_eight_gigabytes() {
+        let set = EmbeddingSet::new(20, None, 0).unwrap();
+        let total: Bytes = (0..20).map(|entry| set.capture(entry).estimate()).sum();
+        assert!((8_300_000_000..8_500_000_000).contains(&total.get()), "{total}");
+    }
+
+    #[test]
+    fn a_total_is_met_within_the_size_of_the_outputs() {
+        let asked = Bytes::mib(64);
+        let set = EmbeddingSet::new(4, Some(asked), 1).unwrap();
+        let total: Bytes = (0..4).map(|entry| set.capture(entry).estimate()).sum();
+        assert!(total.get() > asked.get() * 99 / 100 && total < asked + Bytes::mib(16), "{total}");
+        assert!(EmbeddingSet::new(20, Some(Bytes::kib(1)), 0).is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! `gen-captures`: captures to measure with, as PyTorch would have written them, without PyTorch.
+//!
+//! Owns the command line and what is said about the work. One line per file goes to standard output, progress to
+//! standard error.
+
+mod archive;
+mod capture;
+mod embedding;
+mod folder;
+mod numbers;
+mod ops;
+mod pickle;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use opt_shared::units::Bytes;
+
+use crate::capture::Capture;
+use crate::embedding::EmbeddingSet;
+use crate::ops::{Op, OpSet};
+
+/// Write captures (`entry_NNNNNN.pt`) to measure with; `torch.load` reads them.
+#[derive(Parser)]
+#[command(name = "gen-captures", version)]
+struct CommandLine {
+    #[command(subcommand)]
+    set: Set,
+}
+
+#[derive(Subcommand)]
+enum Set {
+    /// Two bfloat16 tables in turn, each saved whole in every other entry: 8.4 GB unless --total says otherwise.
+    Embedding {
+        #[command(flatten)]
+        common: Common,
+        #[arg(long, default_value_t = 20)]
+        entries: u32,
+        /// About how much to write in all, such as 8GB or 512MiB: sets the rows of the tables.
+        #[arg(long)]
+        total: Option<Bytes>,
+    },
+    /// One op over float32 inputs, with outputs computed in double.
+    Op {
+        #[command(flatten)]
+        common: Common,
+        #[arg(long, value_enum)]
+        name: Op,
+        /// Shape of the input, such as 64,1024; the op works along the last axis.
+        #[arg(long, value_delimiter = ',', required = true)]
+        shape: Vec<u64>,
+        /// Of linear; as wide as the input unless given.
+        #[arg(long)]
+        out_features: Option<u64>,
+        #[arg(long, default_value_t = 4)]
+        entries: u32,
+        /// Stretches the first axis of the shape.
+        #[arg(long, default_value_t = 1.0)]
+        scale: f64,
+    },
+}
+
+#[derive(Args)]
+struct Common {
+    /// The folder to write to; made if need be, and free of captures.
+    #[arg(long)]
+    out: PathBuf,
+    /// The same seed gives the same files.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    match run(CommandLine::parse().set) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gen-captures: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(set: Set) -> Result<()> {
+    match set {
+        Set::Embedding { common, entries, total } => {
+            let set = EmbeddingSet::new(entries, total, common.seed)?;
+            write_set(&common.out, set.entries, |entry| set.capture(entry))
+        }
+        Set::Op { common, name, shape, out_features, entries, scale } => {
+            let set = OpSet::new(name, &shape, out_features, scale, common.seed)?;
+            write_set(&common.out, entries, |entry| set.capture(entry))
+        }
+    }
+}
+
+fn write_set<'a>(out: &Path, entries: u32, capture: impl Fn(u32) -> Capture<'a>) -> Result<()> {
+    let needed: Bytes = (0..entries).map(|entry| capture(entry).estimate()).sum();
+    folder::prepare(out, needed)?;
+    let started = Instant::now();
+    let mut total = Bytes::ZERO;
+    for entry in 0..entries {
+        progress(&format!("entry {} of {entries}, {total} of {needed}", entry + 1));
+        let written = capture(entry).write(&folder::entry_path(out, entry))?;
+        progress("");
+        total += written.bytes;
+        println!("{}  {}  {}", written.path.display(), written.bytes, written.tensors.join(", "));
+    }
+    println!("{entries} captures, {total}, in {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Replaces the line of progress, where a person looks at it.
+fn progress(text: &str) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        // Nothing depends on it.
+        let _unseen = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
+    }
+}

@@ -1,0 +1,124 @@
+//! Deterministic numbers by place: any element of any tensor can be made again without the ones before it.
+//!
+//! That is what lets a gathered row be written without its table in memory. SplitMix64 over a counter: cheap, the same on
+//! every machine, and random enough for weights.
+
+use std::io::{self, Write};
+
+/// Elements of a bfloat16 table that one word holds.
+const BF16_PER_WORD: u64 = 4;
+/// Bytes made before they are written: a buffer that stays in the second cache.
+const CHUNK_WORDS: u64 = 32 * 1024;
+
+/// One stream of numbers; different names give different streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    key: u64,
+}
+
+impl Numbers {
+    /// `parts` say which tensor it is: the kind, then the entry or table.
+    pub(crate) fn new(seed: u64, parts: &[u64]) -> Self {
+        Self { key: parts.iter().fold(mix(seed), |key, &part| mix(key ^ mix(part.wrapping_add(1)))) }
+    }
+
+    pub(crate) fn word(self, place: u64) -> u64 {
+        mix(self.key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// In 0..limit, as good as evenly (limits here are far below 2^32); 0 if the limit is.
+    pub(crate) fn below(self, place: u64, limit: u64) -> u64 {
+        ((u128::from(self.word(place)) * u128::from(limit)) >> 64) as u64
+    }
+
+    /// In 0..1.
+    pub(crate) fn fraction(self, place: u64) -> f64 {
+        (self.word(place) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// About normal, with variance 1: the sum of four even numbers of 16 bits.
+    pub(crate) fn f32(self, place: u64) -> f32 {
+        const MEAN: f64 = 2.0 * 65_535.0;
+        const DEVIATION: f64 = 37_837.0; // 2 * 65536 / sqrt(12)
+        let word = self.word(place);
+        let sum: u64 = (0..4).map(|quarter| (word >> (16 * quarter)) & 0xffff).sum();
+        ((sum as f64 - MEAN) / DEVIATION) as f32
+    }
+
+    /// Four bfloat16 numbers of a table: random sign and mantissa, magnitude from 2^-7 to 2, never NaN.
+    fn bf16_word(self, place: u64) -> u64 {
+        // Per element: sign, then 0111 and eight possible exponents (120 to 127), then the mantissa.
+        (self.word(place) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
+    }
+
+    /// `count` bfloat16 numbers from `first` on. Both are multiples of four: a table's width is.
+    pub(crate) fn write_bf16(self, sink: &mut dyn Write, first: u64, count: u64) -> io::Result<()> {
+        debug_assert!(first.is_multiple_of(BF16_PER_WORD) && count.is_multiple_of(BF16_PER_WORD));
+        let (mut place, end) = (first / BF16_PER_WORD, (first + count) / BF16_PER_WORD);
+        let mut buffer = Vec::new();
+        while place < end {
+            let chunk_end = end.min(place + CHUNK_WORDS);
+            buffer.clear();
+            buffer.extend((place..chunk_end).flat_map(|word| self.bf16_word(word).to_le_bytes()));
+            sink.write_all(&buffer)?;
+            place = chunk_end;
+        }
+        Ok(())
+    }
+}
+
+/// SplitMix64's finalizer.
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    #[test]
+    fn rows_written_alone_are_the_rows_of_the_table() {
+        let numbers = Numbers::new(7, &[1]);
+        let (rows, width) = (300, 1352);
+        let mut table = Vec::new();
+        numbers.write_bf16(&mut table, 0, rows * width).unwrap();
+        assert_eq!(table.len() as u64, rows * width * 2);
+        for row in [0, 17, 299] {
+            let mut alone = Vec::new();
+            numbers.write_bf16(&mut alone, row * width, width).unwrap();
+            assert_eq!(alone, table[(row * width * 2) as usize..][..(width * 2) as usize], "row {row}");
+        }
+    }
+
+    #[test]
+    fn table_elements_are_small_finite_numbers_of_both_signs() {
+        let mut bytes = Vec::new();
+        Numbers::new(0, &[0]).write_bf16(&mut bytes, 0, 4096).unwrap();
+        let values: Vec<f32> =
+            bytes.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect();
+        assert!(values.iter().all(|value| (0.0078..2.0).contains(&value.abs())));
+        assert!(values.iter().any(|&value| value < 0.0) && values.iter().any(|&value| value > 1.0));
+    }
+
+    #[test]
+    fn normal_numbers_have_mean_zero_and_variance_one() {
+        let numbers = Numbers::new(3, &[2, 5]);
+        let values: Vec<f64> = (0..20_000).map(|place| f64::from(numbers.f32(place))).collect();
+        let mean = values.iter().sum::<f64>() / 20_000.0;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.03, "{mean} {variance}");
+    }
+
+    #[test]
+    fn streams_differ_by_every_part_of_their_name() {
+        let words: Vec<u64> = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (0, vec![0, 0]), (0, vec![0, 1])]
+            .iter()
+            .map(|(seed, parts)| Numbers::new(*seed, parts).word(0))
+            .collect();
+        let distinct: std::collections::BTreeSet<_> = words.iter().collect();
+        assert_eq!(distinct.len(), words.len());
+    }
+}
