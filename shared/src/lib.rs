@@ -4,6 +4,7 @@
 pub mod arguments;
 pub mod batch;
 pub mod capture;
+pub mod digest;
 pub mod ids;
 pub mod message;
 pub mod nonfinite;

@@ -20,6 +20,12 @@ use crate::units::Bytes;
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
 pub const PROTOCOL_VERSION: u32 = 1;
 
+/// The hidden first argument of a worker; its role and the supervisor's pid follow.
+pub const WORKER_ARGUMENT: &str = "__worker";
+/// Environment of a worker: the name of the supervisor's one-shot server, and what to prove itself with.
+pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
+pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -33,6 +39,10 @@ impl Role {
             Self::Verifier => "verifier",
             Self::Profiler => "profiler",
         }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Verifier, Self::Profiler].into_iter().find(|role| role.name() == name)
     }
 }
 

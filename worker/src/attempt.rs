@@ -32,7 +32,7 @@ pub(crate) enum Trouble {
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]
-    Compare { entry: String, source: crate::judge::compare::CompareError },
+    Compare { entry: String, source: crate::judge::CompareError },
 }
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.

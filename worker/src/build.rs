@@ -55,7 +55,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &BuildTask) -> Result<B
         ms: 0.0,
         peak_owed: None,
     };
-    match sources_digest(&task.source.sources) {
+    match opt_shared::digest::of_sources(&task.source.sources) {
         Ok(digest) => report.source_digest = digest,
         Err((path, error)) => {
             report.status = Status::CompileError;
@@ -81,17 +81,6 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &BuildTask) -> Result<B
     }
     report.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(report)
-}
-
-/// BLAKE3 over the sources' contents in order, each with its length.
-fn sources_digest(sources: &[PathBuf]) -> Result<String, (PathBuf, io::Error)> {
-    let mut hasher = blake3::Hasher::new();
-    for path in sources {
-        let mut source = fs::File::open(path).map_err(|error| (path.clone(), error))?;
-        let bytes = io::copy(&mut source, &mut hasher).map_err(|error| (path.clone(), error))?;
-        hasher.update(&bytes.to_le_bytes());
-    }
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// Moves a library under its digest, atomically; a second build of the same bytes finds the first.

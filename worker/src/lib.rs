@@ -18,8 +18,7 @@ mod verify;
 
 use std::ffi::CStr;
 
-/// Hidden first arguments.
-pub const WORKER_ARGUMENT: &str = "__worker";
+/// Hidden first arguments of the processes that a worker starts.
 pub const RUNNER_ARGUMENT: &CStr = c"__runner";
 pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
 

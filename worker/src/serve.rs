@@ -3,9 +3,9 @@
 //! Trusted code: it opens captures, compares, keeps the clock, and never loads a candidate. An attempt that fails
 //! for the worker's own reasons is reported as INFRA_ERROR, and the worker goes on: the core decides what next.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use opt_shared::message::{FromWorker, Report, Role, Task, Work};
+use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, Role, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{BuildReport, ProfileReport, Status, VerifyReport};
 use opt_shared::units::Bytes;
 
@@ -14,11 +14,9 @@ use crate::executor::spawn::Namespaces;
 use crate::link::{Link, LinkError};
 use crate::{build, profile, verify};
 
-/// Environment of a worker: the one-shot server's name, the nonce, and the descriptor of the executable.
-pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
-pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
-/// The descriptor on which the supervisor leaves its own executable.
-pub const EXECUTABLE_FD: i32 = 3;
+/// The supervisor leaves its own executable on the worker's standard input: the one descriptor that a plain spawn
+/// passes on.
+const EXECUTABLE_FD: i32 = 0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -28,6 +26,8 @@ pub enum WorkerError {
     ParentDeath(#[source] std::io::Error),
     #[error("the supervisor ended before this worker was ready")]
     Orphaned,
+    #[error("taking over this program's own file from standard input")]
+    Executable(#[source] std::io::Error),
     #[error("the link to the supervisor")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -41,8 +41,7 @@ pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
-    // SAFETY: the supervisor put its executable on this descriptor for us; nobody else owns it.
-    let executable = unsafe { OwnedFd::from_raw_fd(EXECUTABLE_FD) };
+    let executable = take_executable().map_err(WorkerError::Executable)?;
     // Our own runners' orphans come to us, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -57,6 +56,16 @@ pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
+/// Moves the executable away from standard input and puts /dev/null there.
+fn take_executable() -> std::io::Result<OwnedFd> {
+    // SAFETY: standard input is open (the supervisor put its executable there) and stays open during the call.
+    let input = unsafe { BorrowedFd::borrow_raw(EXECUTABLE_FD) };
+    let executable = rustix::io::fcntl_dupfd_cloexec(input, 3)?;
+    let null = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(executable)
+}
+
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -66,6 +75,8 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     }
     // Out of the terminal's foreground group: Ctrl-C is for the supervisor alone.
     let _ = rustix::process::setsid();
+    // The supervisor blocks the signals it reads from a descriptor, and we inherit that.
+    let _ = nix::sys::signal::SigSet::all().thread_unblock();
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
+use crate::judge::Tolerance;
 use crate::judge::check::OutputCheck;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
@@ -129,8 +130,10 @@ fn one_entry(
     callable: &Callable<'_>,
     entry: &EntryRef,
 ) -> Result<EntryOutcome, Trouble> {
-    let prepared = match Prepared::open(entry, &task.callee.signature) {
-        Ok(prepared) => prepared,
+    let opened = Prepared::open(entry, &task.callee.signature)
+        .and_then(|prepared| Ok((prepared.tolerances(&task.verify)?, prepared)));
+    let (tolerances, prepared) = match opened {
+        Ok(opened) => opened,
         Err(error) => {
             let failure = failure(None, &entry.name, Status::CaptureError, chain(&error));
             return Ok(EntryOutcome { failure: Some(failure), ..EntryOutcome::default() });
@@ -148,7 +151,15 @@ fn one_entry(
     runner
         .add_entry(&setup, &prepared.descriptors(outputs.descriptor()))
         .map_err(|e| callable.trouble(e))?;
-    let mut calls = Calls { task, prepared: &prepared, outputs: &outputs, callable, checked: Checked::default() };
+    let mut calls = Calls {
+        task,
+        prepared: &prepared,
+        tolerances: &tolerances,
+        outputs: &outputs,
+        callable,
+        checked: Checked::default(),
+        wrong: None,
+    };
     let ended = calls.drive(link, &mut runner)?;
     let checked = calls.checked;
     let death = runner.finish(link).map_err(|e| callable.trouble(e))?;
@@ -200,9 +211,13 @@ enum Ended {
 struct Calls<'a> {
     task: &'a VerifyTask,
     prepared: &'a Prepared,
+    /// Of every output.
+    tolerances: &'a [Tolerance],
     outputs: &'a Outputs,
     callable: &'a Callable<'a>,
     checked: Checked,
+    /// The judge's own line about the first wrong output.
+    wrong: Option<String>,
 }
 
 /// What one call left in the outputs.
@@ -262,10 +277,7 @@ impl Calls<'_> {
             let detail = format!("{} of {} elements of `{}` were never written", first.failed, first.elements, first.output);
             return self.mismatched(Status::UnwrittenOutput, detail, first);
         }
-        let detail = format!(
-            "{} of {} elements of `{}` are wrong (relative L2 error {:.3e}, at most {:.1e} allowed)",
-            first.failed, first.elements, first.output, first.relative_l2, first.tolerance.rel_l2
-        );
+        let detail = self.wrong.clone().unwrap_or_default();
         self.mismatched(Status::IncorrectNumerical, detail, first)
     }
 
@@ -324,7 +336,8 @@ impl Calls<'_> {
                 path: &leaf.path,
                 tensor: &leaf.tensor,
                 settings: &self.task.verify,
-                poison: Some(poison),
+                tolerance: self.tolerances[index],
+                poison,
             };
             let comparison = check
                 .run(&mut self.prepared.expected(&leaf.tensor), &mut self.outputs.source(index, slot))
@@ -336,6 +349,7 @@ impl Calls<'_> {
                 checked.worst = Some((leaf.path.clone(), comparison.relative_l2));
             }
             if !comparison.passed && first.is_none() {
+                self.wrong = self.wrong.take().or_else(|| comparison.detail());
                 first = comparison.mismatch;
             }
         }

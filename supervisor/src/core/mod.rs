@@ -70,7 +70,7 @@ pub struct Core {
 
 impl Core {
     /// Nothing happens before the first event: send `Event::Tick`.
-    pub fn new(spec: RunSpec) -> Self {
+    pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let candidates = spec.candidates.iter().map(Candidate::new).collect();
         let job_done = vec![false; spec.jobs.len()];
         let ledger = Ledger::new(spec.ceiling, spec.floor);
@@ -80,8 +80,8 @@ impl Core {
             job_done,
             workers: BTreeMap::new(),
             ledger,
-            next_worker: 1,
-            next_lease: 1,
+            next_worker: first_worker.0.max(1),
+            next_lease: first_lease.0.max(1),
             failures: VecDeque::new(),
             ending: Ending::No,
             refused: None,
@@ -343,6 +343,11 @@ impl Core {
             );
             self.kill_worker(worker, KillReason::Deadline);
         }
+    }
+
+    /// What a worker is busy with.
+    pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
+        self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
     /// When `handle` has to be called again even if nothing happens.

@@ -95,7 +95,7 @@ impl Core {
             Stage::Build if self.spec.verify => Some(Stage::Verify),
             Stage::Verify => {
                 self.candidates[candidate.index()].may_profile = true;
-                self.spec.profile.then_some(Stage::Profile)
+                self.is_timed(candidate).then_some(Stage::Profile)
             }
             Stage::Build | Stage::Profile => None,
         };
@@ -105,6 +105,12 @@ impl Core {
             }
             None => self.candidate_done(candidate, Status::Passed, None, detail),
         }
+    }
+
+    /// Entries without elements are verified, never scored.
+    fn is_timed(&self, candidate: CandidateId) -> bool {
+        let job = self.spec.candidates[candidate.index()].job;
+        self.spec.profile && self.spec.jobs[job.index()].timed
     }
 
     fn again_or_never(&mut self, lease: Lease, blame: Blame, why: String) {

@@ -32,6 +32,8 @@ pub struct JobSpec {
     pub recycle: RecycleSettings,
     /// The captures cannot be used at all: nothing is run.
     pub broken: Option<String>,
+    /// There is an entry to time.
+    pub timed: bool,
 }
 
 #[derive(Clone, Debug)]

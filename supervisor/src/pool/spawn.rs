@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ipc_channel::ipc::IpcOneShotServer;
-use opt_shared::message::{Hello, Role};
+use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// This program, as it was when the run started.
@@ -61,13 +61,13 @@ pub(super) fn worker(executable: &Executable, role: Role, log: &Path) -> Result<
     let path = format!("/proc/self/fd/{}", executable.file.as_raw_fd());
     let input = executable.file.as_fd().try_clone_to_owned().map_err(SpawnError::Exec)?;
     let child = Command::new(path)
-        .arg(opt_worker::WORKER_ARGUMENT)
+        .arg(WORKER_ARGUMENT)
         .arg(role.name())
         .arg(std::process::id().to_string())
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| KEPT_VARIABLES.iter().any(|kept| name == kept)))
-        .env(opt_worker::serve::SERVER_VARIABLE, &server.1)
-        .env(opt_worker::serve::NONCE_VARIABLE, &nonce)
+        .env(SERVER_VARIABLE, &server.1)
+        .env(NONCE_VARIABLE, &nonce)
         .stdin(Stdio::from(input))
         .stdout(Stdio::null())
         .stderr(Stdio::from(stderr))

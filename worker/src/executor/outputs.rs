@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::{pread, pwrite};
 
 use super::prepare::wire_type;
-use crate::judge::compare::BytesSource;
+use crate::judge::BytesSource;
 use crate::runner::frame::{OutputRegion, WireOutput};
 
 const ALIGNMENT: u64 = 64;

@@ -12,12 +12,14 @@ use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputLeaf, PlainVal
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
 use opt_shared::ids::StorageId;
 use opt_shared::message::EntryRef;
+use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::write;
 
 use super::outputs::signed;
-use crate::judge::compare::BytesSource;
+use crate::judge::check::tolerance_of;
+use crate::judge::{BytesSource, Tolerance};
 use crate::runner::frame::{InputRange, WireArgument, WireType};
 
 /// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
@@ -34,6 +36,8 @@ pub(crate) enum PrepareError {
     Entry { name: String, source: opt_shared::arguments::EntryError },
     #[error("the arguments of {name}")]
     Bind { name: String, source: opt_shared::arguments::BindError },
+    #[error("sampling the recorded output of {name}")]
+    Scale { name: String, source: crate::judge::CompareError },
     #[error("materialising an argument of {name}")]
     Materialise { name: String, source: io::Error },
 }
@@ -111,6 +115,17 @@ impl Prepared {
     /// Reads the recorded output, in the order of its storage.
     pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
         ExpectedSource { capture: &self.capture, storage: leaf.storage, start: leaf.byte_range().start }
+    }
+
+    /// What each output is held to, in order.
+    pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, PrepareError> {
+        self.leaves
+            .iter()
+            .map(|leaf| {
+                tolerance_of(&mut self.expected(&leaf.tensor), &leaf.tensor, settings)
+                    .map_err(|source| PrepareError::Scale { name: self.name.clone(), source })
+            })
+            .collect()
     }
 
     pub(crate) fn has_no_elements(&self) -> bool {

@@ -4,6 +4,7 @@
 //! times as slices. No file, no process, no clock, and no status: which word of DESIGN "Verdicts" an answer
 //! becomes is decided by whoever asked.
 
+pub(crate) mod check;
 mod compare;
 mod decode;
 mod evidence;

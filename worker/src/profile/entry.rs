@@ -15,8 +15,9 @@ use super::block::{Block, Run, Side};
 use crate::attempt::Trouble;
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
+use crate::judge::Tolerance;
 use crate::judge::check::OutputCheck;
-use crate::judge::statistics::{balanced_order, half_width, paired_ratio, summarise};
+use crate::judge::{balanced_order, half_width, paired_ratio, summarise};
 use crate::link::Link;
 use crate::runner::control::FLAG_PLAN;
 
@@ -47,6 +48,7 @@ const MOST_DISCARDED: u32 = 50;
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) prepared: &'a Prepared,
+    pub(super) tolerances: &'a [Tolerance],
     /// Number of the entry in the runners.
     pub(super) index: usize,
     pub(super) weight: u64,
@@ -103,14 +105,17 @@ pub(super) fn time(
             return Ok(Err((number, stop)));
         }
     }
-    Ok(Ok(figures(context, sides, &samples, converged)))
+    match figures(context, sides, &samples, converged) {
+        Some(profile) => Ok(Ok(profile)),
+        None => Ok(Err((0, stop(context, Status::TooFast, "no block gave a time".to_owned())))),
+    }
 }
 
-fn figures(context: &Context<'_>, sides: &[Side<'_>], samples: &[Samples], converged: bool) -> EntryProfile {
+fn figures(context: &Context<'_>, sides: &[Side<'_>], samples: &[Samples], converged: bool) -> Option<EntryProfile> {
     let seed = context.task.seed;
     let mine = &samples[0];
-    let times = summarise(&mine.ms, seed);
-    let speedup = samples.get(1).map(|baseline| paired_ratio(&baseline.ms, &mine.ms, seed));
+    let times = summarise(&mine.ms, seed)?;
+    let speedup = samples.get(1).and_then(|baseline| paired_ratio(&baseline.ms, &mine.ms, seed));
     let noise = match &speedup {
         Some(estimate) => half_width(estimate),
         None => half_width(&median_of(&times)),
@@ -119,11 +124,11 @@ fn figures(context: &Context<'_>, sides: &[Side<'_>], samples: &[Samples], conve
     let footprint = context.prepared.input_bytes + Bytes::new(outputs);
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let bytes_per_second = footprint.get() as f64 / (times.median_time_ms / 1e3);
-    EntryProfile {
+    Some(EntryProfile {
         entry: context.prepared.name.clone(),
         weight: context.weight,
         times,
-        baseline_times: samples.get(1).map(|baseline| summarise(&baseline.ms, seed)),
+        baseline_times: samples.get(1).and_then(|baseline| summarise(&baseline.ms, seed)),
         speedup,
         noise,
         converged,
@@ -135,7 +140,7 @@ fn figures(context: &Context<'_>, sides: &[Side<'_>], samples: &[Samples], conve
         slots_checked: samples.iter().map(|side| side.slots_checked).sum(),
         plan_ms: mine.plan_ms,
         handoff_us: sides[0].handoff.as_secs_f64() * 1e6,
-    }
+    })
 }
 
 fn median_of(times: &opt_shared::outcome::TimeSummary) -> Estimate {
@@ -173,9 +178,10 @@ fn blocks(
         if look || timed_out {
             let estimate = match samples {
                 [mine, baseline] => paired_ratio(&baseline.ms, &mine.ms, context.task.seed),
-                _ => median_of(&summarise(&samples[0].ms, context.task.seed)),
+                _ => summarise(&samples[0].ms, context.task.seed).map(|times| median_of(&times)),
             };
-            let narrow = least <= pairs && half_width(&estimate) <= profile.max_noise;
+            let narrow = least <= pairs
+                && estimate.is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
             if narrow || timed_out {
                 return Ok(Ok(narrow));
             }
@@ -372,7 +378,8 @@ fn check_slots(
                 path: &leaf.path,
                 tensor: &leaf.tensor,
                 settings: &context.task.verify,
-                poison: Some(poison),
+                tolerance: context.tolerances[index],
+                poison,
             };
             let comparison = check
                 .run(&mut prepared.expected(&leaf.tensor), &mut outputs.source(index, slot))

@@ -23,6 +23,7 @@ use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
+use crate::judge::Tolerance;
 use crate::link::Link;
 use crate::runner::frame::EntrySetup;
 use crate::verify::name_death;
@@ -50,7 +51,14 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     for range in batches(&sizes, task.profile.batch_bytes) {
         let first = range.start;
-        let mut batch = Batch { lease, task, entries: Vec::new(), sides: Vec::new(), weights: Vec::new() };
+        let mut batch = Batch {
+            lease,
+            task,
+            entries: Vec::new(),
+            tolerances: Vec::new(),
+            sides: Vec::new(),
+            weights: Vec::new(),
+        };
         if let Some(failure) = batch.open(range) {
             report.status = failure.status;
             report.detail = format!("{}: {}", failure.entry, failure.detail);
@@ -98,6 +106,8 @@ struct Batch<'a> {
     lease: LeaseId,
     task: &'a ProfileTask,
     entries: Vec<Prepared>,
+    /// Of each entry's outputs.
+    tolerances: Vec<Vec<Tolerance>>,
     weights: Vec<u64>,
     sides: Vec<Side<'a>>,
 }
@@ -105,11 +115,14 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     fn open(&mut self, range: std::ops::Range<usize>) -> Option<EntryFailure> {
         for entry in &self.task.entries[range] {
-            match Prepared::open(entry, &self.task.callee.signature) {
+            let opened = Prepared::open(entry, &self.task.callee.signature)
+                .and_then(|prepared| Ok((prepared.tolerances(&self.task.verify)?, prepared)));
+            match opened {
                 // Entries without elements are verified, never scored.
-                Ok(prepared) if prepared.has_no_elements() => {}
-                Ok(prepared) => {
+                Ok((_, prepared)) if prepared.has_no_elements() => {}
+                Ok((tolerances, prepared)) => {
                     self.entries.push(prepared);
+                    self.tolerances.push(tolerances);
                     self.weights.push(entry.weight);
                 }
                 Err(error) => {
@@ -191,6 +204,7 @@ impl<'a> Batch<'a> {
                 &entry::Context {
                     task: self.task,
                     prepared: &self.entries[index],
+                    tolerances: &self.tolerances[index],
                     index,
                     weight: self.weights[index],
                 },

@@ -1,0 +1,252 @@
+//! What the captures of a job are: read once, before anything starts, headers only.
+//!
+//! Owns the way from capture files to the numbers and the signature that core and workers are given. One capture
+//! is open at a time, and what is kept of it is a handful of numbers.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use opt_shared::arguments::{
+    Argument, Entry, EntryFacts, OutputLeaf, Signature, SignatureBuilder, bind, class_key, outputs,
+};
+use opt_shared::capture::{CaptureFile, DType, Kind, Storage};
+use opt_shared::ids::EntryId;
+use opt_shared::message::EntryRef;
+use opt_shared::units::Bytes;
+
+use crate::core::predict::EntryNumbers;
+use crate::plan::JobPlan;
+
+/// More broken entries than this are counted, not named.
+const NAMED_PROBLEMS: usize = 5;
+
+/// One usable entry.
+#[derive(Clone, Debug)]
+pub struct EntryFact {
+    pub entry: EntryRef,
+    pub numbers: EntryNumbers,
+    /// Alike in shapes, dtypes and scalars.
+    pub class: String,
+    /// Has no elements in its outputs, or shares storage between an output and an input: verified, not scored.
+    pub scored: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct JobFacts {
+    pub signature: Option<Signature>,
+    pub entries: Vec<EntryFact>,
+    pub bytes: Bytes,
+    /// Every distinct storage content cannot be known from headers; equal (size, CRC) counts once.
+    pub unique_bytes: Bytes,
+    pub digest: String,
+    /// Why the captures cannot be used.
+    pub broken: Option<String>,
+}
+
+impl JobFacts {
+    pub fn read(job: &JobPlan, files: &[PathBuf]) -> Self {
+        let mut facts = Self::default();
+        let mut problems = Vec::new();
+        let mut kept = Vec::new();
+        let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
+        for path in files {
+            match read_entry(path, job.dtypes.as_deref()) {
+                Ok(Some(entry)) => {
+                    builder.observe(&stem(path), &entry);
+                    kept.push(path);
+                }
+                Ok(None) => {}
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if kept.is_empty() && problems.is_empty() {
+            problems.push("no entry is left to run (see `entries` and `dtypes`)".to_owned());
+        }
+        match builder.finish() {
+            Ok(signature) => facts.signature = Some(signature),
+            Err(errors) => problems.extend(errors.iter().map(ToString::to_string)),
+        }
+        if let Some(signature) = facts.signature.clone() {
+            let mut hasher = blake3::Hasher::new();
+            let mut seen = BTreeMap::new();
+            for path in kept {
+                match facts.add(path, &signature, &mut hasher, &mut seen) {
+                    Ok(()) => {}
+                    Err(problem) => problems.push(problem),
+                }
+            }
+            facts.digest = hasher.finalize().to_hex().to_string();
+            facts.unique_bytes = seen.into_values().sum();
+        }
+        facts.weigh();
+        facts.broken = summarise(&problems);
+        facts
+    }
+
+    fn add(
+        &mut self,
+        path: &Path,
+        signature: &Signature,
+        hasher: &mut blake3::Hasher,
+        seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
+    ) -> Result<(), String> {
+        let name = stem(path);
+        let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
+        let entry = Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        if leaves.is_empty() {
+            return Err(format!("{name}: it holds no output to compare with"));
+        }
+        let page = Bytes::from(rustix::param::page_size());
+        let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
+        let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        for storage in capture.storages() {
+            note_storage(storage, number, seen, hasher);
+        }
+        hasher.update(name.as_bytes());
+        hasher.update(&capture.file_bytes().get().to_le_bytes());
+        self.bytes += capture.file_bytes();
+        self.entries.push(EntryFact {
+            entry: EntryRef {
+                id: EntryId(number),
+                name,
+                path: path.to_owned(),
+                file_bytes: capture.file_bytes(),
+                weight: 1,
+                input_bytes: facts.input_bytes,
+            },
+            numbers: EntryNumbers {
+                file: capture.file_bytes(),
+                inputs: facts.input_bytes,
+                outputs: facts.output_bytes,
+                unmapped: facts.unmapped_bytes,
+            },
+            class: class_key(&arguments, &leaves),
+            scored: !facts.zero_size && !facts.aliased,
+        });
+        Ok(())
+    }
+
+    /// Each entry's weight is the number of entries of its class.
+    fn weigh(&mut self) {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for fact in &self.entries {
+            *counts.entry(&fact.class).or_default() += 1;
+        }
+        let weights: Vec<u64> = self.entries.iter().map(|fact| counts[fact.class.as_str()]).collect();
+        for (fact, weight) in self.entries.iter_mut().zip(weights) {
+            fact.entry.weight = weight;
+        }
+    }
+
+    /// Smallest first, so that what fails fails early.
+    pub fn verified(&self) -> Vec<&EntryFact> {
+        let mut facts: Vec<&EntryFact> = self.entries.iter().collect();
+        facts.sort_by_key(|fact| (fact.numbers.file, fact.entry.id));
+        facts
+    }
+
+    /// One of each class (weighted by its count), or all (each for itself).
+    pub fn profiled(&self, distinct: bool) -> Vec<EntryFact> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.entries
+            .iter()
+            .filter(|fact| fact.scored)
+            .filter(|fact| !distinct || seen.insert(fact.class.as_str()))
+            .cloned()
+            .map(|mut fact| {
+                if !distinct {
+                    fact.entry.weight = 1;
+                }
+                fact
+            })
+            .collect()
+    }
+}
+
+fn read_entry(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Entry>, String> {
+    let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
+    let entry = Entry::from_value(capture.root())
+        .map_err(|error| format!("{}: {}", stem(path), chain(&error)))?;
+    Ok(match dtypes {
+        Some(wanted) if !is_wanted(&entry, wanted) => None,
+        _ => Some(entry),
+    })
+}
+
+/// An entry is of the wanted dtypes if every float or complex tensor in it is; one without any, if its outputs are.
+fn is_wanted(entry: &Entry, wanted: &[DType]) -> bool {
+    let mut floats = Vec::new();
+    for value in entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(entry.output.as_ref()) {
+        collect_dtypes(value, &mut floats);
+    }
+    floats.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
+    if floats.is_empty() {
+        if let Some(output) = &entry.output {
+            collect_dtypes(output, &mut floats);
+        }
+    }
+    !floats.is_empty() && floats.iter().all(|dtype| wanted.contains(dtype))
+}
+
+fn collect_dtypes(value: &opt_shared::capture::Value, dtypes: &mut Vec<DType>) {
+    use opt_shared::capture::Value;
+    match value {
+        Value::Tensor(tensor) => dtypes.push(tensor.dtype),
+        Value::Sequence { items, .. } => items.iter().for_each(|item| collect_dtypes(item, dtypes)),
+        _ => {}
+    }
+}
+
+/// Without reading data, two storages are taken for one if size and CRC agree; one without a CRC counts by itself.
+fn note_storage(
+    storage: &Storage,
+    entry: u32,
+    seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
+    hasher: &mut blake3::Hasher,
+) {
+    let alone = if storage.crc32.is_none() { u64::from(entry) << 32 | u64::from(storage.id.0) } else { 0 };
+    seen.insert((storage.bytes.get(), storage.crc32, alone), storage.bytes);
+    hasher.update(&storage.bytes.get().to_le_bytes());
+    hasher.update(&storage.crc32.unwrap_or(0).to_le_bytes());
+}
+
+pub fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}
+
+fn summarise(problems: &[String]) -> Option<String> {
+    if problems.is_empty() {
+        return None;
+    }
+    let mut text = problems.iter().take(NAMED_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
+    if NAMED_PROBLEMS < problems.len() {
+        text.push_str(&format!("; and {} more", problems.len() - NAMED_PROBLEMS));
+    }
+    Some(text)
+}
+
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// Kinds of a parameter over all entries, for `check --signature` and `init`.
+pub fn observed(job: &JobPlan, files: &[PathBuf], signature: &Signature) -> Vec<(Vec<Argument>, Vec<OutputLeaf>)> {
+    let mut all = Vec::new();
+    for path in files {
+        let Ok(Some(entry)) = read_entry(path, job.dtypes.as_deref()) else { continue };
+        if let (Ok(arguments), Ok(leaves)) = (bind(&entry, signature), outputs(&entry)) {
+            all.push((arguments, leaves));
+        }
+    }
+    all
+}
+

@@ -1,0 +1,147 @@
+//! The end of a job and of the run: ranks, winners, statuses and the exit code.
+
+use opt_shared::ids::JobId;
+use opt_shared::outcome::Status;
+
+use super::score::{Scores, Timed, scores};
+use super::{Run, RunError};
+use crate::core::event::StopReason;
+use crate::exit::Exit;
+use crate::plan::JobPlan;
+use crate::record::{JobStatus, RunStatus, UtcTime};
+use crate::store::JobEnd;
+
+/// What a job contributes to the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    NonePassed,
+    DoesNotFit,
+}
+
+impl Run<'_> {
+    pub(super) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
+        let plan = &self.options.plan;
+        let Some(job) = plan.jobs.get(id.index()) else { return Ok(()) };
+        let Scores { rows, best } = self.job_scores(job);
+        self.store.scores(&rows)?;
+        let end = self.job_end(job, baseline_failed, best);
+        self.store.job_status(id, &end)?;
+        self.write_summary()
+    }
+
+    fn job_scores(&self, job: &JobPlan) -> Scores {
+        let timed: Vec<Timed<'_>> = job
+            .candidates
+            .iter()
+            .filter_map(|candidate| {
+                let known = &self.known[candidate.id.index()];
+                let report = known.profile.as_ref()?;
+                (known.status == Some(Status::Passed) && !report.entries.is_empty()).then_some(Timed {
+                    id: candidate.id,
+                    is_baseline: job.baseline == Some(candidate.id),
+                    report,
+                })
+            })
+            .collect();
+        scores(&timed)
+    }
+
+    fn job_end(
+        &self,
+        job: &JobPlan,
+        baseline_failed: bool,
+        best: Option<(opt_shared::ids::CandidateId, Option<opt_shared::outcome::Estimate>)>,
+    ) -> JobEnd {
+        let facts = &self.facts[job.id.index()];
+        if let Some(broken) = &facts.broken {
+            return JobEnd { status: JobStatus::CaptureError, detail: Some(broken.clone()), winner: None };
+        }
+        let status_of = |id: opt_shared::ids::CandidateId| self.known[id.index()].status;
+        let all = |status| job.candidates.iter().all(|it| status_of(it.id) == Some(status));
+        if all(Status::DoesNotFit) {
+            return JobEnd { status: JobStatus::DoesNotFit, detail: None, winner: None };
+        }
+        if all(Status::Skipped) {
+            return JobEnd { status: JobStatus::Skipped, detail: None, winner: None };
+        }
+        let least = job.profile.min_improvement;
+        let mut detail = None;
+        let winner = best.and_then(|(id, speedup)| {
+            let name = job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone());
+            match speedup {
+                Some(speedup) if speedup.ci_low < 1.0 + least => {
+                    detail = Some(format!(
+                        "no candidate is surely at least {:.1} % faster than the baseline (min_improvement)",
+                        least * 100.0
+                    ));
+                    None
+                }
+                _ => name,
+            }
+        });
+        let status = if baseline_failed && job.baseline.is_some() {
+            detail = job.baseline.and_then(status_of).map(|status| format!("the baseline ended as {status}"));
+            JobStatus::BaselineFailed
+        } else if self.counts_as_good(job) {
+            JobStatus::Passed
+        } else {
+            JobStatus::NonePassed
+        };
+        JobEnd { status, detail, winner }
+    }
+
+    /// Law of exit code 0: a candidate other than the baseline passed and was timed; a job that has only a baseline
+    /// counts by it. Where the plan has no profile stage, passing is enough.
+    fn counts_as_good(&self, job: &JobPlan) -> bool {
+        let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
+        let profiled = self.options.plan.run.stages.profile;
+        let scores = self.options.min_speedup.map(|least| (least, self.job_scores(job)));
+        job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
+            let known = &self.known[it.id.index()];
+            let passed = known.status == Some(Status::Passed) && (!profiled || known.profile.is_some());
+            let fast = scores.as_ref().is_none_or(|(least, scores)| {
+                scores
+                    .rows
+                    .iter()
+                    .any(|(id, row)| *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low))
+            });
+            passed && fast
+        })
+    }
+
+    fn verdict(&self, job: &JobPlan) -> Verdict {
+        let status = |id: opt_shared::ids::CandidateId| self.known[id.index()].status;
+        if job.candidates.iter().all(|it| status(it.id) == Some(Status::DoesNotFit)) {
+            return Verdict::DoesNotFit;
+        }
+        let baseline_failed =
+            job.baseline.is_some_and(|baseline| !matches!(status(baseline), Some(Status::Passed)));
+        if self.counts_as_good(job) && !baseline_failed { Verdict::Good } else { Verdict::NonePassed }
+    }
+
+    /// Writes the end down and says the exit code.
+    pub(super) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
+        self.progress.clear();
+        let skipped_whole = |job: &&JobPlan| {
+            !job.candidates.iter().all(|it| self.known[it.id.index()].status == Some(Status::Skipped))
+        };
+        let verdicts: Vec<Verdict> =
+            self.options.plan.jobs.iter().filter(skipped_whole).map(|job| self.verdict(job)).collect();
+        let (status, exit) = match stop {
+            StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
+            StopReason::HostTrouble { why } => {
+                tracing::error!("{why}");
+                (RunStatus::Failed, Exit::Host)
+            }
+            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
+                (RunStatus::Finished, Exit::Host)
+            }
+            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::Good) => (RunStatus::Finished, Exit::Good),
+            StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
+        };
+        self.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;
+        self.write_summary()?;
+        Ok(exit)
+    }
+}

@@ -1,0 +1,249 @@
+//! Carries out the core's actions, in order, and writes down what they mean.
+
+use std::time::{Duration, Instant};
+
+use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Report, Role, ToWorker};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::setup::record_stage;
+use super::tasks::Tasks;
+use super::{Run, RunError, RunningAttempt};
+use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow};
+use crate::record::{Numbers, UtcTime};
+use crate::store::{
+    AttemptEnd as StoredEnd, AttemptKey, AttemptRow, CandidateEnd, PhaseRow as StoredPhase, ProcessKind, WorkerEnd,
+    WorkerRow,
+};
+
+/// The summary is rewritten at most this often while the run goes on.
+const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+/// The core has the deadline that counts; this one only bounds the handshake thread.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+impl Run<'_> {
+    pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
+        match action {
+            Action::StartWorker { worker, role } => self.start_worker(worker, role),
+            Action::Start { worker, lease, order, attempt, reserved } => {
+                self.start(worker, lease, order, attempt, reserved)
+            }
+            Action::Shutdown { worker } => {
+                self.pool.send(worker, ToWorker::Shutdown);
+                Ok(())
+            }
+            Action::KillWorker { worker, reason } => {
+                self.intend(ProcessKind::Worker, worker, reason)?;
+                self.pool.kill_worker(worker);
+                Ok(())
+            }
+            Action::AllowRunner { worker, pid } => {
+                self.pool.send(worker, ToWorker::RunnerWatched { pid });
+                Ok(())
+            }
+            Action::KillRunner { worker, pid, reason } => {
+                self.intend(ProcessKind::Runner, worker, reason)?;
+                self.pool.kill_runner(worker, pid);
+                Ok(())
+            }
+            Action::MayReap { worker, pid, killed, peak_owed } => {
+                self.pool.forget_runner(worker, pid);
+                self.pool.send(worker, ToWorker::MayReap { pid, killed, peak_owed });
+                Ok(())
+            }
+            Action::AttemptEnded { lease, order, attempt: _, ended } => self.attempt_ended(lease, order, ended),
+            Action::CandidateDone { candidate, status, blame, detail } => {
+                self.candidate_done(candidate, status, blame, detail)
+            }
+            Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
+            Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
+                self.worker_started.remove(&worker);
+                self.store.worker_ended(
+                    worker,
+                    &WorkerEnd {
+                        ended: UtcTime::now(),
+                        class: class.name().to_owned(),
+                        recycled_because: recycled.map(|reason| reason.name().to_owned()),
+                        leases,
+                        peak_owed: Some(peak_owed),
+                    },
+                )?;
+                Ok(())
+            }
+            Action::Policy(row) => self.policy(&row),
+            Action::PhaseEnded(row) => self.phase_ended(&row),
+            Action::Stop { reason } => {
+                self.stop = Some(reason);
+                Ok(())
+            }
+        }
+    }
+
+    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason) -> Result<(), RunError> {
+        let lease = self.core.lease_of(worker);
+        self.store.kill_intended(UtcTime::now(), process, worker, lease, reason)?;
+        Ok(())
+    }
+
+    fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
+        self.worker_started.insert(worker, Instant::now());
+        match self.pool.start(worker, role, START_DEADLINE) {
+            Ok(pid) => {
+                self.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
+                Ok(())
+            }
+            Err(error) => {
+                let why = super::facts::chain(&error);
+                self.store.worker_started(&WorkerRow { id: worker, role, pid: 0, started: UtcTime::now() })?;
+                self.feed(Event::WorkerNotReady { worker, why, alive: false })
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        worker: WorkerId,
+        lease: LeaseId,
+        order: Order,
+        attempt: u32,
+        reserved: Bytes,
+    ) -> Result<(), RunError> {
+        let candidate = order.candidate();
+        let before = self.known[candidate.index()].numbered.get(&order.stage()).copied().unwrap_or(0);
+        let number = before + attempt;
+        let key = AttemptKey { candidate, stage: record_stage(order.stage()), number };
+        self.store.attempt_started(&AttemptRow {
+            key,
+            worker: Some(worker),
+            lease: Some(lease),
+            predicted: Some(reserved),
+            started: UtcTime::now(),
+        })?;
+        self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
+        let tasks = Tasks {
+            plan: &self.options.plan,
+            facts: self.facts,
+            known: &self.known,
+            folder: self.folder,
+        };
+        let Some(task) = tasks.task(lease, order) else {
+            return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
+        };
+        let name = self.options.plan.candidate(candidate).map_or("", |plan| plan.name.as_str());
+        tracing::debug!(%worker, %lease, candidate = name, stage = order.stage().name(), "attempt");
+        self.progress.started(lease, order.stage().name(), name);
+        self.pool.send(worker, ToWorker::Start(Box::new(task)));
+        Ok(())
+    }
+
+    fn attempt_ended(&mut self, lease: LeaseId, order: Order, ended: AttemptEnd) -> Result<(), RunError> {
+        self.progress.ended(lease);
+        let Some(attempt) = self.attempts.remove(&lease) else { return Ok(()) };
+        let candidate = order.candidate();
+        let key = AttemptKey { candidate, stage: record_stage(order.stage()), number: attempt.number };
+        let ms = Some(attempt.started.elapsed().as_secs_f64() * 1e3);
+        let end = match ended {
+            AttemptEnd::Stands(report) => {
+                self.learn(candidate, &report);
+                let (status, detail) = match &*report {
+                    Report::Build(report) => (report.status, report.detail.clone()),
+                    Report::Verify(report) => (report.status, report.detail.clone()),
+                    Report::Profile(report) => (report.status, report.detail.clone()),
+                };
+                self.last_report = Some((order.stage(), (*report).clone()));
+                StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
+            }
+            AttemptEnd::Retried { why } | AttemptEnd::GivenUp { why } => {
+                self.last_report = None;
+                StoredEnd {
+                    status: Status::InfraError,
+                    blame: Some(Blame::Worker),
+                    detail: Some(why),
+                    ms,
+                    report: None,
+                }
+            }
+        };
+        self.store.attempt_finished(key, end)?;
+        Ok(())
+    }
+
+    fn learn(&mut self, candidate: CandidateId, report: &Report) {
+        let known = &mut self.known[candidate.index()];
+        match report {
+            Report::Build(build) => known.artifact.clone_from(&build.artifact),
+            Report::Verify(verify) => known.unsupported.clone_from(&verify.unsupported),
+            Report::Profile(profile) if profile.status == Status::Passed => known.profile = Some(profile.clone()),
+            Report::Profile(_) => {}
+        }
+    }
+
+    fn candidate_done(
+        &mut self,
+        candidate: CandidateId,
+        status: Status,
+        blame: Option<Blame>,
+        detail: String,
+    ) -> Result<(), RunError> {
+        self.known[candidate.index()].status = Some(status);
+        let last = self.last_report.take();
+        let stage = last.as_ref().map(|(stage, _)| record_stage(*stage));
+        let feedback = match (&last, stage) {
+            (Some((_, report)), Some(stage)) => Some(crate::report::feedback(stage, report)),
+            _ => stage
+                .or(Some(crate::record::Stage::Build))
+                .map(|stage| crate::report::feedback_without_report(stage, status, &detail)),
+        };
+        self.store.candidate_finished(
+            candidate,
+            &CandidateEnd {
+                status,
+                blame,
+                failed_stage: stage.filter(|_| status != Status::Passed),
+                detail: Some(detail).filter(|detail| !detail.is_empty()),
+                feedback,
+            },
+        )?;
+        if let Some(plan) = self.options.plan.candidate(candidate) {
+            self.progress.said(&format!("{:<24} {}", status.name(), plan.name));
+        }
+        if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {
+            self.write_summary()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_summary(&mut self) -> Result<(), RunError> {
+        self.store.memory(self.sampler.totals)?;
+        let document = self.store.document()?;
+        crate::report::write_summary(self.folder.path(), &document)?;
+        self.summary_written = Some(Instant::now());
+        Ok(())
+    }
+
+    fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
+        let numbers: Numbers =
+            row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
+        tracing::debug!(decision = row.decision, reason = row.reason, "policy");
+        self.store.policy(UtcTime::now(), row.decision, &row.reason, &numbers)?;
+        Ok(())
+    }
+
+    fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
+        self.sampler.predicted(row.predicted);
+        let ended = UtcTime::now();
+        let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);
+        let started = UtcTime::from_millisecond(ended.as_millisecond() - took).unwrap_or(ended);
+        self.store.phase(&StoredPhase {
+            candidate: row.order.candidate(),
+            stage: record_stage(row.order.stage()),
+            worker: row.worker,
+            predicted: Some(row.predicted),
+            peak_owed: Some(row.peak_owed),
+            started,
+            ended: Some(ended),
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! The edge and the loop of a run: sources become events, the core answers with actions, hands carry them out.
+//!
+//! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
+//! another. Decides nothing that the core could decide.
+
+pub mod facts;
+mod finish;
+pub mod folder;
+mod hands;
+mod sample;
+mod score;
+pub mod setup;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::message::{FromWorker, Rung};
+use opt_shared::units::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use self::facts::JobFacts;
+use self::folder::{FolderError, RunFolder};
+use self::sample::Sampler;
+use self::setup::Known;
+use crate::core::Core;
+use crate::core::event::{Event, Moment, Process, Stage, StopReason};
+use crate::exit::Exit;
+use crate::memory::host::Host;
+use crate::plan::Plan;
+use crate::pool::{Happening, Pool, PoolError};
+use crate::progress::Progress;
+use crate::record::{HostRecord, UtcTime};
+use crate::signal::Signals;
+use crate::store::{RunRow, Store, StoreError};
+
+/// What `run` was asked for.
+pub struct RunOptions {
+    pub plan: Plan,
+    pub dir: Option<PathBuf>,
+    pub resume: bool,
+    pub only: Vec<String>,
+    pub min_speedup: Option<f64>,
+    /// Progress bars on standard error.
+    pub progress: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("the run folder")]
+    Folder(#[from] FolderError),
+    #[error("the run database")]
+    Store(#[from] StoreError),
+    #[error("the pool of workers")]
+    Pool(#[from] PoolError),
+    #[error("the summary")]
+    Summary(#[from] crate::report::SummaryError),
+    #[error("reading the entries of a job")]
+    Entries(#[from] crate::plan::EntriesError),
+    #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
+    NothingSelected { wanted: String },
+    #[error("the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)")]
+    PlanChanged { keys: String },
+    #[error("the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)")]
+    SignatureChanged { job: String },
+    #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
+    CapturesChanged { job: String },
+    #[error("waiting for something to happen")]
+    Poll(#[source] rustix::io::Errno),
+    #[error("a law of the core was broken, which is a bug: {law}")]
+    Law { law: String },
+}
+
+impl RunError {
+    /// Whose error it is, by exit code.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::NothingSelected { .. }
+            | Self::PlanChanged { .. }
+            | Self::SignatureChanged { .. }
+            | Self::CapturesChanged { .. }
+            | Self::Entries(_)
+            | Self::Folder(
+                FolderError::Exists { .. } | FolderError::NoRun { .. } | FolderError::NothingToResume { .. },
+            ) => Exit::Usage,
+            _ => Exit::Host,
+        }
+    }
+}
+
+/// A run that has come to its end.
+pub struct Ended {
+    pub exit: Exit,
+    pub folder: PathBuf,
+}
+
+/// What the plan allows the whole process tree on this machine.
+pub fn limits(plan: &Plan) -> (Bytes, Bytes) {
+    let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
+        .and_then(|mut machine| machine.sample())
+        .ok();
+    let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
+    // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
+    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
+    let whole = group.map_or(total, |group| group.limit.min(total));
+    (plan.memory.host_ceiling.of(whole), plan.memory.host_floor.of(total))
+}
+
+/// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
+pub fn run(options: RunOptions, signals: &Signals) -> Result<Ended, RunError> {
+    let plan = &options.plan;
+    let selected = setup::selected(plan, &options.only)?;
+    let resolved = crate::plan::resolved_toml(plan);
+    let facts = read_facts(plan)?;
+    let dir = options.dir.as_deref();
+    let folder = if options.resume {
+        RunFolder::resume(&plan.base_dir, &plan.run.name, dir)?
+    } else {
+        RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
+    };
+    let mut store =
+        if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
+    for note in store.notes() {
+        tracing::warn!("{note}");
+    }
+    if options.resume
+        && let Some(before) = store.stored_plan()?
+    {
+        let keys = crate::plan::changed_keys(&before, &resolved);
+        if !keys.is_empty() {
+            return Err(RunError::PlanChanged { keys: keys.join(", ") });
+        }
+    }
+    crate::report::clear_leftover(folder.path())?;
+    store.run_started(&RunRow {
+        name: plan.run.name.clone(),
+        started: UtcTime::now(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        device: "cpu".to_owned(),
+    })?;
+    store.plan(&resolved)?;
+    let known = setup::register(&mut store, plan, &facts, &selected, options.resume)?;
+    let (ceiling, floor) = limits(plan);
+    let host = Host::detect();
+    let cores = host.cores.unwrap_or(1);
+    let counters = store.counters()?;
+    let spec = setup::spec(plan, &facts, &known, ceiling, floor, cores);
+    let pool = Pool::new(folder.worker_logs())?;
+    let mut run = Run {
+        options: &options,
+        facts: &facts,
+        folder: &folder,
+        signals,
+        core: Core::new(spec, counters.worker, counters.lease),
+        pool,
+        sampler: Sampler::new(ceiling),
+        store,
+        known,
+        started: Instant::now(),
+        attempts: BTreeMap::new(),
+        last_report: None,
+        progress: Progress::new(options.progress),
+        rungs: Vec::new(),
+        host,
+        worker_started: BTreeMap::new(),
+        summary_written: None,
+        stop: None,
+    };
+    run.record_host()?;
+    let stop = run.go()?;
+    let exit = run.finish(&stop)?;
+    let path = folder.path().to_owned();
+    drop(run);
+    folder.tidy();
+    Ok(Ended { exit, folder: path })
+}
+
+/// Reads the captures of every job; headers only.
+pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
+    plan.jobs
+        .iter()
+        .map(|job| {
+            let files = crate::plan::entry_files(job)?;
+            Ok(JobFacts::read(job, &files))
+        })
+        .collect()
+}
+
+/// A running attempt, for the record.
+struct RunningAttempt {
+    number: u32,
+    started: Instant,
+}
+
+struct Run<'a> {
+    options: &'a RunOptions,
+    facts: &'a [JobFacts],
+    folder: &'a RunFolder,
+    signals: &'a Signals,
+    core: Core,
+    pool: Pool,
+    sampler: Sampler,
+    store: Store,
+    known: Vec<Known>,
+    started: Instant,
+    attempts: BTreeMap<LeaseId, RunningAttempt>,
+    /// Of the attempt that ended last: what a candidate's feedback is made from.
+    last_report: Option<(Stage, opt_shared::message::Report)>,
+    progress: Progress,
+    rungs: Vec<Rung>,
+    host: Host,
+    worker_started: BTreeMap<WorkerId, Instant>,
+    summary_written: Option<Instant>,
+    stop: Option<StopReason>,
+}
+
+impl Run<'_> {
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn go(&mut self) -> Result<StopReason, RunError> {
+        self.feed(Event::Tick)?;
+        let mut next_sample = Instant::now();
+        loop {
+            if let Some(stop) = self.stop.take() {
+                return Ok(stop);
+            }
+            let until_sample = next_sample.saturating_duration_since(Instant::now());
+            let timeout = match self.core.next_deadline() {
+                Some(deadline) => deadline.saturating_sub(self.now()).min(until_sample),
+                None => until_sample,
+            };
+            self.wait(timeout)?;
+            for _ in 0..self.signals.take() {
+                self.feed(Event::Interrupt)?;
+            }
+            for happening in self.pool.happenings() {
+                self.happened(happening)?;
+            }
+            if next_sample <= Instant::now() {
+                let sample = self.sampler.sample();
+                self.feed(Event::Sample(sample))?;
+                next_sample = Instant::now() + self.sampler.next_in();
+            } else {
+                // A new runner shortens the time to the next look.
+                next_sample = next_sample.min(Instant::now() + self.sampler.next_in());
+            }
+        }
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<(), RunError> {
+        let mut polled = vec![
+            PollFd::from_borrowed_fd(self.pool.wake_descriptor().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
+        ];
+        polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(RunError::Poll(errno)),
+        }
+    }
+
+    fn feed(&mut self, event: Event) -> Result<(), RunError> {
+        let now = self.now();
+        let actions = self.core.handle(now, event);
+        self.core.check_invariants().map_err(|law| RunError::Law { law })?;
+        for action in actions {
+            self.carry_out(action)?;
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
+        match happening {
+            Happening::Ready { worker, pid, rungs } => {
+                if self.rungs.is_empty() {
+                    self.rungs = rungs;
+                    self.say_what_is_missing();
+                    self.record_host()?;
+                }
+                let ready = self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
+                self.store.worker_ready(worker, ready)?;
+                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
+                self.feed(Event::WorkerReady { worker })
+            }
+            Happening::NotReady { worker, why } => {
+                self.feed(Event::WorkerNotReady { worker, why, alive: true })
+            }
+            Happening::Gone { worker, how } => {
+                self.sampler.forget_worker(worker);
+                tracing::debug!(%worker, how, "worker gone");
+                self.feed(Event::WorkerGone { worker, how })
+            }
+            Happening::Said { worker, message } => self.said(worker, message),
+        }
+    }
+
+    fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
+        match message {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared } => {
+                match self.pool.watch_runner(worker, pid, start_time) {
+                    Ok(()) => {
+                        self.sampler.watch(Process::Runner(worker, pid), pid, Some(limit), shared);
+                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                    }
+                    // It died already, or was killed: its worker tells next.
+                    Err(why) => {
+                        tracing::debug!(%worker, pid, why, "a runner could not be watched");
+                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                    }
+                }
+            }
+            FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
+            FromWorker::RunnerDied { pid } => {
+                self.sampler.forget(Process::Runner(worker, pid));
+                self.feed(Event::RunnerDied { worker, pid })
+            }
+            FromWorker::Progress { lease, done, total, bytes } => {
+                self.progress.update(lease, done, total, bytes);
+                Ok(())
+            }
+            FromWorker::Finished { lease, report } => self.feed(Event::Finished { worker, lease, report }),
+            FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
+        }
+    }
+
+    /// Once, aloud: what this machine cannot enforce on candidates.
+    fn say_what_is_missing(&self) {
+        for rung in self.rungs.iter().filter(|rung| !rung.present) {
+            tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
+        }
+    }
+
+    fn record_host(&mut self) -> Result<(), RunError> {
+        self.store.host(&HostRecord {
+            cpu: self.host.cpu.clone(),
+            cores: self.host.cores,
+            ram_bytes: self.host.ram,
+            kernel: self.host.kernel.clone(),
+            rungs: self.rungs.clone(),
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Scores and ranks of a job's candidates, from the profiles that stand.
+
+use opt_shared::ids::CandidateId;
+use opt_shared::outcome::{EntryProfile, Estimate, ProfileReport};
+use opt_shared::score::{geometric_mean, ranks};
+use opt_shared::units::Bytes;
+
+use crate::record::CandidateTimes;
+use crate::store::ScoreRow;
+
+/// One candidate that was timed.
+pub struct Timed<'a> {
+    pub id: CandidateId,
+    pub is_baseline: bool,
+    pub report: &'a ProfileReport,
+}
+
+/// What a job's profiles amount to.
+pub struct Scores {
+    pub rows: Vec<(CandidateId, ScoreRow)>,
+    /// The best candidate other than the baseline, with its speed-up if it has one.
+    pub best: Option<(CandidateId, Option<Estimate>)>,
+}
+
+/// Without a baseline that was timed beside them, candidates are ranked by time.
+pub fn scores(timed: &[Timed<'_>]) -> Scores {
+    let paired = timed.iter().any(|it| it.is_baseline);
+    let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
+    for it in timed {
+        let speedup = if it.is_baseline {
+            Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
+        } else {
+            speedup(&it.report.entries)
+        };
+        let by_time = by_time(&it.report.entries);
+        let merit = if paired { speedup } else { by_time };
+        if let Some(merit) = merit {
+            scored.push((it, speedup.filter(|_| !it.is_baseline), merit));
+        }
+    }
+    let merits: Vec<Estimate> = scored.iter().map(|(_, _, merit)| *merit).collect();
+    let places = ranks(&merits);
+    let rows = scored
+        .iter()
+        .zip(&places)
+        .map(|((it, speedup, _), &rank)| {
+            let row = ScoreRow {
+                rank: Some(rank),
+                speedup: *speedup,
+                times: times(&it.report.entries, speedup.as_ref()),
+                breaches: Vec::new(),
+            };
+            (it.id, row)
+        })
+        .collect();
+    let best = scored
+        .iter()
+        .zip(&places)
+        .filter(|((it, _, _), _)| !it.is_baseline)
+        .min_by(|((_, _, one), one_rank), ((_, _, other), other_rank)| {
+            one_rank.cmp(other_rank).then(other.ci_low.total_cmp(&one.ci_low))
+        })
+        .map(|((it, speedup, _), _)| (it.id, *speedup));
+    Scores { rows, best }
+}
+
+fn speedup(entries: &[EntryProfile]) -> Option<Estimate> {
+    let estimates: Vec<(Estimate, u64)> =
+        entries.iter().filter_map(|entry| Some((entry.speedup?, entry.weight))).collect();
+    (estimates.len() == entries.len()).then(|| geometric_mean(&estimates))?
+}
+
+/// One over the time of a call of every entry, so that more is better, like a speed-up.
+fn by_time(entries: &[EntryProfile]) -> Option<Estimate> {
+    let estimates: Vec<(Estimate, u64)> = entries
+        .iter()
+        .map(|entry| {
+            let times = &entry.times;
+            let rate = Estimate {
+                value: 1.0 / times.median_time_ms,
+                ci_low: 1.0 / times.ci_high,
+                ci_high: 1.0 / times.ci_low,
+            };
+            (rate, entry.weight)
+        })
+        .collect();
+    geometric_mean(&estimates)
+}
+
+/// Of one call, averaged over the timed entries by their weights; extremes are extremes, samples add up.
+fn times(entries: &[EntryProfile], speedup: Option<&Estimate>) -> CandidateTimes {
+    if entries.is_empty() {
+        return CandidateTimes::default();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
+    let weight = |entry: &EntryProfile| entry.weight as f64;
+    let total: f64 = entries.iter().map(weight).sum();
+    let mean = |pick: &dyn Fn(&EntryProfile) -> f64| {
+        Some(entries.iter().map(|entry| weight(entry) * pick(entry)).sum::<f64>() / total)
+    };
+    let footprint: Bytes = entries.iter().map(|entry| entry.footprint).max().unwrap_or_default();
+    CandidateTimes {
+        total_time_ms: Some(entries.iter().map(|entry| weight(entry) * entry.times.median_time_ms).sum()),
+        median_time_ms: mean(&|entry| entry.times.median_time_ms),
+        mean_time_ms: mean(&|entry| entry.times.mean_time_ms),
+        std_time_ms: mean(&|entry| entry.times.std_time_ms),
+        min_time_ms: entries.iter().map(|entry| entry.times.min_time_ms).reduce(f64::min),
+        max_time_ms: entries.iter().map(|entry| entry.times.max_time_ms).reduce(f64::max),
+        p5: mean(&|entry| entry.times.p5),
+        p95: mean(&|entry| entry.times.p95),
+        ci_low: mean(&|entry| entry.times.ci_low),
+        ci_high: mean(&|entry| entry.times.ci_high),
+        samples: Some(entries.iter().map(|entry| u64::from(entry.times.samples)).sum()),
+        noise: match speedup {
+            Some(speedup) => Some((speedup.ci_high - speedup.ci_low) / 2.0 / speedup.value),
+            None => entries.iter().map(|entry| entry.noise).reduce(f64::max),
+        },
+        converged: Some(entries.iter().all(|entry| entry.converged)),
+        cache_state: entries.first().map(|entry| entry.cache_state),
+        footprint_bytes: Some(footprint),
+        bytes_per_second: mean(&|entry| entry.bytes_per_second),
+    }
+}

@@ -1,0 +1,88 @@
+//! From the core's order (numbers) to a worker's task (paths and settings).
+
+use opt_shared::ids::{CandidateId, EntryId, LeaseId};
+use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::settings::ProfileEntries;
+
+use super::facts::JobFacts;
+use super::folder::RunFolder;
+use super::setup::Known;
+use crate::core::event::Order;
+use crate::plan::{CandidatePlan, Plan};
+
+pub struct Tasks<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a [JobFacts],
+    pub known: &'a [Known],
+    pub folder: &'a RunFolder,
+}
+
+impl Tasks<'_> {
+    /// None if something that the order leans on is missing, which the core rules out.
+    pub fn task(&self, lease: LeaseId, order: Order) -> Option<Task> {
+        let work = match order {
+            Order::Build { candidate } => {
+                let candidate = self.plan.candidate(candidate)?;
+                Work::Build(BuildTask {
+                    candidate: candidate.name.clone(),
+                    source: candidate.source.clone(),
+                    build: (*candidate.build).clone(),
+                    artifacts: self.folder.artifacts(),
+                    scratch: self.folder.scratch(),
+                })
+            }
+            Order::Verify { candidate } => {
+                let (plan, facts) = self.of(candidate)?;
+                Work::Verify(VerifyTask {
+                    callee: self.callee(candidate)?,
+                    entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
+                    verify: (*plan.verify).clone(),
+                })
+            }
+            Order::Profile { candidate, baseline } => {
+                let (plan, facts) = self.of(candidate)?;
+                let distinct = plan.profile.entries == ProfileEntries::Distinct;
+                let left_out = |id: CandidateId| -> &[EntryId] { &self.known[id.index()].unsupported };
+                let entries: Vec<EntryRef> = facts
+                    .profiled(distinct)
+                    .into_iter()
+                    .map(|fact| fact.entry)
+                    .filter(|entry| {
+                        !left_out(candidate).contains(&entry.id)
+                            && baseline.is_none_or(|baseline| !left_out(baseline).contains(&entry.id))
+                    })
+                    .collect();
+                let baseline = match baseline {
+                    Some(baseline) => Some(self.callee(baseline)?),
+                    None => None,
+                };
+                Work::Profile(ProfileTask {
+                    callee: self.callee(candidate)?,
+                    baseline,
+                    entries,
+                    verify: (*plan.verify).clone(),
+                    profile: (*plan.profile).clone(),
+                    seed: plan.verify.seed,
+                })
+            }
+        };
+        Some(Task { lease, work })
+    }
+
+    fn of(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {
+        let plan = self.plan.candidate(candidate)?;
+        Some((plan, self.facts.get(plan.job.index())?))
+    }
+
+    fn callee(&self, candidate: CandidateId) -> Option<Callee> {
+        let (plan, facts) = self.of(candidate)?;
+        Some(Callee {
+            candidate: plan.name.clone(),
+            artifact: self.known.get(candidate.index())?.artifact.clone()?,
+            symbol: plan.source.symbol.clone(),
+            signature: facts.signature.clone()?,
+            limits: (*plan.limits).clone(),
+            library_path: plan.build.library_path.clone(),
+        })
+    }
+}

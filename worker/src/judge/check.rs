@@ -1,0 +1,59 @@
+//! One recorded output against one slot: the judge's `compare`, with what an attempt knows filled in.
+
+use opt_shared::capture::Tensor;
+use opt_shared::settings::VerifySettings;
+
+use super::compare::{BytesSource, CompareError, Comparison, DEFAULT_CHUNK, Rules, Subject, compare};
+use super::scale::estimate_scale;
+use super::tolerance::Tolerance;
+use super::unwritten::Poison;
+
+/// What an output is held to; found once per tensor, before any comparison streams.
+pub(crate) fn tolerance_of(
+    expected: &mut dyn BytesSource,
+    tensor: &Tensor,
+    settings: &VerifySettings,
+) -> Result<Tolerance, CompareError> {
+    let scale = if Tolerance::needs_scale(settings, tensor.dtype) {
+        estimate_scale(expected, tensor.dtype, &tensor.shape, &tensor.stride, DEFAULT_CHUNK)?
+    } else {
+        0.0
+    };
+    Ok(Tolerance::for_dtype(settings, tensor.dtype, scale))
+}
+
+pub(crate) struct OutputCheck<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) tensor: &'a Tensor,
+    pub(crate) settings: &'a VerifySettings,
+    pub(crate) tolerance: Tolerance,
+    /// What the slot was filled with before the call.
+    pub(crate) poison: u8,
+}
+
+impl OutputCheck<'_> {
+    pub(crate) fn run(
+        &self,
+        expected: &mut dyn BytesSource,
+        actual: &mut dyn BytesSource,
+    ) -> Result<Comparison, CompareError> {
+        let tensor = self.tensor;
+        let subject = Subject {
+            output: self.path,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            expected_stride: &tensor.stride,
+            // Outputs are allocated with the strides that were captured.
+            actual_stride: &tensor.stride,
+            expected_conjugate: tensor.conjugate,
+            expected_negative: tensor.negative,
+        };
+        let rules = Rules {
+            tolerance: self.tolerance,
+            nonfinite: self.settings.nonfinite,
+            poison: Some(Poison::byte(self.poison)),
+            chunk: DEFAULT_CHUNK,
+        };
+        compare(expected, actual, &subject, &rules)
+    }
+}
