@@ -20,7 +20,7 @@ use opt_shared::outcome::{Mismatch, Pattern};
 use opt_shared::settings::Nonfinite;
 use opt_shared::units::Bytes;
 
-use super::decode::{Number, Signs};
+use super::decode::Signs;
 use super::evidence;
 use super::feed::Feed;
 use super::layout::{LayoutError, Walk};
@@ -229,25 +229,18 @@ pub(super) struct ElementVerdict {
     pub(super) not_finite: bool,
 }
 
-/// `on_part` is told the expected value and the error of every part whose two values are finite.
-#[inline]
-pub(super) fn judge_element(
-    expected: Number,
-    actual: Number,
+/// Judges one element of a float type by its parts. `on_part` is told the expected value and the error of every
+/// part whose two values are finite.
+#[inline(always)]
+pub(super) fn judge_parts(
+    expected: &[f64],
+    actual: &[f64],
     rules: &Rules,
     mut on_part: impl FnMut(f64, f64),
 ) -> ElementVerdict {
     let used = rules.tolerance.used;
     let mut verdict = ElementVerdict { fails: false, not_finite: false };
-    if let (Number::Integer(expected), Number::Integer(actual)) = (expected, actual) {
-        // Exact here; as f64 only for the size of the error.
-        #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]
-        let (value, difference) = (expected as f64, (actual - expected).unsigned_abs() as f64);
-        on_part(value, difference);
-        verdict.fails = expected != actual && difference > used.atol + used.rtol * value.abs();
-        return verdict;
-    }
-    for (expected, actual) in expected.parts().zip(actual.parts()) {
+    for (&expected, &actual) in expected.iter().zip(actual) {
         if expected.is_finite() && actual.is_finite() {
             let difference = (actual - expected).abs();
             on_part(expected, difference);
@@ -260,4 +253,20 @@ pub(super) fn judge_element(
         }
     }
     verdict
+}
+
+/// Judges one integer or bool: exactly, and only the size of an error is an f64. `on_part` as above.
+#[inline(always)]
+pub(super) fn judge_whole(
+    expected: i128,
+    actual: i128,
+    rules: &Rules,
+    on_part: impl FnOnce(f64, f64),
+) -> ElementVerdict {
+    let used = rules.tolerance.used;
+    #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]
+    let (value, difference) = (expected as f64, (actual - expected).unsigned_abs() as f64);
+    on_part(value, difference);
+    let fails = expected != actual && difference > used.atol + used.rtol * value.abs();
+    ElementVerdict { fails, not_finite: false }
 }

@@ -3,41 +3,68 @@
 //! A second pass over the same bytes, element by element: it runs only after a no, so it may take its time. The
 //! verdict is not looked at again.
 
+use opt_shared::capture::DType;
 use opt_shared::outcome::{Mismatch, Pattern};
 
-use super::compare::{CompareError, Comparison, Rules, Subject, judge_element};
-use super::decode::Number;
+use super::compare::{CompareError, Comparison, Rules, Subject, is_exact, judge_parts, judge_whole};
+use super::decode::{Number, Signs, decode_parts, parts_of};
 use super::feed::Feed;
 use super::norm::SquareSum;
 
 /// Bad places that are named one by one.
 const BAD_PLACES: usize = 8;
 
+/// Elements that are looked at together.
+const BLOCK_ELEMENTS: usize = 256;
+
 /// One side's numbers.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Census {
     nan: u64,
     infinite: u64,
-    least: Option<Number>,
-    greatest: Option<Number>,
+    /// Least and greatest finite part.
+    floats: (f64, f64),
+    /// The same of an exact type, whose values f64 may not hold.
+    wholes: (i128, i128),
 }
 
 impl Census {
-    fn take(&mut self, number: Number) {
-        self.nan += u64::from(number.is_nan());
-        self.infinite += u64::from(number.is_infinite());
-        for part in number.finite_parts() {
-            if self.least.is_none_or(|least| part.less_than(least)) {
-                self.least = Some(part);
-            }
-            if self.greatest.is_none_or(|greatest| greatest.less_than(part)) {
-                self.greatest = Some(part);
+    const EMPTY: Self = Self {
+        nan: 0,
+        infinite: 0,
+        floats: (f64::INFINITY, f64::NEG_INFINITY),
+        wholes: (i128::MAX, i128::MIN),
+    };
+
+    /// One element.
+    #[inline(always)]
+    fn take_parts(&mut self, parts: &[f64]) {
+        let (mut nan, mut infinite) = (false, false);
+        for &part in parts {
+            if part.is_finite() {
+                self.floats = (self.floats.0.min(part), self.floats.1.max(part));
+            } else {
+                nan |= part.is_nan();
+                infinite |= part.is_infinite();
             }
         }
+        self.nan += u64::from(nan);
+        self.infinite += u64::from(infinite && !nan);
     }
 
-    fn range(self) -> Option<[String; 2]> {
-        Some([self.least?.to_string(), self.greatest?.to_string()])
+    fn take_whole(&mut self, value: i128) {
+        self.wholes = (self.wholes.0.min(value), self.wholes.1.max(value));
+    }
+
+    fn range(self, dtype: DType) -> Option<[String; 2]> {
+        let (least, greatest) = self.floats;
+        if least <= greatest {
+            return Some([least, greatest].map(|value| Number::of_part(dtype, value).to_string()));
+        }
+        let (least, greatest) = self.wholes;
+        let show =
+            |value: i128| if dtype == DType::Bool { (value != 0).to_string() } else { value.to_string() };
+        (least <= greatest).then(|| [show(least), show(greatest)])
     }
 }
 
@@ -47,13 +74,13 @@ struct Bad {
     count: u64,
     /// Rising; the least ones.
     first: Vec<u64>,
-    poisoned: u64,
+    /// One of them does not hold the poison.
+    written: bool,
 }
 
 impl Bad {
-    fn take(&mut self, position: u64, poisoned: bool) {
+    fn take(&mut self, position: u64) {
         self.count += 1;
-        self.poisoned += u64::from(poisoned);
         if self.first.len() == BAD_PLACES && self.first.last().is_some_and(|&last| last < position) {
             return;
         }
@@ -67,7 +94,7 @@ impl Bad {
         let Some(&from) = self.first.first() else {
             return Pattern::Scattered;
         };
-        if self.poisoned == self.count {
+        if !self.written {
             return Pattern::StillPoisoned;
         }
         if self.count == elements {
@@ -96,37 +123,61 @@ pub(super) fn gather(
 ) -> Result<(Mismatch, f64), CompareError> {
     let dtype = subject.dtype;
     let size = dtype.size() as usize;
-    let (mut expected_census, mut actual_census) = (Census::default(), Census::default());
+    let mut census = [Census::EMPTY; 2];
     let (mut difference, mut reference) = (SquareSum::default(), SquareSum::default());
     let mut bad = Bad::default();
     let mut shown: Option<(u64, Number, Number)> = None;
+    let parts = parts_of(dtype);
+    let mut decoded = [vec![0.0; BLOCK_ELEMENTS * parts], vec![0.0; BLOCK_ELEMENTS * parts]];
+    let mut on_part = |value, error| {
+        difference.add(error);
+        reference.add(value);
+    };
     feed.each_tile(|walk, tile, bytes| {
-        let elements = bytes[0].chunks_exact(size).zip(bytes[1].chunks_exact(size));
-        for (inside, (expected_bytes, actual_bytes)) in (0..).zip(elements) {
-            let expected = Number::read(dtype, expected_bytes).signed(subject.signs(), dtype);
-            let actual = Number::read(dtype, actual_bytes);
-            expected_census.take(expected);
-            actual_census.take(actual);
-            let verdict = judge_element(expected, actual, rules, |value, error| {
-                difference.add(error);
-                reference.add(value);
-            });
+        let mut note = |fails: bool, inside: u64, pair: [&[u8]; 2]| {
+            let position = walk.position(tile, inside);
+            if fails {
+                bad.take(position);
+                bad.written = bad.written || !rules.poison.is_some_and(|poison| poison.is_in(pair[1]));
+            }
             // Where only the norm is too large, no element fails and the worst one is shown.
-            if !verdict.fails && comparison.failed > 0 {
+            let wanted =
+                if fails { shown.is_none_or(|(earlier, ..)| position < earlier) } else { position == place };
+            if wanted {
+                let expected = Number::read(dtype, pair[0]).signed(subject.signs(), dtype);
+                shown = Some((position, expected, Number::read(dtype, pair[1])));
+            }
+        };
+        let show_all = comparison.failed == 0;
+        let blocks = bytes[0].chunks(BLOCK_ELEMENTS * size).zip(bytes[1].chunks(BLOCK_ELEMENTS * size));
+        for (block, pair) in (0_u64..).step_by(BLOCK_ELEMENTS).zip(blocks) {
+            let elements = pair.0.chunks_exact(size).zip(pair.1.chunks_exact(size));
+            if is_exact(dtype) {
+                for (inside, pair) in (block..).zip(elements) {
+                    let expected = Number::read(dtype, pair.0).signed(subject.signs(), dtype).whole();
+                    let actual = Number::read(dtype, pair.1).whole();
+                    let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
+                    census[0].take_whole(expected);
+                    census[1].take_whole(actual);
+                    if judge_whole(expected, actual, rules, &mut on_part).fails {
+                        note(true, inside, [pair.0, pair.1]);
+                    }
+                }
                 continue;
             }
-            let position = walk.position(tile, inside);
-            if verdict.fails {
-                let poisoned = rules.poison.is_some_and(|poison| poison.is_in(actual_bytes));
-                bad.take(position, poisoned);
-            }
-            let wanted = if verdict.fails {
-                shown.is_none_or(|(earlier, ..)| position < earlier)
-            } else {
-                position == place
-            };
-            if wanted {
-                shown = Some((position, expected, actual));
+            let count = pair.0.len() / size * parts;
+            let [expected, actual] = &mut decoded;
+            let (expected, actual) = (&mut expected[..count], &mut actual[..count]);
+            decode_parts(dtype, pair.0, subject.signs(), expected);
+            decode_parts(dtype, pair.1, Signs::default(), actual);
+            let numbers = expected.chunks_exact(parts).zip(actual.chunks_exact(parts));
+            for ((inside, pair), (expected, actual)) in (block..).zip(elements).zip(numbers) {
+                census[0].take_parts(expected);
+                census[1].take_parts(actual);
+                let fails = judge_parts(expected, actual, rules, &mut on_part).fails;
+                if fails || show_all {
+                    note(fails, inside, [pair.0, pair.1]);
+                }
             }
         }
         Ok(())
@@ -150,12 +201,12 @@ pub(super) fn gather(
         relative_l2,
         elements: comparison.elements,
         failed: comparison.failed,
-        actual_nan: actual_census.nan,
-        actual_inf: actual_census.infinite,
-        expected_nan: expected_census.nan,
-        expected_inf: expected_census.infinite,
-        expected_range: expected_census.range(),
-        actual_range: actual_census.range(),
+        actual_nan: census[1].nan,
+        actual_inf: census[1].infinite,
+        expected_nan: census[0].nan,
+        expected_inf: census[0].infinite,
+        expected_range: census[0].range(dtype),
+        actual_range: census[1].range(dtype),
         bad_indices: bad.first.iter().map(|&position| walk.coordinates(position)).collect(),
         pattern: bad.pattern(subject.shape, comparison.elements),
         tolerance: rules.tolerance.used,
@@ -165,7 +216,7 @@ pub(super) fn gather(
 
 /// Absolute and relative error of one element, the larger of its parts; NaN where either value is.
 fn errors(expected: Number, actual: Number) -> (f64, f64) {
-    if let (Number::Integer(expected), Number::Integer(actual)) = (expected, actual) {
+    if let (Some(expected), Some(actual)) = (expected.whole(), actual.whole()) {
         #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]
         let (value, error) = (expected as f64, (actual - expected).unsigned_abs() as f64);
         return (error, over(error, value));

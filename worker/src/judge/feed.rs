@@ -90,3 +90,29 @@ fn buffer(length: usize) -> Result<Vec<u8>, CompareError> {
     buffer.resize(length, 0);
     Ok(buffer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_chunks_are_held_whatever_the_tensor() {
+        let chunk = Bytes::kib(64);
+        for stride in [[4096, 1], [1, 4096], [9000, 2], [0, 0]] {
+            let walk = Walk::new(&[4096, 4096], &stride, &[4096, 1], 16).expect("a plain shape");
+            let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
+            let sources: [(&mut dyn BytesSource, Side); 2] =
+                [(&mut one, Side::Expected), (&mut other, Side::Actual)];
+            let feed = Feed::new(walk, 16, sources, chunk).expect("little memory");
+            let held: usize = feed.tiles.iter().chain(&feed.scratch).map(Vec::capacity).sum();
+            assert!(Bytes::from(held) <= chunk.saturating_mul(2), "{held} bytes for {stride:?}");
+        }
+        // And no more than a small tensor needs.
+        let walk = Walk::new(&[3], &[1], &[1], 4).expect("a plain shape");
+        let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
+        let sources: [(&mut dyn BytesSource, Side); 2] =
+            [(&mut one, Side::Expected), (&mut other, Side::Actual)];
+        let feed = Feed::new(walk, 4, sources, chunk).expect("little memory");
+        assert_eq!(feed.tiles[0].capacity(), SMALLEST_CHUNK);
+    }
+}

@@ -9,6 +9,7 @@ mod compare;
 mod decode;
 mod evidence;
 mod feed;
+mod fp8;
 mod kernel;
 mod layout;
 mod norm;

@@ -5,8 +5,11 @@
 
 use opt_shared::settings::Nonfinite;
 
-use super::compare::{CompareError, Comparison, L2_CHUNK_ELEMENTS, Rules, Subject, is_exact, judge_element};
-use super::decode::{Number, Signs, decode_narrow, decode_wide, is_wide, parts_of};
+use super::compare::{
+    CompareError, Comparison, ElementVerdict, L2_CHUNK_ELEMENTS, Rules, Subject, is_exact, judge_parts,
+    judge_whole,
+};
+use super::decode::{Number, Signs, decode_narrow, decode_parts, decode_wide, is_wide, parts_of};
 use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
@@ -22,6 +25,29 @@ const LEAST_PLAIN_SQUARES: f64 = 1e-270;
 struct Places {
     worst: u64,
     first_failed: Option<u64>,
+}
+
+/// The largest errors so far, over pairs of finite values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Records {
+    absolute: f64,
+    relative: f64,
+}
+
+impl Records {
+    /// Whether the absolute error is the largest yet.
+    #[inline(always)]
+    fn take(&mut self, expected: f64, difference: f64) -> bool {
+        // Only then is there anything to divide: most elements of a failing block set no record either.
+        if difference > self.relative * expected.abs() && expected != 0.0 {
+            self.relative = difference / expected.abs();
+        }
+        let record = difference > self.absolute;
+        if record {
+            self.absolute = difference;
+        }
+        record
+    }
 }
 
 /// The relative L2 error over each chunk of elements, in the order of the walk.
@@ -90,13 +116,12 @@ pub(super) struct Tally<'a> {
     signs: Signs,
     failed: u64,
     failed_not_finite: u64,
-    absolute: f64,
-    relative: f64,
+    records: Records,
     places: Places,
     whole: Norms,
     chunks: Chunks,
-    narrow: Box<[[f32; BLOCK_PARTS]; 2]>,
-    wide: Box<[[f64; BLOCK_PARTS]; 2]>,
+    narrow: [Vec<f32>; 2],
+    wide: [Vec<f64>; 2],
 }
 
 impl<'a> Tally<'a> {
@@ -107,13 +132,12 @@ impl<'a> Tally<'a> {
             signs: subject.signs(),
             failed: 0,
             failed_not_finite: 0,
-            absolute: 0.0,
-            relative: 0.0,
+            records: Records::default(),
             places: Places::default(),
             whole: Norms::default(),
             chunks: Chunks::default(),
-            narrow: Box::new([[0.0; BLOCK_PARTS]; 2]),
-            wide: Box::new([[0.0; BLOCK_PARTS]; 2]),
+            narrow: [vec![0.0; BLOCK_PARTS], vec![0.0; BLOCK_PARTS]],
+            wide: [vec![0.0; BLOCK_PARTS], vec![0.0; BLOCK_PARTS]],
         }
     }
 
@@ -157,11 +181,11 @@ impl<'a> Tally<'a> {
         let bounds = Bounds {
             rtol: self.rules.tolerance.used.rtol,
             atol: self.rules.tolerance.used.atol,
-            absolute: self.absolute,
-            relative: self.relative,
+            absolute: self.records.absolute,
+            relative: self.records.relative,
         };
         let BlockSums { remarkable, difference_squares, expected_squares } = if is_wide(dtype) {
-            let [expected, actual] = &mut *self.wide;
+            let [expected, actual] = &mut self.wide;
             let (expected, actual) = (&mut expected[..parts], &mut actual[..parts]);
             decode_wide(dtype, pair[0], self.signs, expected);
             decode_wide(dtype, pair[1], Signs::default(), actual);
@@ -171,7 +195,7 @@ impl<'a> Tally<'a> {
                 && sums.difference_squares.is_finite());
             sums
         } else {
-            let [expected, actual] = &mut *self.narrow;
+            let [expected, actual] = &mut self.narrow;
             let (expected, actual) = (&mut expected[..parts], &mut actual[..parts]);
             decode_narrow(dtype, pair[0], self.signs, expected);
             decode_narrow(dtype, pair[1], Signs::default(), actual);
@@ -196,42 +220,63 @@ impl<'a> Tally<'a> {
         let dtype = self.subject.dtype;
         let size = dtype.size() as usize;
         let mut norms = Norms::default();
-        let elements = pair[0].chunks_exact(size).zip(pair[1].chunks_exact(size));
-        for (place, (expected, actual)) in (first_place..).zip(elements) {
-            let expected = Number::read(dtype, expected).signed(self.signs, dtype);
-            let actual = Number::read(dtype, actual);
-            if self.rules.nonfinite == Nonfinite::Reject && !expected.is_finite() {
-                return Err(CompareError::ExpectedNotFinite {
-                    output: self.subject.output.to_owned(),
-                    index: walk.coordinates(walk.position(tile, place)),
-                    value: expected.to_string(),
+        if is_exact(dtype) {
+            let elements = pair[0].chunks_exact(size).zip(pair[1].chunks_exact(size));
+            for (place, (expected, actual)) in (first_place..).zip(elements) {
+                let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
+                let actual = Number::read(dtype, actual).whole();
+                // Both are whole, being of an exact type.
+                let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
+                let mut record = false;
+                let verdict = judge_whole(expected, actual, self.rules, |value, difference| {
+                    record = self.records.take(value, difference);
                 });
+                self.count(verdict, record, || walk.position(tile, place));
             }
-            let (absolute, relative) = (&mut self.absolute, &mut self.relative);
+            return Ok(norms);
+        }
+        let parts = parts_of(dtype);
+        let count = pair[0].len() / size * parts;
+        let mut wide = std::mem::take(&mut self.wide);
+        let [expected, actual] = &mut wide;
+        let (expected, actual) = (&mut expected[..count], &mut actual[..count]);
+        decode_parts(dtype, pair[0], self.signs, expected);
+        decode_parts(dtype, pair[1], Signs::default(), actual);
+        if self.rules.nonfinite == Nonfinite::Reject
+            && let Some(part) = expected.iter().position(|value| !value.is_finite())
+        {
+            return Err(CompareError::ExpectedNotFinite {
+                output: self.subject.output.to_owned(),
+                index: walk.coordinates(walk.position(tile, first_place + (part / parts) as u64)),
+                value: Number::of_part(dtype, expected[part]).to_string(),
+            });
+        }
+        let elements = expected.chunks_exact(parts).zip(actual.chunks_exact(parts));
+        for (place, (expected, actual)) in (first_place..).zip(elements) {
             let mut record = false;
-            let verdict = judge_element(expected, actual, self.rules, |value, difference| {
-                if difference > *absolute {
-                    *absolute = difference;
-                    record = true;
-                }
-                if value != 0.0 {
-                    *relative = relative.max(difference / value.abs());
-                }
+            let verdict = judge_parts(expected, actual, self.rules, |value, difference| {
+                record |= self.records.take(value, difference);
                 norms.difference.add(difference);
                 norms.expected.add(value);
             });
-            if record {
-                self.places.worst = walk.position(tile, place);
-            }
-            if verdict.fails {
-                self.failed += 1;
-                self.failed_not_finite += u64::from(verdict.not_finite);
-                if self.places.first_failed.is_none() {
-                    self.places.first_failed = Some(walk.position(tile, place));
-                }
+            self.count(verdict, record, || walk.position(tile, place));
+        }
+        self.wide = wide;
+        Ok(norms)
+    }
+
+    #[inline(always)]
+    fn count(&mut self, verdict: ElementVerdict, record: bool, position: impl Fn() -> u64) {
+        if record {
+            self.places.worst = position();
+        }
+        if verdict.fails {
+            self.failed += 1;
+            self.failed_not_finite += u64::from(verdict.not_finite);
+            if self.places.first_failed.is_none() {
+                self.places.first_failed = Some(position());
             }
         }
-        Ok(norms)
     }
 
     /// The answer without its evidence, and the row-major position to look at for it.
@@ -248,8 +293,8 @@ impl<'a> Tally<'a> {
             passed: enough && self.failed_not_finite == 0 && close,
             elements,
             failed: self.failed,
-            max_absolute_error: self.absolute,
-            max_relative_error: self.relative,
+            max_absolute_error: self.records.absolute,
+            max_relative_error: self.records.relative,
             relative_l2,
             worst_chunk_l2,
             mismatch: None,
