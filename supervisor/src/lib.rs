@@ -2,4 +2,5 @@
 
 pub mod memory;
 pub mod record;
+pub mod report;
 pub mod store;

@@ -8,6 +8,8 @@
 //! spelt as their types say.
 
 mod compose;
+#[cfg(test)]
+pub(crate) mod sample;
 mod time;
 
 use opt_shared::ids::WorkerId;
@@ -377,3 +379,6 @@ pub struct PolicyRecord {
 
 /// Names and figures, in the order they were given.
 pub type Numbers = serde_json::Map<String, serde_json::Value>;
+
+#[cfg(test)]
+mod tests;

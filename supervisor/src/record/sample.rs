@@ -1,0 +1,264 @@
+//! A small run with every field filled, for tests.
+
+use opt_shared::capture::DType;
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{Role, Rung};
+use opt_shared::outcome::{
+    Blame, CacheStateReached, EntryFailure, Estimate, Mismatch, Pattern, Status, TimeSummary, ToleranceUsed,
+    WorstError,
+};
+use opt_shared::units::Bytes;
+use serde_json::json;
+
+use super::*;
+
+fn at(second: i64) -> UtcTime {
+    UtcTime::from_millisecond(1_777_636_800_000 + second * 1000).expect("in range")
+}
+
+fn text(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+const TIMES: TimeSummary = TimeSummary {
+    median_time_ms: 1.25,
+    mean_time_ms: 1.3,
+    std_time_ms: 0.1,
+    min_time_ms: 1.2,
+    max_time_ms: 2.0,
+    p5: 1.21,
+    p95: 1.6,
+    ci_low: 1.24,
+    ci_high: 1.26,
+    samples: 40,
+};
+
+fn source(name: &str) -> SourceRecord {
+    SourceRecord { path: Some(format!("kernels/{name}")), other_paths: vec![], digest: text("50a") }
+}
+
+fn attempt(stage: Stage, status: Status) -> AttemptRecord {
+    AttemptRecord {
+        stage,
+        number: 1,
+        worker: Some(WorkerId(1)),
+        status: Some(status),
+        started: at(1),
+        ms: Some(12.5),
+    }
+}
+
+fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> CandidateRecord {
+    CandidateRecord {
+        status: Some(Status::Passed),
+        rank: Some(rank),
+        artifact_digest: text("abc"),
+        build: Some(BuildRecord {
+            compiler: text("cc 13"),
+            flags: vec!["cc".to_owned(), "-O3".to_owned()],
+            log_head: String::new(),
+            ms: 80.0,
+            peak_owed_bytes: Some(Bytes::mib(90)),
+        }),
+        verify: Some(VerifyRecord {
+            entries_run: 20,
+            entries_passed: 20,
+            entries_unsupported: 0,
+            max_absolute_error: 1e-7,
+            max_relative_error: f64::INFINITY,
+            worst: Some(WorstError {
+                entry: "entry_000001".to_owned(),
+                output: "output".to_owned(),
+                relative_l2: 1e-8,
+            }),
+            validated_bytes: Bytes::gib(51),
+            ms: 9000.0,
+        }),
+        profile: Some(ProfileRecord {
+            times: CandidateTimes {
+                total_time_ms: Some(total_ms),
+                median_time_ms: Some(1.25),
+                mean_time_ms: Some(1.3),
+                std_time_ms: Some(0.1),
+                min_time_ms: Some(1.2),
+                max_time_ms: Some(2.0),
+                p5: Some(1.21),
+                p95: Some(1.6),
+                ci_low: Some(1.24),
+                ci_high: Some(1.26),
+                samples: Some(40),
+                noise: Some(0.008),
+                converged: Some(true),
+                cache_state: Some(CacheStateReached::Warm),
+                footprint_bytes: Some(Bytes::mib(9)),
+                bytes_per_second: Some(7.5e9),
+            },
+            breaches: vec![],
+            cpus: vec![1],
+            ms: 700.0,
+            entries: vec![EntryTimingRecord {
+                entry: "entry_000000".to_owned(),
+                weight: 20,
+                times: TIMES,
+                noise: 0.008,
+                converged: true,
+                cache_state: CacheStateReached::Warm,
+                footprint_bytes: Bytes::mib(9),
+                bytes_per_second: 7.5e9,
+                speedup,
+                baseline: Some(TIMES),
+                calls_per_block: 2,
+                discarded_blocks: 1,
+                slots_checked: 80,
+                plan_ms: Some(0.25),
+                handoff_us: 1.5,
+            }],
+        }),
+        speedup,
+        resources: ResourcesRecord {
+            runner_peak_owed_bytes: Some(Bytes::mib(31)),
+            predicted_bytes: Some(Bytes::mib(40)),
+        },
+        attempts: vec![
+            attempt(Stage::Build, Status::Passed),
+            attempt(Stage::Verify, Status::Passed),
+            attempt(Stage::Profile, Status::Passed),
+        ],
+        ..CandidateRecord::new(name.to_owned(), source(name))
+    }
+}
+
+fn failed(name: &str) -> CandidateRecord {
+    CandidateRecord {
+        status: Some(Status::IncorrectNumerical),
+        blame: Some(Blame::Candidate),
+        detail: text("entry_000003: output differs"),
+        failed_stage: Some(Stage::Verify),
+        feedback: text(
+            "INCORRECT_NUMERICAL in verify: entry_000003: output differs\nRows before 1 are right\u{1b}[31m.\n",
+        ),
+        signal: text("SIGSEGV"),
+        exit_code: Some(3),
+        stderr_tail: text("oh no"),
+        failures: vec![EntryFailure {
+            entry: "entry_000003".to_owned(),
+            status: Status::IncorrectNumerical,
+            detail: "output differs".to_owned(),
+            args: vec!["input: int64[8]".to_owned()],
+            mismatch: Some(Mismatch {
+                output: "output".to_owned(),
+                dtype: DType::Float32,
+                shape: vec![2, 4],
+                index: vec![1, 0],
+                expected: "1".to_owned(),
+                actual: "2".to_owned(),
+                absolute_error: 1.0,
+                relative_error: 1.0,
+                relative_l2: 0.5,
+                elements: 8,
+                failed: 4,
+                actual_nan: 0,
+                actual_inf: 0,
+                expected_nan: 0,
+                expected_inf: 0,
+                expected_range: Some(["0".to_owned(), "1".to_owned()]),
+                actual_range: Some(["0".to_owned(), "2".to_owned()]),
+                bad_indices: vec![vec![1, 0]],
+                pattern: Pattern::FromRow { row: 1 },
+                tolerance: ToleranceUsed { rtol: 1e-4, atol: 1e-5, rel_l2: 1e-4 },
+            }),
+        }],
+        resources: ResourcesRecord {
+            runner_peak_owed_bytes: Some(Bytes::mib(12)),
+            predicted_bytes: Some(Bytes::mib(40)),
+        },
+        attempts: vec![
+            attempt(Stage::Build, Status::Passed),
+            attempt(Stage::Verify, Status::IncorrectNumerical),
+        ],
+        ..CandidateRecord::new(name.to_owned(), source(name))
+    }
+}
+
+/// A finished run of one job: a baseline, a winner, a failure.
+pub(crate) fn sample() -> RunRecord {
+    let twice = Estimate { value: 2.31, ci_low: 2.25, ci_high: 2.38 };
+    let once = Estimate { value: 1.0, ci_low: 0.99, ci_high: 1.01 };
+    let phase = PhaseRecord {
+        stage: Stage::Verify,
+        job: "embedding".to_owned(),
+        candidate: "fast.c".to_owned(),
+        worker: WorkerId(1),
+        predicted_bytes: Some(Bytes::mib(40)),
+        peak_owed_bytes: Some(Bytes::mib(31)),
+        started: at(1),
+        ended: Some(at(10)),
+    };
+    RunRecord {
+        schema: SCHEMA,
+        run: RunInfo {
+            name: "demo".to_owned(),
+            status: RunStatus::Finished,
+            started: at(0),
+            finished: Some(at(75)),
+            version: "0.1.0".to_owned(),
+            device: "cpu".to_owned(),
+            exit_code: Some(0),
+        },
+        host: HostRecord {
+            cpu: text("a cpu"),
+            cores: Some(2),
+            ram_bytes: Some(Bytes::gib(128)),
+            kernel: text("Linux 6.12"),
+            rungs: vec![Rung { name: "landlock".to_owned(), present: true, detail: "ABI 7".to_owned() }],
+        },
+        jobs: vec![JobRecord {
+            name: "embedding".to_owned(),
+            status: JobStatus::Passed,
+            detail: None,
+            captures: CapturesRecord {
+                entries: Some(20),
+                bytes: Some(Bytes::gib(51)),
+                unique_bytes: Some(Bytes::gib(5)),
+                digest: text("c0ffee"),
+            },
+            baseline: text("naive.c"),
+            winner: text("fast.c"),
+            signature_digest: text("5160"),
+            candidates: vec![
+                failed("bad.c"),
+                passed("naive.c", 2, Some(once), 25.0),
+                passed("fast.c", 1, Some(twice), 10.8),
+            ],
+        }],
+        workers: vec![WorkerRecord {
+            id: WorkerId(1),
+            role: Role::Verifier,
+            pid: 4242,
+            started: at(0),
+            ready_ms: Some(1.5),
+            ended: Some(at(74)),
+            end_class: text("recycled"),
+            recycled_because: text("large_job"),
+            leases: 2,
+            peak_owed_bytes: Some(Bytes::mib(50)),
+        }],
+        memory: MemoryRecord {
+            totals: MemoryTotals {
+                host_ceiling_bytes: Some(Bytes::gib(96)),
+                predicted_peak_owed_bytes: Some(Bytes::mib(120)),
+                peak_owed_bytes: Some(Bytes::mib(111)),
+                peak_reclaimable_bytes: Some(Bytes::gib(4)),
+                min_available_bytes: Some(Bytes::gib(110)),
+                swap_peak_bytes: Some(Bytes::ZERO),
+            },
+            phases: vec![phase],
+        },
+        policy: vec![PolicyRecord {
+            t: at(11),
+            decision: "recycle".to_owned(),
+            reason: "large_job".to_owned(),
+            numbers: json!({ "validated_bytes": 54_760_833_024_u64 }).as_object().expect("object").clone(),
+        }],
+    }
+}

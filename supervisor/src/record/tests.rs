@@ -1,0 +1,130 @@
+//! That the document is documented, and that it holds what JSON has no word for.
+
+use std::collections::BTreeSet;
+
+use opt_shared::outcome::{Blame, Pattern, Status};
+use serde_json::Value;
+
+use super::sample::sample;
+use super::*;
+
+const DOCS: &str = include_str!("../../../docs/results.md");
+
+/// Every field name and its place. What `numbers` holds is the decision's own.
+fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                found.insert((name.clone(), place.to_owned()));
+                if name != "numbers" {
+                    fields(value, &format!("{place}.{name}"), found);
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| fields(value, place, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_documented() {
+    let mut run = sample();
+    // Other forms of the one field that has several.
+    let failures = &mut run.jobs[0].candidates[0].failures;
+    let mut other = failures[0].clone();
+    other.mismatch.as_mut().expect("mismatch").pattern = Pattern::Tail { from: 3 };
+    failures.push(other);
+    let mut found = BTreeSet::new();
+    fields(&serde_json::to_value(&run).expect("writes"), "", &mut found);
+    assert!(found.len() > 100, "the sample is to fill every field: {}", found.len());
+    for (name, place) in found {
+        assert!(DOCS.contains(&format!("`{name}`")), "docs/results.md does not name `{name}` of `{place}`");
+    }
+}
+
+#[test]
+fn every_word_of_the_closed_lists_is_documented() {
+    let words = Status::ALL
+        .iter()
+        .map(|status| status.name())
+        .chain(RunStatus::ALL.iter().map(|status| status.name()))
+        .chain(JobStatus::ALL.iter().map(|status| status.name()))
+        .chain(Stage::ALL.iter().map(|stage| stage.name()))
+        .chain([Blame::Candidate, Blame::Capture, Blame::Worker, Blame::Host, Blame::Plan].map(Blame::name))
+        .chain([Role::Verifier, Role::Profiler].map(Role::name));
+    for word in words {
+        assert!(DOCS.contains(&format!("`{word}`")), "docs/results.md does not name `{word}`");
+    }
+}
+
+#[test]
+fn the_sample_leaves_nothing_unknown_that_the_documentation_test_should_see() {
+    let run = serde_json::to_value(sample()).expect("writes");
+    for place in [
+        "/jobs/0/candidates/2/profile/entries/0/baseline",
+        "/jobs/0/candidates/2/verify/worst",
+        "/jobs/0/candidates/0/failures/0/mismatch",
+        "/jobs/0/candidates/2/build",
+        "/jobs/0/candidates/2/speedup",
+        "/host/rungs/0",
+        "/memory/phases/0",
+        "/workers/0",
+        "/policy/0",
+    ] {
+        assert!(run.pointer(place).is_some_and(Value::is_object), "{place}");
+    }
+}
+
+#[test]
+fn names_that_the_design_gives_are_there() {
+    let run = serde_json::to_value(sample()).expect("writes");
+    let has = |place: &str, names: &str| {
+        let object = run.pointer(place).and_then(Value::as_object).unwrap_or_else(|| panic!("{place}"));
+        for name in names.split(',') {
+            assert!(object.contains_key(name), "{place} has no `{name}`");
+        }
+    };
+    has("", "schema,run,host,jobs,workers,memory,policy");
+    has("/run", "name,status,started,finished,version,device,exit_code");
+    has("/host", "cpu,cores,ram_bytes,kernel,rungs");
+    has("/jobs/0", "name,status,captures,winner,signature_digest,candidates");
+    has("/jobs/0/captures", "entries,bytes,unique_bytes,digest");
+    has(
+        "/jobs/0/candidates/0",
+        "name,status,blame,rank,artifact_digest,detail,failed_stage,feedback,source,build,signal,exit_code,\
+         stderr_tail,failures,verify,profile,speedup,resources,attempts",
+    );
+    has("/jobs/0/candidates/0/source", "path,digest");
+    has("/jobs/0/candidates/2/build", "compiler,flags,log_head");
+    has("/jobs/0/candidates/0/failures/0", "entry,args,mismatch");
+    has(
+        "/jobs/0/candidates/2/verify",
+        "entries_run,entries_passed,max_absolute_error,max_relative_error,worst",
+    );
+    let times = "median_time_ms,mean_time_ms,std_time_ms,min_time_ms,max_time_ms,p5,p95,ci_low,ci_high,samples,\
+                 noise,converged,cache_state,footprint_bytes,bytes_per_second";
+    has("/jobs/0/candidates/2/profile", times);
+    has("/jobs/0/candidates/2/profile", "entries");
+    has("/jobs/0/candidates/2/profile/entries/0", times);
+    has("/jobs/0/candidates/2/speedup", "value,ci_low,ci_high");
+    has("/jobs/0/candidates/2/resources", "runner_peak_owed_bytes");
+    has("/jobs/0/candidates/2/attempts/0", "stage,number,worker,status,started,ms");
+    has("/workers/0", "id,role,pid,started,ready_ms,ended,end_class,recycled_because,leases,peak_owed_bytes");
+    has(
+        "/memory",
+        "host_ceiling_bytes,predicted_peak_owed_bytes,peak_owed_bytes,peak_reclaimable_bytes,\
+         min_available_bytes,swap_peak_bytes,phases",
+    );
+    has("/memory/phases/0", "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,started,ended");
+    has("/policy/0", "t,decision,reason,numbers");
+}
+
+#[test]
+fn a_document_reads_back() {
+    let run = sample();
+    let text = serde_json::to_string(&run).expect("writes");
+    assert!(text.contains(r#""max_relative_error":"Infinity""#), "{text}");
+    assert!(text.contains(r#""started":"2026-05-01T12:00:00.000Z""#), "{text}");
+    let back: RunRecord = serde_json::from_str(&text).expect("reads");
+    assert_eq!(back, run);
+}

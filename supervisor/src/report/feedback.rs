@@ -1,0 +1,408 @@
+//! What a person, or a model that proposes code, needs to know to do better next time: one text of at most 2 KiB.
+//!
+//! It says what happened, where, with which figures, and what that usually means. It repeats nothing that only a
+//! machine needs; `summary.json` has all of it.
+
+use std::fmt::Write as _;
+
+use opt_shared::message::Report;
+use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, RunnerEnd, Status};
+use opt_shared::units::Bytes;
+
+use super::figures::{one_line, percent, printable, small, speedup, time};
+use crate::record::Stage;
+
+/// Of the text, in bytes (DESIGN "run directory").
+pub const MAX_FEEDBACK: usize = 2 << 10;
+/// Of the compiler's output or of standard error within it; the rest is for what we know ourselves.
+const MAX_EXCERPT: usize = 1200;
+/// Of one line for a person.
+const MAX_LINE: usize = 400;
+/// Of the arguments of an entry.
+const MAX_ARGUMENTS: usize = 500;
+
+/// The feedback of a stage that reported.
+pub fn feedback(stage: Stage, report: &Report) -> String {
+    let facts = match report {
+        Report::Build(build) => Facts {
+            log: &build.log_head,
+            peak: build.peak_owed,
+            ..Facts::new(stage, build.status, &build.detail)
+        },
+        Report::Verify(verify) => Facts {
+            failures: &verify.failures,
+            end: verify.end.as_ref(),
+            peak: Some(verify.runner_peak_owed),
+            entries: Some((verify.entries_passed, verify.entries_run)),
+            ..Facts::new(stage, verify.status, &verify.detail)
+        },
+        Report::Profile(profile) => {
+            let mut facts = Facts {
+                failures: &profile.failures,
+                end: profile.end.as_ref(),
+                peak: Some(profile.runner_peak_owed),
+                ..Facts::new(stage, profile.status, &profile.detail)
+            };
+            facts.timed = profile
+                .entries
+                .iter()
+                .map(|entry| (entry.entry.as_str(), entry))
+                .min_by(|(_, one), (_, other)| pace(one).total_cmp(&pace(other)))
+                .map(|(name, entry)| {
+                    let pace = entry.speedup.as_ref().map_or_else(
+                        || time(entry.times.median_time_ms),
+                        |ratio| format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms)),
+                    );
+                    format!("{name} ({pace}, noise {})", percent(entry.noise))
+                });
+            facts.baseline_failed = profile.baseline_failed;
+            facts
+        }
+    };
+    compose(&facts)
+}
+
+/// The feedback of an attempt whose worker died, or that was never made.
+pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> String {
+    compose(&Facts::new(stage, status, detail))
+}
+
+fn pace(entry: &opt_shared::outcome::EntryProfile) -> f64 {
+    // Without a baseline the slowest entry stands first.
+    entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
+}
+
+/// All that a feedback is made from.
+struct Facts<'a> {
+    stage: Stage,
+    status: Status,
+    detail: &'a str,
+    log: &'a str,
+    failures: &'a [EntryFailure],
+    end: Option<&'a RunnerEnd>,
+    peak: Option<Bytes>,
+    /// Passed and run.
+    entries: Option<(u32, u32)>,
+    /// The entry with the least gain.
+    timed: Option<String>,
+    baseline_failed: bool,
+}
+
+impl<'a> Facts<'a> {
+    fn new(stage: Stage, status: Status, detail: &'a str) -> Self {
+        Self {
+            stage,
+            status,
+            detail,
+            log: "",
+            failures: &[],
+            end: None,
+            peak: None,
+            entries: None,
+            timed: None,
+            baseline_failed: false,
+        }
+    }
+}
+
+fn compose(facts: &Facts<'_>) -> String {
+    let mut text = Text::default();
+    text.line(&format!("{} in {}: {}", facts.status, facts.stage, sentence(facts)));
+    if facts.baseline_failed {
+        text.line("This end was the baseline's, in the run that pairs it with the candidate; nothing is to be changed here.");
+        return text.0;
+    }
+    match facts.status {
+        Status::Passed => passed(facts, &mut text),
+        Status::CompileError | Status::CompileTimeout => compilation(facts, &mut text),
+        Status::LoadError => loading(facts, &mut text),
+        Status::RuntimeError | Status::Unsupported => returned(facts, &mut text),
+        Status::Crashed => crashed(facts, &mut text),
+        Status::Timeout => timed_out(facts, &mut text),
+        Status::HostMemoryLimit | Status::DeviceMemoryLimit | Status::LimitExceeded => {
+            limited(facts, &mut text)
+        }
+        Status::IncorrectShape | Status::IncorrectDtype => misshapen(facts, &mut text),
+        Status::IncorrectNumerical | Status::UnwrittenOutput | Status::Nondeterministic => {
+            wrong_values(facts, &mut text);
+        }
+        Status::OutOfBounds | Status::InputMutated => trespassed(facts, &mut text),
+        Status::TooFast | Status::TimingMismatch | Status::DeferredWork => dishonest_time(facts, &mut text),
+        Status::CaptureError | Status::DoesNotFit | Status::Skipped | Status::InfraError => {
+            not_the_candidate(facts, &mut text);
+        }
+    }
+    text.0
+}
+
+/// The reporter's own words, or the first failing entry's, or that there are none.
+fn sentence(facts: &Facts<'_>) -> String {
+    let own = one_line(facts.detail.trim());
+    if !own.is_empty() {
+        return own;
+    }
+    match facts.failures.first() {
+        Some(failure) => format!("{}: {}", failure.entry, one_line(&failure.detail)),
+        None if facts.status == Status::Passed => "as recorded".to_owned(),
+        None => "nothing more is known".to_owned(),
+    }
+}
+
+fn passed(facts: &Facts<'_>, text: &mut Text) {
+    text.line("Nothing is to be corrected.");
+    if let Some((passed, run)) = facts.entries {
+        text.line(&format!("{passed} of {run} entries match."));
+    }
+    if let Some(entry) = &facts.timed {
+        text.line(&format!("The entry with the least gain is {entry}: start there to get faster."));
+    }
+}
+
+fn compilation(facts: &Facts<'_>, text: &mut Text) {
+    if facts.status == Status::CompileTimeout {
+        text.line("The compiler was stopped. Less template recursion, fewer unrolled loops or a lower -O level help.");
+    } else {
+        text.line("Fix the first error; the others often follow from it.");
+    }
+    text.excerpt("compiler", facts.log);
+}
+
+fn loading(facts: &Facts<'_>, text: &mut Text) {
+    text.line(
+        "The library was built but could not be loaded: an undefined symbol, a missing library, or a constructor \
+         of a global object that failed. Nothing may run before the first call.",
+    );
+    ending(facts, text);
+}
+
+fn returned(facts: &Facts<'_>, text: &mut Text) {
+    if facts.status == Status::Unsupported {
+        text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
+    } else {
+        text.line("The function must return 0 and write its result into the output tensor, which is its last argument.");
+    }
+    entry(facts, text);
+    ending(facts, text);
+}
+
+fn crashed(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    let signal = facts.end.and_then(|end| end.signal.as_deref());
+    text.line(match signal {
+        Some("SIGSEGV" | "SIGBUS") => {
+            "Memory was touched that is not mapped: check every index against the shapes above, null data of \
+             zero-size tensors, and strides of inputs that are not contiguous."
+        }
+        Some("SIGABRT") => "The code aborted: an assertion, an exception that escaped, or a damaged heap.",
+        Some("SIGFPE") => "An integer was divided by zero, or the least integer by -1.",
+        Some("SIGILL") => {
+            "An instruction that this CPU has not, or a trap: check -march and unreachable code."
+        }
+        Some("SIGSYS") => "A system call that a candidate may not make.",
+        _ => "The process ended inside the call; a candidate must return from it.",
+    });
+    ending(facts, text);
+}
+
+fn timed_out(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    text.line("The call did not come back in its time: look for a loop whose end is never reached, a deadlock between threads, or work far beyond what the shapes ask for.");
+    ending(facts, text);
+}
+
+fn limited(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    if let Some(peak) = facts.peak.filter(|&peak| peak != Bytes::ZERO) {
+        text.line(&format!("The highest owed memory that was seen is {peak}."));
+    }
+    text.line(match facts.status {
+        Status::LimitExceeded => "Ask for fewer threads, files or processes, or write less.",
+        Status::DeviceMemoryLimit => "Use less device memory: reuse workspace, or work in tiles.",
+        _ => "Use less memory beyond the outputs: no copies of whole inputs, work in tiles, free what a call allocates. `limits.memory` is the limit.",
+    });
+    ending(facts, text);
+}
+
+fn misshapen(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    text.line("Outputs are allocated by the caller with the recorded shape, dtype and strides; write into them and do not return others.");
+}
+
+fn wrong_values(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    match facts.failures.iter().find_map(|failure| failure.mismatch.as_ref()) {
+        Some(found) => mismatch(facts.status, found, text),
+        None => text.line(match facts.status {
+            Status::UnwrittenOutput => "Some elements of the output were never written.",
+            Status::Nondeterministic => "Two calls with the same inputs gave different outputs.",
+            _ => "The output differs from the recorded one.",
+        }),
+    }
+    if facts.status == Status::Nondeterministic {
+        text.line("Look for a race between threads, results kept from an earlier call, memory that is read before it is written, and sums whose order changes.");
+    }
+    if let Some((passed, run)) = facts.entries {
+        text.line(&format!("{passed} of {run} entries that were run match."));
+    }
+}
+
+fn mismatch(status: Status, found: &Mismatch, text: &mut Text) {
+    text.line(&format!(
+        "{} {}{:?} at {:?}: expected {}, got {} (absolute error {}, relative {}).",
+        found.output,
+        found.dtype,
+        found.shape,
+        found.index,
+        one_line(&found.expected),
+        one_line(&found.actual),
+        small(found.absolute_error),
+        small(found.relative_error)
+    ));
+    text.line(&format!(
+        "{} of {} elements fail; relative L2 error {} (allowed {}); rtol {}, atol {}.",
+        found.failed,
+        found.elements,
+        small(found.relative_l2),
+        small(found.tolerance.rel_l2),
+        small(found.tolerance.rtol),
+        small(found.tolerance.atol)
+    ));
+    if (found.actual_nan, found.actual_inf) != (found.expected_nan, found.expected_inf) {
+        text.line(&format!(
+            "NaN: {} (expected {}); infinities: {} (expected {}).",
+            found.actual_nan, found.expected_nan, found.actual_inf, found.expected_inf
+        ));
+    }
+    if let (Some([expected_low, expected_high]), Some([low, high])) =
+        (&found.expected_range, &found.actual_range)
+    {
+        text.line(&format!(
+            "Range: {} to {}, expected {} to {}.",
+            one_line(low),
+            one_line(high),
+            one_line(expected_low),
+            one_line(expected_high)
+        ));
+    }
+    if status != Status::Nondeterministic {
+        text.line(&hint(found));
+    }
+}
+
+/// What the place of the bad elements usually means.
+fn hint(found: &Mismatch) -> String {
+    match found.pattern {
+        Pattern::All => {
+            "Every element is wrong: the formula, a scale, the order of the arguments, or the dtype in which \
+                         the sum is kept, rather than an index at the edge."
+                .to_owned()
+        }
+        Pattern::Tail { from } => format!(
+            "All is right up to element {from}, and wrong from there to the end: the remainder after the last full \
+             tile or vector is not handled, or an index overflows."
+        ),
+        Pattern::FromRow { row } => format!(
+            "Rows before {row} are right, all from there on are wrong: look at how rows are split over threads or \
+             tiles, and at index types that overflow."
+        ),
+        Pattern::StillPoisoned => {
+            "These elements still hold what the output was filled with: they were never \
+                                   written. The loop or the grid does not reach them."
+                .to_owned()
+        }
+        Pattern::Scattered => {
+            let first: Vec<String> =
+                found.bad_indices.iter().take(4).map(|index| format!("{index:?}")).collect();
+            format!(
+                "The bad elements are scattered ({}): rounding of a long sum, a race, or one branch of the formula.",
+                first.join(", ")
+            )
+        }
+    }
+}
+
+fn trespassed(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    text.line(match facts.status {
+        Status::InputMutated => "Inputs are read-only: work in the output or in memory of your own.",
+        _ => "Bytes outside the output were written: check the last tile, and the strides of the output.",
+    });
+    ending(facts, text);
+}
+
+fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
+    entry(facts, text);
+    text.line(match facts.status {
+        Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
+        Status::DeferredWork => "Work went on after the call had returned. Every call must end its threads' work before it returns.",
+        _ => "The time measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
+    });
+}
+
+fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
+    text.line(match facts.status {
+        Status::CaptureError => "The capture could not be used. This is not the candidate's fault; nothing is to be changed in it.",
+        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest ceiling that would do; nothing is to be changed in the candidate.",
+        Status::Skipped => "It was not run.",
+        _ => "A worker or the host failed, not the candidate; it is tried again. Nothing is to be changed in it.",
+    });
+}
+
+/// The first failing entry and its arguments.
+fn entry(facts: &Facts<'_>, text: &mut Text) {
+    let Some(failure) = facts.failures.first() else { return };
+    let arguments = one_line(&failure.args.join(", "));
+    text.line(&format!("Entry {}({}).", failure.entry, head(&arguments, MAX_ARGUMENTS)));
+    let detail = one_line(&failure.detail);
+    if !detail.is_empty() && !sentence(facts).contains(&detail) {
+        text.line(&detail);
+    }
+}
+
+fn ending(facts: &Facts<'_>, text: &mut Text) {
+    let Some(end) = facts.end else { return };
+    match (&end.signal, end.exit_code) {
+        (Some(signal), _) => text.line(&format!("It was ended by {}.", one_line(signal))),
+        (None, Some(code)) => text.line(&format!("It ended with exit code {code}.")),
+        (None, None) => {}
+    }
+    text.excerpt("standard error", &end.stderr_tail);
+}
+
+/// A text that stops growing at its limit.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, line: &str) {
+        let line = head(line, MAX_LINE.max(MAX_ARGUMENTS + 64));
+        let line = head(&line, MAX_FEEDBACK.saturating_sub(self.0.len() + 1)).into_owned();
+        if !line.is_empty() && self.0.len() + line.len() < MAX_FEEDBACK {
+            // Writing into a string cannot fail.
+            let _ = writeln!(self.0, "{line}");
+        }
+    }
+
+    fn excerpt(&mut self, name: &str, stranger: &str) {
+        let stranger = printable(stranger);
+        let stranger = stranger.trim_end();
+        let title = format!("--- {name}:\n");
+        let room = MAX_FEEDBACK.saturating_sub(self.0.len() + title.len() + 1).min(MAX_EXCERPT);
+        if stranger.trim().is_empty() || room < "…".len() + 1 {
+            return;
+        }
+        let _ = writeln!(self.0, "{title}{}", head(stranger, room));
+    }
+}
+
+/// At most `limit` bytes of it.
+fn head(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let cut = text.floor_char_boundary(limit.saturating_sub("…".len()));
+    if limit < "…".len() { "".into() } else { format!("{}…", &text[..cut]).into() }
+}
+
+#[cfg(test)]
+mod tests;

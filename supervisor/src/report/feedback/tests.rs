@@ -1,0 +1,194 @@
+//! Every status has a feedback, every feedback its limit, and the figures that matter stand in it.
+
+use opt_shared::capture::DType;
+use opt_shared::outcome::{BuildReport, ProfileReport, ToleranceUsed, VerifyReport};
+use proptest::prelude::*;
+
+use super::*;
+
+fn mismatch_with(pattern: Pattern) -> Mismatch {
+    Mismatch {
+        output: "output[1]".to_owned(),
+        dtype: DType::BFloat16,
+        shape: vec![4, 33],
+        index: vec![2, 32],
+        expected: "1.25".to_owned(),
+        actual: "NaN".to_owned(),
+        absolute_error: f64::NAN,
+        relative_error: f64::INFINITY,
+        relative_l2: 0.25,
+        elements: 132,
+        failed: 4,
+        actual_nan: 4,
+        actual_inf: 0,
+        expected_nan: 0,
+        expected_inf: 0,
+        expected_range: Some(["-1".to_owned(), "3".to_owned()]),
+        actual_range: Some(["0".to_owned(), "2".to_owned()]),
+        bad_indices: vec![vec![2, 32], vec![3, 1]],
+        pattern,
+        tolerance: ToleranceUsed { rtol: 0.02, atol: 0.001, rel_l2: 0.01 },
+    }
+}
+
+fn failure(status: Status, detail: &str, mismatch: Option<Mismatch>) -> EntryFailure {
+    EntryFailure {
+        entry: "entry_000003".to_owned(),
+        status,
+        detail: detail.to_owned(),
+        args: vec!["input: bfloat16[4, 33]".to_owned(), "eps: 1e-05".to_owned()],
+        mismatch,
+    }
+}
+
+fn verify(status: Status, detail: &str, failures: Vec<EntryFailure>, end: Option<RunnerEnd>) -> Report {
+    Report::Verify(VerifyReport {
+        status,
+        detail: detail.to_owned(),
+        entries_run: 4,
+        entries_passed: 3,
+        entries_unsupported: 0,
+        max_absolute_error: 0.0,
+        max_relative_error: 0.0,
+        worst: None,
+        failures,
+        bytes_validated: Bytes::ZERO,
+        output_truncated: false,
+        end,
+        ms: 1.0,
+        runner_peak_owed: Bytes::mib(300),
+    })
+}
+
+fn build(status: Status, log: &str) -> Report {
+    Report::Build(BuildReport {
+        status,
+        detail: "the compiler ended with exit code 1".to_owned(),
+        artifact: None,
+        compiler: None,
+        command: vec![],
+        log_head: log.to_owned(),
+        source_digest: String::new(),
+        ms: 1.0,
+        peak_owed: None,
+    })
+}
+
+#[test]
+fn every_status_has_a_feedback_that_says_more_than_its_name() {
+    for &status in Status::ALL {
+        for report in [
+            verify(status, "", vec![failure(status, "something", None)], None),
+            verify(status, "what happened", vec![], None),
+            build(status, "a.c:1: error: x"),
+        ] {
+            let text = feedback(Stage::Verify, &report);
+            assert!(text.starts_with(status.name()), "{text}");
+            assert!(text.lines().count() >= 2, "{status}: {text}");
+            assert!(text.len() <= MAX_FEEDBACK, "{status}");
+        }
+        let text = feedback_without_report(Stage::Profile, status, "");
+        assert!(text.starts_with(status.name()) && text.len() <= MAX_FEEDBACK, "{text}");
+    }
+}
+
+#[test]
+fn nobody_elses_fault_is_put_on_the_candidate() {
+    for &status in Status::ALL {
+        if !matches!(status.blame(), None | Some(opt_shared::outcome::Blame::Candidate)) {
+            let text = feedback_without_report(Stage::Verify, status, "why");
+            assert!(
+                text.contains("not the candidate")
+                    || text.contains("nothing is to be changed")
+                    || text.contains("It was not run"),
+                "{status}: {text}"
+            );
+        }
+    }
+    let report = Report::Profile(ProfileReport {
+        status: Status::Crashed,
+        detail: "the baseline crashed".to_owned(),
+        entries: vec![],
+        failures: vec![],
+        end: None,
+        baseline_failed: true,
+        ms: 1.0,
+        runner_peak_owed: Bytes::ZERO,
+        output_truncated: false,
+        cpus: vec![],
+    });
+    assert!(feedback(Stage::Profile, &report).contains("the baseline's"));
+}
+
+#[test]
+fn a_mismatch_is_told_with_place_values_and_a_hint() {
+    for (pattern, hint) in [
+        (Pattern::All, "Every element is wrong"),
+        (Pattern::Tail { from: 128 }, "up to element 128"),
+        (Pattern::FromRow { row: 2 }, "Rows before 2 are right"),
+        (Pattern::StillPoisoned, "never written"),
+        (Pattern::Scattered, "scattered ([2, 32], [3, 1])"),
+    ] {
+        let status = Status::IncorrectNumerical;
+        let failures = vec![failure(status, "output[1] differs", Some(mismatch_with(pattern)))];
+        let text = feedback(Stage::Verify, &verify(status, "", failures, None));
+        for wanted in [
+            "entry_000003(input: bfloat16[4, 33], eps: 1e-05)",
+            "output[1] bfloat16[4, 33] at [2, 32]: expected 1.25, got NaN",
+            "4 of 132 elements fail",
+            "rtol 0.020, atol 0.001",
+            "NaN: 4 (expected 0)",
+            "Range: 0 to 2, expected -1 to 3",
+            "3 of 4 entries",
+            hint,
+        ] {
+            assert!(text.contains(wanted), "`{wanted}` is not in:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_is_told_with_signal_arguments_and_stderr() {
+    let end = RunnerEnd {
+        signal: Some("SIGSEGV".to_owned()),
+        exit_code: None,
+        stderr_tail: "loading weights\n\x1b[31mboom".to_owned(),
+        output_truncated: false,
+    };
+    let failures = vec![failure(Status::Crashed, "died in call 1", None)];
+    let text = feedback(Stage::Verify, &verify(Status::Crashed, "", failures, Some(end)));
+    for wanted in ["SIGSEGV", "input: bfloat16[4, 33]", "not mapped", "boom", "died in call 1"] {
+        assert!(text.contains(wanted), "`{wanted}` is not in:\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn a_memory_limit_is_told_with_its_figures_and_a_compile_error_with_its_head() {
+    let detail = "owed 300 MiB, 256 MiB allowed";
+    let text = feedback(Stage::Verify, &verify(Status::HostMemoryLimit, detail, vec![], None));
+    assert!(text.contains(detail) && text.contains("300 MiB") && text.contains("limits.memory"), "{text}");
+
+    let log = format!("a.c:3:5: error: expected ';'\n{}", "note: more\n".repeat(1000));
+    let text = feedback(Stage::Build, &build(Status::CompileError, &log));
+    assert!(text.contains("a.c:3:5: error: expected ';'"), "{text}");
+    assert!(text.len() <= MAX_FEEDBACK);
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_a_feedback_longer_than_its_limit(
+        which in 0..Status::ALL.len(),
+        stranger in "(\\PC|\n){0,1500}",
+        repeated in 1usize..5,
+    ) {
+        let status = Status::ALL[which];
+        let long = stranger.repeat(repeated);
+        let end = RunnerEnd { signal: Some(long.clone()), exit_code: None, stderr_tail: long.clone(), output_truncated: true };
+        let mut failed = failure(status, &long, Some(mismatch_with(Pattern::Scattered)));
+        failed.args = vec![long.clone(); 3];
+        for report in [verify(status, &long, vec![failed], Some(end)), build(status, &long)] {
+            prop_assert!(feedback(Stage::Verify, &report).len() <= MAX_FEEDBACK);
+        }
+    }
+}

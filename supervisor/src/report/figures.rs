@@ -1,0 +1,126 @@
+//! Figures and strangers' texts as people read them.
+
+use opt_shared::nonfinite;
+use opt_shared::outcome::Estimate;
+
+/// A time with three digits and the unit that fits it.
+pub(super) fn time(milliseconds: f64) -> String {
+    if let Some(text) = nonfinite::text(milliseconds) {
+        return text.to_owned();
+    }
+    let (value, unit) = match milliseconds {
+        ms if ms.abs() >= 1e3 => (ms / 1e3, "s"),
+        ms if ms.abs() >= 1.0 => (ms, "ms"),
+        ms if ms.abs() >= 1e-3 => (ms * 1e3, "µs"),
+        ms => (ms * 1e6, "ns"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+pub(super) fn speedup(estimate: &Estimate) -> String {
+    format!(
+        "{}x [{}–{}]",
+        three_digits(estimate.value),
+        three_digits(estimate.ci_low),
+        three_digits(estimate.ci_high)
+    )
+}
+
+pub(super) fn percent(share: f64) -> String {
+    match nonfinite::text(share) {
+        Some(text) => text.to_owned(),
+        None => format!("{:.1} %", share * 100.0),
+    }
+}
+
+/// An error or a tolerance: few digits, an exponent where it helps.
+pub(super) fn small(number: f64) -> String {
+    match nonfinite::text(number) {
+        Some(text) => text.to_owned(),
+        None if number == 0.0 => "0".to_owned(),
+        None if (1e-3..1e5).contains(&number.abs()) => three_digits(number),
+        None => format!("{number:.2e}"),
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    if let Some(text) = nonfinite::text(value) {
+        return text.to_owned();
+    }
+    let decimals = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// A stranger's text without what could move a terminal's cursor, change its colours or reorder what it shows.
+pub(super) fn printable(text: &str) -> String {
+    let replace = |character: char| match character {
+        '\n' => '\n',
+        '\t' => ' ',
+        character if character.is_control() => '\u{fffd}',
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        character => character,
+    };
+    text.replace("\r\n", "\n").chars().map(replace).collect()
+}
+
+/// A stranger's text on one line.
+pub(super) fn one_line(text: &str) -> String {
+    printable(text).replace('\n', " ")
+}
+
+/// At most `width` characters; what is left out of the middle is an ellipsis, so that a path keeps its end.
+pub(super) fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let (head, tail) = (kept / 3, kept - kept / 3);
+    let end: String = text.chars().skip(length - tail).collect();
+    format!("{}…{end}", text.chars().take(head).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        for (ms, text) in [
+            (12.345, "12.3 ms"),
+            (0.012_345, "12.3 µs"),
+            (0.000_000_5, "0.500 ns"),
+            (1500.0, "1.50 s"),
+            (99.96, "100 ms"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(time(ms), text);
+        }
+        assert_eq!(speedup(&Estimate { value: 2.0, ci_low: 0.5, ci_high: 123.4 }), "2.00x [0.500–123]");
+        assert_eq!(small(1.5e-7), "1.50e-7");
+    }
+
+    #[test]
+    fn nothing_a_stranger_wrote_reaches_the_terminal_as_a_command() {
+        assert_eq!(printable("a\x1b[31mb\r\nc\x07\u{202e}"), "a\u{fffd}[31mb\nc\u{fffd}\u{fffd}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_shortened_text_fits_and_keeps_its_end(text in "\\PC{0,40}", width in 4usize..30) {
+            let short = shorten(&text, width);
+            prop_assert!(short.chars().count() <= width);
+            prop_assert_eq!(short.chars().last(), text.chars().last());
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What a run has to say, to people and to programs: `summary.json`, the text on the terminal, the feedback of one
+//! candidate.
+//!
+//! Prints a [`RunRecord`](crate::record::RunRecord); computes no result. Where the record comes from is the
+//! driver's affair.
+
+pub mod feedback;
+mod figures;
+pub mod summary;
+pub mod text;

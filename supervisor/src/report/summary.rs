@@ -1,0 +1,112 @@
+//! `summary.json`: always whole. A reader sees the former document or the new one, whatever is killed when.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub const FILE_NAME: &str = "summary.json";
+
+/// The next document while it is written. Its name is fixed, so that one that a kill left behind is overwritten by
+/// the next, and cleared at the next start.
+pub const TEMPORARY_NAME: &str = ".summary.json.new";
+
+#[derive(Debug, thiserror::Error)]
+pub enum SummaryError {
+    #[error("{path}: could not {operation} the summary (is there room, and may the folder be written?)")]
+    Io {
+        path: PathBuf,
+        operation: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path}: could not compose the summary")]
+    Compose {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Replaces the summary of a run folder: written beside it, synced, renamed over it. `document` is a
+/// [`RunRecord`](crate::record::RunRecord), or what serialises as one.
+pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) -> Result<(), SummaryError> {
+    let temporary = folder.join(TEMPORARY_NAME);
+    let fail = |operation| {
+        let path = temporary.clone();
+        move |source| SummaryError::Io { path, operation, source }
+    };
+    let file = File::create(&temporary).map_err(fail("open"))?;
+    let mut writer = BufWriter::new(file);
+    serde_json::to_writer_pretty(&mut writer, document).map_err(|source| {
+        if source.is_io() {
+            fail("write")(source.into())
+        } else {
+            SummaryError::Compose { path: temporary.clone(), source }
+        }
+    })?;
+    writer.write_all(b"\n").map_err(fail("write"))?;
+    let file = writer.into_inner().map_err(|error| fail("write")(error.into_error()))?;
+    file.sync_all().map_err(fail("sync"))?;
+    std::fs::rename(&temporary, folder.join(FILE_NAME)).map_err(fail("put in place"))?;
+    // The rename itself is on disk only with its folder.
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail("sync the folder of"))
+}
+
+/// Removes what a kill in the middle of [`write_summary`] left. True if there was something.
+pub fn clear_leftover(folder: &Path) -> Result<bool, SummaryError> {
+    let path = folder.join(TEMPORARY_NAME);
+    match std::fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(SummaryError::Io { path, operation: "remove what a kill left of", source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::RunRecord;
+    use crate::record::sample::sample;
+
+    #[test]
+    fn a_summary_reads_back_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().expect("folder");
+        let run = sample();
+        std::fs::write(folder.path().join(TEMPORARY_NAME), "half of an ear").expect("a kill left it");
+        write_summary(folder.path(), &run).expect("writes");
+        let text = std::fs::read_to_string(folder.path().join(FILE_NAME)).expect("reads");
+        let back: RunRecord = serde_json::from_str(&text).expect("is the document");
+        assert_eq!(back, run);
+        assert!(text.ends_with("}\n"));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 1);
+    }
+
+    #[test]
+    fn a_document_that_fails_midway_leaves_the_former_one() {
+        struct Broken;
+        impl Serialize for Broken {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::{Error as _, SerializeSeq as _};
+                let mut list = serializer.serialize_seq(None)?;
+                list.serialize_element(&"x".repeat(1 << 16))?;
+                Err(S::Error::custom("the store went away"))
+            }
+        }
+        let folder = tempfile::tempdir().expect("folder");
+        write_summary(folder.path(), &"former").expect("writes");
+        let error = write_summary(folder.path(), &Broken).expect_err("fails");
+        assert!(matches!(error, SummaryError::Compose { .. }), "{error}");
+        let text = std::fs::read_to_string(folder.path().join(FILE_NAME)).expect("reads");
+        assert_eq!(text, "\"former\"\n");
+        assert!(clear_leftover(folder.path()).expect("clears"));
+        assert!(!clear_leftover(folder.path()).expect("clears"));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = write_summary(Path::new("/nonexistent/run"), &1).expect_err("fails");
+        assert!(error.to_string().contains("/nonexistent/run"), "{error}");
+    }
+}

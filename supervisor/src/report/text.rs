@@ -1,0 +1,427 @@
+//! The result for a terminal, or for a file that people read.
+//!
+//! Nothing a stranger wrote reaches the terminal as anything but text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
+use super::summary;
+use crate::record::{CandidateRecord, JobRecord, JobStatus, RunRecord};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Columns that a line may have; long names are shortened, other texts wrapped.
+    pub width: usize,
+    pub color: bool,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { width: 80, color: false }
+    }
+}
+
+/// Below this no table can be laid out; lines are longer then.
+const LEAST_WIDTH: usize = FIXED + LEAST_NAME;
+/// Of a shortened name, to be told from its neighbours.
+const LEAST_NAME: usize = 12;
+/// Candidates of a job told in words, besides their row in the table.
+const MAX_FAILURES_TOLD: usize = 20;
+/// Lines of one feedback.
+const MAX_FEEDBACK_LINES: usize = 24;
+
+const RANK: usize = 4;
+const STATUS: usize = 6;
+/// `0.500x [0.499–0.501]`
+const SPEEDUP: usize = 20;
+const TIME: usize = 8;
+const NOISE: usize = 6;
+const OWED: usize = 9;
+const GAP: &str = "  ";
+/// All columns but the name's, and the gaps.
+const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
+
+/// The whole result.
+pub fn render(run: &RunRecord, folder: &Path, style: Style) -> String {
+    let mut page =
+        Page { text: String::new(), style: Style { width: style.width.max(LEAST_WIDTH), ..style } };
+    for job in &run.jobs {
+        page.job(job);
+        page.line("");
+    }
+    page.memory(run);
+    page.policy(run);
+    page.line(&format!(
+        "run {}: {}, {}",
+        one_line(&run.run.name),
+        run.run.status,
+        folder.join(summary::FILE_NAME).display()
+    ));
+    page.text
+}
+
+/// One line: the winner and by how much, or why there is none.
+pub fn headline(job: &JobRecord) -> String {
+    let name = one_line(&job.name);
+    let baseline = job.baseline.as_deref().map(one_line);
+    if let Some(winner) = &job.winner {
+        let candidate = job.candidates.iter().find(|candidate| &candidate.name == winner);
+        let winner = one_line(winner);
+        let ratio = candidate.and_then(|candidate| candidate.speedup);
+        if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
+            return format!("{name}: {winner} wins, {} against {baseline}", speedup(&ratio));
+        }
+        return match candidate.and_then(median) {
+            Some(median) => format!("{name}: {winner} wins with {}", time(median)),
+            None => format!("{name}: {winner} wins"),
+        };
+    }
+    let others: Vec<_> =
+        job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref()).collect();
+    let why = match job.status {
+        JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
+        JobStatus::BaselineFailed => {
+            let status = job
+                .candidates
+                .iter()
+                .find(|candidate| Some(&candidate.name) == job.baseline.as_ref())
+                .and_then(|candidate| candidate.status);
+            let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
+            format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
+        }
+        JobStatus::Passed if others.is_empty() => {
+            "the baseline passed, there is nothing to compare it with".to_owned()
+        }
+        JobStatus::Passed => "no winner, no candidate is faster beyond doubt".to_owned(),
+        JobStatus::NonePassed => {
+            format!("no winner, none of {} passed", counted(others.len(), "candidate", "candidates"))
+        }
+        status => format!("no winner, {status}"),
+    };
+    match job.detail.as_deref().map(str::trim).filter(|detail| !detail.is_empty()) {
+        Some(detail) => format!("{name}: {why}: {}", one_line(detail)),
+        None => format!("{name}: {why}"),
+    }
+}
+
+fn median(candidate: &CandidateRecord) -> Option<f64> {
+    candidate.profile.as_ref()?.times.median_time_ms
+}
+
+#[derive(Clone, Copy)]
+enum Tone {
+    Bold,
+    Good,
+    Bad,
+    /// Somebody else's fault.
+    Other,
+    Faint,
+}
+
+impl Tone {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Bold => "1",
+            Self::Good => "32",
+            Self::Bad => "31",
+            Self::Other => "33",
+            Self::Faint => "2",
+        }
+    }
+
+    fn of(candidate: &CandidateRecord) -> Self {
+        match (candidate.status, candidate.blame) {
+            (Some(Status::Passed), _) => Self::Good,
+            (None, _) => Self::Faint,
+            (_, Some(Blame::Candidate)) => Self::Bad,
+            _ => Self::Other,
+        }
+    }
+}
+
+struct Page {
+    text: String,
+    style: Style,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    /// Padded first, painted after: the codes have no width.
+    fn paint(&self, text: String, tone: Tone) -> String {
+        if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
+    }
+
+    fn job(&mut self, job: &JobRecord) {
+        let headline = self.paint(headline(job), Tone::Bold);
+        self.line(&headline);
+        let captures = &job.captures;
+        let mut facts = Vec::new();
+        if let Some(entries) = captures.entries {
+            facts.push(format!("{entries} {}", if entries == 1 { "entry" } else { "entries" }));
+        }
+        if let Some(bytes) = captures.bytes {
+            facts.push(match captures.unique_bytes {
+                Some(unique) => format!("{bytes} captured, {unique} without repeats"),
+                None => format!("{bytes} captured"),
+            });
+        }
+        if !facts.is_empty() {
+            self.wrapped("  ", &facts.join(", "));
+        }
+        if job.candidates.is_empty() {
+            return;
+        }
+        let name_width = self.name_width(job);
+        self.line("");
+        self.line(&format!(
+            "{:>RANK$}{GAP}{:<name_width$}{GAP}{:<STATUS$}{GAP}{:>SPEEDUP$}{GAP}{:>TIME$}{GAP}{:>NOISE$}{GAP}{:>OWED$}",
+            "rank", "candidate", "status", "speed-up", "median", "noise", "peak owed"
+        ));
+        let mut ranked: Vec<_> = job.candidates.iter().collect();
+        // Stable: what has no rank stays in the plan's order, after what has one.
+        ranked.sort_by_key(|candidate| candidate.rank.unwrap_or(u32::MAX));
+        for candidate in &ranked {
+            self.row(candidate, name_width);
+        }
+        let failed: Vec<_> = ranked
+            .iter()
+            .filter(|candidate| candidate.status.is_some_and(|status| status != Status::Passed))
+            .collect();
+        for candidate in failed.iter().take(MAX_FAILURES_TOLD) {
+            self.failure(candidate);
+        }
+        if let Some(more) = failed.len().checked_sub(MAX_FAILURES_TOLD).filter(|&more| more > 0) {
+            self.line("");
+            self.line(&format!("{more} more failed; {} has all of them", summary::FILE_NAME));
+        }
+    }
+
+    /// As wide as the longest name needs, within what the line leaves.
+    fn name_width(&self, job: &JobRecord) -> usize {
+        let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
+        let room = self.style.width.saturating_sub(FIXED);
+        longest.unwrap_or(0).clamp("candidate".len(), room.max("candidate".len()))
+    }
+
+    fn row(&mut self, candidate: &CandidateRecord, name_width: usize) {
+        let unknown = || "-".to_owned();
+        let rank = candidate.rank.map_or_else(unknown, |rank| rank.to_string());
+        let name = shorten(&one_line(&candidate.name), name_width);
+        let owed = candidate.resources.runner_peak_owed_bytes.map_or_else(unknown, |peak| peak.to_string());
+        let tone = Tone::of(candidate);
+        let figures = if candidate.profile.is_some() && candidate.status == Some(Status::Passed) {
+            let times = candidate.profile.as_ref().map(|profile| &profile.times);
+            let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);
+            let median = median(candidate).map_or_else(unknown, time);
+            let unsettled = times.is_some_and(|times| times.converged == Some(false));
+            let noise = times.and_then(|times| times.noise).map_or_else(unknown, percent);
+            let noise = if unsettled { format!("{noise}!") } else { noise };
+            let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
+            format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
+        } else {
+            // What has no times has room for its status and for whose fault it is.
+            const ROOM: usize = STATUS + SPEEDUP + TIME + NOISE + 3 * GAP.len();
+            let words = match (candidate.status, candidate.blame) {
+                (None, _) => "not finished".to_owned(),
+                (Some(status), Some(blame)) => format!("{status} ({})", blame.name()),
+                (Some(status), None) => status.to_string(),
+            };
+            self.paint(format!("{words:<ROOM$}"), tone)
+        };
+        self.line(&format!("{rank:>RANK$}{GAP}{name:<name_width$}{GAP}{figures}{GAP}{owed:>OWED$}"));
+    }
+
+    fn failure(&mut self, candidate: &CandidateRecord) {
+        self.line("");
+        let name = self.paint(one_line(&candidate.name), Tone::of(candidate));
+        if let Some(feedback) = candidate.feedback.as_deref().filter(|feedback| !feedback.trim().is_empty()) {
+            self.line(&format!("{name}:"));
+            let feedback = printable(feedback);
+            for line in feedback.lines().take(MAX_FEEDBACK_LINES) {
+                self.wrapped("    ", line);
+            }
+            return;
+        }
+        let stage = candidate.failed_stage.map(|stage| format!(" in {stage}")).unwrap_or_default();
+        let status = candidate.status.map(Status::name).unwrap_or_default();
+        self.line(&format!("{name}: {status}{stage}"));
+        if let Some(detail) = &candidate.detail {
+            self.wrapped("    ", &one_line(detail));
+        }
+        let Some(failure) = candidate.failures.first() else { return };
+        self.wrapped("    ", &format!("{}({})", failure.entry, one_line(&failure.args.join(", "))));
+        if let Some(found) = &failure.mismatch {
+            self.wrapped(
+                "    ",
+                &format!(
+                    "{} at {:?}: expected {}, got {}; {} of {} elements fail, relative L2 error {}",
+                    found.output,
+                    found.index,
+                    one_line(&found.expected),
+                    one_line(&found.actual),
+                    found.failed,
+                    found.elements,
+                    small(found.relative_l2)
+                ),
+            );
+        }
+    }
+
+    fn memory(&mut self, run: &RunRecord) {
+        let totals = &run.memory.totals;
+        let facts: Vec<String> = [
+            ("peak", totals.peak_owed_bytes),
+            ("predicted", totals.predicted_peak_owed_bytes),
+            ("ceiling", totals.host_ceiling_bytes),
+            ("swap peak", totals.swap_peak_bytes),
+            ("least available", totals.min_available_bytes),
+        ]
+        .into_iter()
+        .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))
+        .collect();
+        if !facts.is_empty() {
+            self.wrapped("", &format!("memory owed: {}", facts.join(", ")));
+        }
+    }
+
+    fn policy(&mut self, run: &RunRecord) {
+        if run.policy.is_empty() {
+            return;
+        }
+        let mut decisions: BTreeMap<String, usize> = BTreeMap::new();
+        for row in &run.policy {
+            *decisions.entry(one_line(&row.decision)).or_default() += 1;
+        }
+        let list: Vec<_> = decisions.iter().map(|(decision, count)| format!("{decision} {count}")).collect();
+        let rows = counted(run.policy.len(), "memory decision", "memory decisions");
+        self.wrapped("", &format!("{rows}: {}", list.join(", ")));
+    }
+
+    /// Breaks at spaces; what has none is broken where the line ends.
+    fn wrapped(&mut self, indent: &str, text: &str) {
+        let room = self.style.width.saturating_sub(indent.len()).max(1);
+        let mut line = String::new();
+        let mut length = 0;
+        for word in text.split(' ') {
+            let mut word: Vec<char> = word.chars().collect();
+            if length > 0 && length + 1 + word.len() > room {
+                self.line(&format!("{indent}{line}"));
+                line.clear();
+                length = 0;
+            }
+            if length > 0 {
+                line.push(' ');
+                length += 1;
+            }
+            while word.len() > room {
+                let rest = word.split_off(room);
+                self.line(&format!("{indent}{}", word.iter().collect::<String>()));
+                word = rest;
+            }
+            length += word.len();
+            // Writing into a string cannot fail.
+            let _ = write!(line, "{}", word.iter().collect::<String>());
+        }
+        self.line(&format!("{indent}{line}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::sample::sample;
+
+    fn rendered(run: &RunRecord, style: Style) -> String {
+        render(run, Path::new("runs/demo"), style)
+    }
+
+    #[test]
+    fn a_run_is_told_in_eighty_columns() {
+        let wanted = "\
+embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
+  20 entries, 51.0 GiB captured, 5.00 GiB without repeats
+
+rank  candidate  status              speed-up    median   noise  peak owed
+   1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
+   2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
+   -  bad.c      INCORRECT_NUMERICAL (candidate)                  12.0 MiB
+
+bad.c:
+    INCORRECT_NUMERICAL in verify: entry_000003: output differs
+    Rows before 1 are right\u{fffd}[31m.
+
+memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
+least available 110 GiB
+1 memory decision: recycle 1
+run demo: FINISHED, runs/demo/summary.json
+";
+        let text = rendered(&sample(), Style::default());
+        assert_eq!(text, wanted, "\n{text}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked_and_colour_adds_no_width() {
+        let mut run = sample();
+        for candidate in &mut run.jobs[0].candidates {
+            candidate.name = format!("generated/deeply/nested/folders/of/a/proposer/{}", candidate.name);
+            candidate.feedback = None;
+        }
+        run.jobs[0].winner = None;
+        run.jobs[0].status = JobStatus::Running;
+        for width in [LEAST_WIDTH, 80, 120] {
+            let plain = rendered(&run, Style { width, color: false });
+            for line in plain.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+            assert!(plain.contains("fast.c") && plain.contains("at [1, 0]: expected 1, got 2"), "{plain}");
+            let mut colored = rendered(&run, Style { width, color: true });
+            assert!(colored.contains("\x1b[32m"));
+            for code in ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m"] {
+                colored = colored.replace(code, "");
+            }
+            assert_eq!(colored, plain);
+        }
+    }
+
+    #[test]
+    fn every_job_says_why_it_has_no_winner() {
+        for &status in JobStatus::ALL {
+            let mut run = sample();
+            let job = &mut run.jobs[0];
+            job.winner = None;
+            job.status = status;
+            job.detail = Some("the reason".to_owned());
+            let headline = headline(job);
+            assert!(headline.starts_with("embedding: no winner"), "{headline}");
+            assert!(headline.ends_with("the reason"), "{headline}");
+        }
+        let mut run = sample();
+        run.jobs[0].baseline = None;
+        assert_eq!(headline(&run.jobs[0]), "embedding: fast.c wins with 1.25 ms");
+    }
+
+    #[test]
+    fn an_unknown_figure_is_a_dash_and_an_unsettled_one_is_marked() {
+        let mut run = sample();
+        let job = &mut run.jobs[0];
+        job.candidates.truncate(2);
+        job.candidates[0].status = None;
+        job.candidates[0].resources.runner_peak_owed_bytes = None;
+        let profile = job.candidates[1].profile.as_mut().expect("timed");
+        profile.times.converged = Some(false);
+        profile.times.median_time_ms = None;
+        let text = rendered(&run, Style::default());
+        let row = |name: &str| text.lines().find(|line| line.contains(name)).expect("a row").to_owned();
+        assert!(row("not finished").ends_with(" -"), "{text}");
+        assert!(row("  naive.c ").contains("  -  0.8 %!"), "{text}");
+    }
+}
