@@ -1,10 +1,11 @@
 //! Hand-made values, tensors and entries for the tests of this module.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::Entry;
+use super::{Entry, Observed, Signature, SignatureBuilder, bind, outputs};
 use crate::capture::{DType, DictKind, SequenceKind, Storage, Tensor, Value, contiguous_strides};
 use crate::ids::StorageId;
 use crate::units::Bytes;
@@ -83,4 +84,19 @@ pub(super) fn bound<'a>(
         ("signature", signature),
     ]);
     Entry::from_value(&root).expect("a good entry")
+}
+
+/// The signature of some entries and what was seen in them.
+pub(super) fn observed(entries: &[Entry]) -> (Signature, Observed) {
+    let mut builder = SignatureBuilder::new(None, BTreeMap::new());
+    for (index, entry) in entries.iter().enumerate() {
+        builder.observe(&format!("e{index}"), entry);
+    }
+    let signature = builder.finish().expect("a signature");
+    let mut observed = Observed::new();
+    for entry in entries {
+        let arguments = bind(entry, &signature).expect("arguments");
+        observed.observe(&arguments, &outputs(entry).expect("outputs"));
+    }
+    (signature, observed)
 }

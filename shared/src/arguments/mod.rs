@@ -31,11 +31,13 @@ use crate::capture::{DType, Tensor};
 
 pub use bind::{BindError, bind, outputs};
 pub use class::{class_key, short_name};
+pub use describe::{Observed, table};
 pub use element::numbers;
 pub use entry::{Entry, EntryError, RecordedSignature};
 pub use facts::EntryFacts;
 pub use plain::{Refusal, plain_value};
 pub use settle::{SignatureBuilder, SignatureError};
+pub use skeleton::c_skeleton;
 
 /// Arguments of one call. Far above any op (a bidirectional LSTM of 8 layers has 69), low enough that a call
 /// always fits a frame and a page or two of the runner.
