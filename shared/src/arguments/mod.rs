@@ -4,6 +4,24 @@
 //! and then the union of keyword names in first-seen order over all entries; defaults fill gaps; every entry of a
 //! job has one arity. The plan's `params` and `defaults` override it.
 
+mod bind;
+mod class;
+mod describe;
+mod digest;
+mod element;
+mod entry;
+mod facts;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod golden;
+mod plain;
+mod print;
+mod settle;
+#[cfg(test)]
+mod settle_tests;
+mod skeleton;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,14 +29,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::{DType, Tensor};
 
+pub use bind::{BindError, bind, outputs};
+pub use class::{class_key, short_name};
+pub use describe::{Observed, table};
+pub use element::numbers;
+pub use entry::{Entry, EntryError, RecordedSignature};
+pub use facts::EntryFacts;
+pub use plain::{Refusal, plain_value};
+pub use settle::{SignatureBuilder, SignatureError};
+pub use skeleton::c_skeleton;
+
+/// Arguments of one call. Far above any op (a bidirectional LSTM of 8 layers has 69), low enough that a call
+/// always fits a frame and a page or two of the runner.
+pub const MAX_ARGUMENTS: usize = 1024;
+
 /// The order in which a kernel sees its parameters, settled once per job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signature {
     pub params: Vec<String>,
     /// For entries that lack a parameter.
     pub defaults: BTreeMap<String, PlainValue>,
-    /// How many leading parameters are positional (`arg0`, `arg1`, …) because no signature was recorded.
+    /// How many leading names of `captured` are positional (`arg0`, `arg1`, …) because no signature was recorded.
     pub positional: usize,
+    /// Every parameter of the captures in their own order: what a positional argument of an entry is called.
+    /// `params` is a choice from it.
+    pub captured: Vec<String>,
+    /// Parameters that hold lists of tensors, with how many arguments each becomes in every entry.
+    pub lists: BTreeMap<String, usize>,
 }
 
 /// An argument that is no tensor.

@@ -1,0 +1,271 @@
+//! One entry's values in the order of the signature: what a kernel is given, and what it must give back.
+//!
+//! The order itself is `settle`'s. A value that no kernel can take is refused here, by its parameter and its place.
+
+use std::collections::BTreeMap;
+
+use super::entry::kind_name;
+use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
+use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputLeaf, Signature};
+use crate::capture::Value;
+
+/// Why an entry does not fit its job's signature.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    #[error("the entry has {found} positional arguments, the signature has {known} parameters")]
+    TooManyPositional { found: usize, known: usize },
+    #[error("parameter `{parameter}` is not in the signature")]
+    UnknownKeyword { parameter: String },
+    #[error("parameter `{parameter}` is given twice, by position and by name")]
+    GivenTwice { parameter: String },
+    #[error("parameter `{parameter}` is missing and has no default (add it to `defaults`)")]
+    Missing { parameter: String },
+    #[error("parameter `{parameter}` cannot be passed: `{path}` is no argument")]
+    Value {
+        parameter: String,
+        path: String,
+        #[source]
+        reason: Refusal,
+    },
+    #[error(
+        "parameter `{parameter}` makes {found} arguments here and {expected} in the first entry (a list of tensors \
+         must have one length in all of them)"
+    )]
+    ListLength { parameter: String, found: usize, expected: usize },
+    #[error("the entry makes more than {MAX_ARGUMENTS} arguments")]
+    TooManyArguments,
+    #[error(
+        "`{path}` of what the call returned is {found} (only tensors, and tuples and lists of them, are compared)"
+    )]
+    Output { path: String, found: &'static str },
+    #[error("`{path}` of what the call returned cannot be read")]
+    OutputValue {
+        path: String,
+        #[source]
+        reason: Refusal,
+    },
+}
+
+/// The arguments of one entry in the order of `signature.params`.
+pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindError> {
+    let given = given(entry, &signature.captured)?;
+    let mut arguments = Vec::with_capacity(signature.params.len());
+    for parameter in &signature.params {
+        let before = arguments.len();
+        match given.get(parameter.as_str()) {
+            Some(value) => flatten(value, parameter, &mut arguments)?,
+            None => {
+                let default = signature
+                    .defaults
+                    .get(parameter)
+                    .ok_or_else(|| BindError::Missing { parameter: parameter.clone() })?;
+                arguments.push(Argument {
+                    parameter: parameter.clone(),
+                    path: parameter.clone(),
+                    value: ArgumentValue::Plain(default.clone()),
+                });
+            }
+        }
+        let found = arguments.len() - before;
+        let expected = signature.lists.get(parameter).copied().unwrap_or(1);
+        if found != expected {
+            return Err(BindError::ListLength { parameter: parameter.clone(), found, expected });
+        }
+        if arguments.len() > MAX_ARGUMENTS {
+            return Err(BindError::TooManyArguments);
+        }
+    }
+    Ok(arguments)
+}
+
+/// What the entry gives for each parameter that it gives.
+fn given<'a>(entry: &'a Entry, captured: &'a [String]) -> Result<BTreeMap<&'a str, &'a Value>, BindError> {
+    if entry.args.len() > captured.len() {
+        return Err(BindError::TooManyPositional { found: entry.args.len(), known: captured.len() });
+    }
+    let mut given: BTreeMap<&str, &Value> =
+        captured.iter().map(String::as_str).zip(entry.args.iter()).collect();
+    for (name, value) in &entry.kwargs {
+        if !captured.iter().any(|known| **known == **name) {
+            return Err(BindError::UnknownKeyword { parameter: shorten(name) });
+        }
+        if given.insert(name, value).is_some() {
+            return Err(BindError::GivenTwice { parameter: shorten(name) });
+        }
+    }
+    Ok(given)
+}
+
+/// Appends the arguments that one value makes: itself, or one for each element of a list that holds tensors.
+fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Result<(), BindError> {
+    let mut path = parameter.to_owned();
+    flatten_within(value, 0, &mut Budget::new(), &mut path, &mut |path, value| {
+        arguments.push(Argument { parameter: parameter.to_owned(), path: path.to_owned(), value });
+        if arguments.len() > MAX_ARGUMENTS { Err(Refusal::TooManyArguments) } else { Ok(()) }
+    })
+    .map_err(|reason| BindError::Value { parameter: parameter.to_owned(), path, reason })
+}
+
+/// How many arguments a value makes. What cannot be passed counts as one: `bind` refuses it later, with its place.
+pub(super) fn arguments_made(value: &Value) -> usize {
+    let mut made = 0;
+    let flattened = flatten_within(value, 0, &mut Budget::new(), &mut String::new(), &mut |_, _| {
+        made += 1;
+        if made > MAX_ARGUMENTS { Err(Refusal::TooManyArguments) } else { Ok(()) }
+    });
+    if flattened.is_ok() { made } else { 1 }
+}
+
+/// On an error `path` is left where it happened.
+fn flatten_within(
+    value: &Value,
+    depth: usize,
+    budget: &mut Budget,
+    path: &mut String,
+    take: &mut dyn FnMut(&str, ArgumentValue) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    if let Value::Tensor(tensor) = value {
+        return take(path, ArgumentValue::Tensor(tensor.clone()));
+    }
+    if let Some(items) = ordered(value)
+        && holds_tensor(value, depth, budget)?
+    {
+        for (index, item) in items.iter().enumerate() {
+            let length = path.len();
+            path.push_str(&format!("[{index}]"));
+            flatten_within(item, depth + 1, budget, path, take)?;
+            path.truncate(length);
+        }
+        return Ok(());
+    }
+    take(path, ArgumentValue::Plain(plain_within(value, depth, budget)?))
+}
+
+/// The tensors that the call returned, in order; `None` beside them is skipped. Empty where the capture holds no
+/// output at all.
+pub fn outputs(entry: &Entry) -> Result<Vec<OutputLeaf>, BindError> {
+    let mut leaves = Vec::new();
+    if let Some(output) = &entry.output {
+        collect_outputs(output, 0, &mut Budget::new(), &mut "output".to_owned(), &mut leaves)?;
+    }
+    Ok(leaves)
+}
+
+fn collect_outputs(
+    value: &Value,
+    depth: usize,
+    budget: &mut Budget,
+    path: &mut String,
+    leaves: &mut Vec<OutputLeaf>,
+) -> Result<(), BindError> {
+    let refused = |path: &str, reason| BindError::OutputValue { path: path.to_owned(), reason };
+    budget.visit(depth).map_err(|reason| refused(path, reason))?;
+    match value {
+        Value::None => Ok(()),
+        Value::Tensor(tensor) => {
+            if leaves.len() == MAX_ARGUMENTS {
+                return Err(refused(path, Refusal::TooManyArguments));
+            }
+            leaves.push(OutputLeaf { path: path.clone(), tensor: tensor.clone() });
+            Ok(())
+        }
+        other => {
+            let items = ordered(other)
+                .ok_or_else(|| BindError::Output { path: path.clone(), found: kind_name(other) })?;
+            for (index, item) in items.iter().enumerate() {
+                let length = path.len();
+                path.push_str(&format!("[{index}]"));
+                collect_outputs(item, depth + 1, budget, path, leaves)?;
+                path.truncate(length);
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{dict, int, list, tensor, text, tuple, unbound};
+    use super::super::{PlainValue, SignatureBuilder};
+    use super::*;
+    use crate::capture::DType;
+
+    fn settle(entry: &Entry) -> Signature {
+        let mut builder = SignatureBuilder::new(None, BTreeMap::new());
+        builder.observe("entry_000000.pt", entry);
+        builder.finish().expect("a signature")
+    }
+
+    fn bound_alone(entry: &Entry) -> Result<Vec<Argument>, BindError> {
+        bind(entry, &settle(entry))
+    }
+
+    #[test]
+    fn lists_of_tensors_are_flattened_and_plain_lists_are_not() {
+        let t = |storage| tensor(DType::Float32, &[2], storage);
+        let entry = unbound(
+            [t(0), tuple([t(1), t(2)]), list([t(3), Value::None, tuple([int(1), int(2)]), tuple([t(4)])])],
+            [("stride", tuple([int(2), tuple([int(1)])]))],
+        );
+        let arguments = bound_alone(&entry).unwrap();
+        let paths: Vec<&str> = arguments.iter().map(|argument| argument.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            ["arg0", "arg1[0]", "arg1[1]", "arg2[0]", "arg2[1]", "arg2[2]", "arg2[3][0]", "stride"]
+        );
+        assert_eq!(arguments[4].value, ArgumentValue::Plain(PlainValue::None));
+        assert_eq!(arguments[5].value, ArgumentValue::Plain(PlainValue::Ints(vec![1, 2])));
+        assert_eq!(arguments[6].parameter, "arg2");
+        assert_eq!(arguments[7].value, ArgumentValue::Plain(PlainValue::Ints(vec![2, 1])));
+    }
+
+    #[test]
+    fn what_cannot_be_passed_is_named_by_parameter_and_place() {
+        let t = tensor(DType::Float32, &[2], 0);
+        for (value, path, reason) in [
+            (dict([("a", int(1))]), "arg0", Refusal::Dict),
+            (Value::Ellipsis, "arg0", Refusal::Kind("an Ellipsis")),
+            (tuple([t.clone(), list([t, Value::Ellipsis])]), "arg0[1][1]", Refusal::Kind("an Ellipsis")),
+        ] {
+            let error = bound_alone(&unbound([value], [])).unwrap_err();
+            assert_eq!(error, BindError::Value { parameter: "arg0".into(), path: path.into(), reason });
+        }
+    }
+
+    #[test]
+    fn an_entry_must_fit_the_signature() {
+        let signature = settle(&unbound([int(1), int(2)], [("dim", int(0))]));
+        for (entry, part) in [
+            (unbound([int(1)], [("dim", int(0))]), "`arg1` is missing"),
+            (unbound([int(1), int(2)], [("dimm", int(0))]), "`dimm` is not in the signature"),
+            (unbound([int(1), int(2), int(3)], [("dim", int(0))]), "`dim` is given twice"),
+            (unbound([int(1), int(2), int(3), int(4)], []), "4 positional arguments"),
+            (unbound([list([tensor(DType::Int8, &[], 0), int(2)]), int(2)], []), "`arg0` makes 2 arguments"),
+        ] {
+            let message = bind(&entry, &signature).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        let missing_keyword = bind(&unbound([int(1), int(2)], []), &signature).unwrap();
+        assert_eq!(missing_keyword[2].value, ArgumentValue::Plain(PlainValue::None));
+    }
+
+    #[test]
+    fn outputs_are_found_in_nested_tuples() {
+        let t = |storage| tensor(DType::Float32, &[2], storage);
+        let with_output = |output| Entry { output: Some(output), ..unbound([int(1)], []) };
+        let paths = |entry: &Entry| {
+            outputs(entry).map(|leaves| leaves.into_iter().map(|leaf| leaf.path).collect::<Vec<_>>())
+        };
+        assert_eq!(paths(&with_output(t(0))).unwrap(), ["output"]);
+        let nested = with_output(tuple([t(0), Value::None, list([t(1)])]));
+        assert_eq!(paths(&nested).unwrap(), ["output[0]", "output[2][0]"]);
+        assert_eq!(paths(&unbound([int(1)], [])).unwrap(), [""; 0]);
+        let scalar = with_output(tuple([t(0), int(3)]));
+        assert_eq!(
+            paths(&scalar).unwrap_err(),
+            BindError::Output { path: "output[1]".into(), found: "an integer" }
+        );
+        let text_output = paths(&with_output(text("done"))).unwrap_err().to_string();
+        assert!(text_output.contains("`output` of what the call returned is a text"), "{text_output}");
+    }
+}

@@ -1,0 +1,294 @@
+//! What one entry costs in bytes, and what is to be known before it is run: from headers alone, no data read.
+//!
+//! The formulas that are built from these figures are the supervisor's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::{Argument, ArgumentValue, OutputLeaf, PlainValue};
+use crate::capture::{DType, Kind, Storage, Tensor};
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+/// A storage that starts off this boundary in its file is copied, so that a whole storage reaches a kernel aligned.
+const MAPPED_ALIGNMENT: u64 = 64;
+
+/// One entry in figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryFacts {
+    /// Distinct bytes of storages that the arguments reach (I).
+    pub input_bytes: Bytes,
+    /// What is allocated for the outputs with their captured strides (O).
+    pub output_bytes: Bytes,
+    /// Values of the expected outputs, as they are streamed and compared (X).
+    pub expected_bytes: Bytes,
+    /// What of the inputs cannot be mapped in place and is owed (U): pages at the edges of a range, storages off their
+    /// alignment, views of conjugates or negatives, and the tensors made from plain lists.
+    pub unmapped_bytes: Bytes,
+    /// Some output has no elements.
+    pub zero_size: bool,
+    /// An output overlaps an input in its storage. By their first and last bytes: two interleaved views count as
+    /// overlapping although they share no element.
+    pub aliased: bool,
+    pub input_dtypes: BTreeSet<DType>,
+    pub output_dtypes: BTreeSet<DType>,
+}
+
+impl EntryFacts {
+    /// `storages` are those of the entry's file; `page` is the machine's page size.
+    pub fn of(storages: &[Storage], arguments: &[Argument], outputs: &[OutputLeaf], page: Bytes) -> Self {
+        let inputs: Vec<&Tensor> = arguments
+            .iter()
+            .filter_map(|argument| match &argument.value {
+                ArgumentValue::Tensor(tensor) => Some(&**tensor),
+                ArgumentValue::Plain(_) => None,
+            })
+            .collect();
+        let leaves: Vec<&Tensor> = outputs.iter().map(|leaf| &*leaf.tensor).collect();
+        let lists: Bytes = arguments
+            .iter()
+            .filter_map(|argument| match &argument.value {
+                ArgumentValue::Plain(value) => Some(list_bytes(value)),
+                ArgumentValue::Tensor(_) => None,
+            })
+            .sum();
+        let all = distinct_ranges(inputs.iter().copied());
+        let in_place = inputs.iter().copied().filter(|tensor| !is_resolved(tensor));
+        let resolved: Bytes = inputs
+            .iter()
+            .filter(|tensor| is_resolved(tensor))
+            .map(|tensor| round_up(extent_bytes(tensor), page))
+            .sum();
+        let unmapped: Bytes = distinct_ranges(in_place)
+            .into_iter()
+            .flat_map(|(id, ranges)| ranges.into_iter().map(move |range| (id, range)))
+            .map(|(id, range)| unmapped_of(find(storages, id), &range, page))
+            .sum();
+        Self {
+            input_bytes: all.values().flatten().map(length).sum(),
+            output_bytes: leaves.iter().map(|tensor| extent_bytes(tensor)).sum(),
+            expected_bytes: leaves.iter().map(|tensor| tensor.logical_bytes()).sum(),
+            unmapped_bytes: unmapped + resolved + lists,
+            zero_size: leaves.iter().any(|tensor| tensor.elements() == 0),
+            aliased: leaves.iter().any(|leaf| inputs.iter().any(|input| overlap(leaf, input))),
+            input_dtypes: inputs.iter().map(|tensor| tensor.dtype).collect(),
+            output_dtypes: leaves.iter().map(|tensor| tensor.dtype).collect(),
+        }
+    }
+
+    /// Whether a job's `dtypes` choose this entry: every float or complex dtype in it is among them, or, where it has
+    /// none, every dtype. So `["float32"]` chooses a float32 embedding, whose indices are int64.
+    pub fn chosen_by(&self, dtypes: &[DType]) -> bool {
+        let all = || self.input_dtypes.union(&self.output_dtypes).copied();
+        let weighty = |dtype: &DType| matches!(dtype.kind(), Kind::Float | Kind::Complex);
+        let mut floats = all().filter(weighty).peekable();
+        if floats.peek().is_some() {
+            floats.all(|dtype| dtypes.contains(&dtype))
+        } else {
+            all().all(|dtype| dtypes.contains(&dtype))
+        }
+    }
+}
+
+/// The values are not what is stored, so they are written out before a kernel sees them.
+fn is_resolved(tensor: &Tensor) -> bool {
+    tensor.conjugate || tensor.negative
+}
+
+fn extent_bytes(tensor: &Tensor) -> Bytes {
+    Bytes::new(tensor.extent_elements()).saturating_mul(tensor.dtype.size())
+}
+
+fn length(range: &Range<u64>) -> Bytes {
+    Bytes::new(range.end - range.start)
+}
+
+fn round_up(bytes: Bytes, page: Bytes) -> Bytes {
+    page.saturating_mul(bytes.get().div_ceil(page.get().max(1)))
+}
+
+fn list_bytes(value: &PlainValue) -> Bytes {
+    match value {
+        PlainValue::Ints(values) => Bytes::from(values.len()).saturating_mul(8),
+        PlainValue::Floats(values) => Bytes::from(values.len()).saturating_mul(8),
+        PlainValue::Bools(values) => Bytes::from(values.len()),
+        _ => Bytes::ZERO,
+    }
+}
+
+/// Per storage, the bytes that the tensors reach: sorted, disjoint, touching ones joined.
+fn distinct_ranges<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> BTreeMap<StorageId, Vec<Range<u64>>> {
+    let mut ranges: BTreeMap<StorageId, Vec<Range<u64>>> = BTreeMap::new();
+    for tensor in tensors {
+        let range = tensor.byte_range();
+        if !range.is_empty() {
+            ranges.entry(tensor.storage).or_default().push(range);
+        }
+    }
+    for list in ranges.values_mut() {
+        list.sort_by_key(|range| range.start);
+        list.dedup_by(|next, joined| {
+            let touching = next.start <= joined.end;
+            if touching {
+                joined.end = joined.end.max(next.end);
+            }
+            touching
+        });
+    }
+    ranges
+}
+
+fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
+    match storages.get(id.index()) {
+        Some(storage) if storage.id == id => Some(storage),
+        _ => storages.iter().find(|storage| storage.id == id),
+    }
+}
+
+/// Pages that hold a byte of anything else are filled by hand; those in between are mapped. A range in a storage that
+/// nobody knows, or off its alignment, is copied whole.
+fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
+    let page_size = page.get().max(1);
+    let aligned = storage.filter(|storage| storage.file_offset.is_multiple_of(MAPPED_ALIGNMENT));
+    let Some(storage) = aligned else {
+        return round_up(length(range), page);
+    };
+    let start = storage.file_offset.saturating_add(range.start);
+    let end = storage.file_offset.saturating_add(range.end);
+    let touched = end.div_ceil(page_size) - start / page_size;
+    let whole = (end / page_size).saturating_sub(start.div_ceil(page_size));
+    page.saturating_mul(touched - whole)
+}
+
+fn overlap(one: &Tensor, other: &Tensor) -> bool {
+    let (a, b) = (one.byte_range(), other.byte_range());
+    one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::fixture::{dense, storage};
+    use super::*;
+
+    const PAGE: Bytes = Bytes::kib(4);
+
+    fn given(tensor: Tensor) -> Argument {
+        Argument { parameter: "x".into(), path: "x".into(), value: ArgumentValue::Tensor(Arc::new(tensor)) }
+    }
+
+    fn leaf(tensor: Tensor) -> OutputLeaf {
+        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+    }
+
+    fn unmapped(file_offset: u64, elements: u64, first: u64) -> u64 {
+        let tensor = Tensor { storage_offset: first, ..dense(DType::Int8, &[elements], 0) };
+        let storages = [storage(0, first + elements, file_offset)];
+        EntryFacts::of(&storages, &[given(tensor)], &[], PAGE).unmapped_bytes.get()
+    }
+
+    #[test]
+    fn only_edge_pages_are_owed_of_an_aligned_storage() {
+        for (file_offset, elements, first, pages) in [
+            (4096, 8192, 0, 0),
+            (4096, 8191, 0, 1),
+            (4160, 8192, 0, 2),
+            (64, 10, 0, 1),
+            (4032, 128, 0, 2),
+            (4096, 4096, 4096, 0),
+            (4096, 4096, 1, 2),
+            (4096, 0, 0, 0),
+            // Off its alignment: copied whole.
+            (4097, 8192, 0, 2),
+            (4097, 8193, 0, 3),
+        ] {
+            let owed = unmapped(file_offset, elements, first);
+            assert_eq!(owed, pages * 4096, "{file_offset} {elements} {first}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_counted_once_however_many_views_reach_them() {
+        let half = |first| given(Tensor { storage_offset: first, ..dense(DType::Float32, &[16], 0) });
+        let storages = [storage(0, 4096, 4096), storage(1, 4096, 8192)];
+        let facts = EntryFacts::of(
+            &storages,
+            &[half(0), half(8), half(100), given(dense(DType::Float32, &[16], 1))],
+            &[],
+            PAGE,
+        );
+        assert_eq!(facts.input_bytes, Bytes::new((24 + 16 + 16) * 4));
+    }
+
+    #[test]
+    fn outputs_are_allocated_with_their_strides_and_compared_by_their_values() {
+        let strided = Tensor { stride: vec![8, 1], ..dense(DType::Float32, &[3, 4], 0) };
+        let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
+        let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
+        let facts = EntryFacts::of(&storages, &[], &[leaf(strided), leaf(expanded)], PAGE);
+        assert_eq!(facts.output_bytes, Bytes::new(20 * 4 + 8));
+        assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
+        assert!(!facts.zero_size);
+    }
+
+    #[test]
+    fn an_output_over_an_inputs_bytes_is_aliased() {
+        let storages = [storage(0, 4096, 64)];
+        let part = |first, size| Tensor { storage_offset: first, ..dense(DType::Float32, &[size], 0) };
+        for (input, output, aliased) in [
+            (part(0, 8), part(0, 8), true),
+            (part(0, 8), part(7, 8), true),
+            (part(0, 8), part(8, 8), false),
+            (part(0, 8), part(4, 0), false),
+        ] {
+            let facts = EntryFacts::of(&storages, &[given(input)], &[leaf(output.clone())], PAGE);
+            assert_eq!(facts.aliased, aliased, "{output:?}");
+            assert_eq!(facts.zero_size, output.elements() == 0);
+        }
+    }
+
+    #[test]
+    fn resolved_views_and_lists_are_owed_whole() {
+        let storages = [storage(0, 1 << 20, 4096)];
+        let tensor = Tensor { conjugate: true, ..dense(DType::Complex64, &[1024], 0) };
+        let pads = Argument {
+            parameter: "pad".into(),
+            path: "pad".into(),
+            value: ArgumentValue::Plain(PlainValue::Ints(vec![1, 2])),
+        };
+        let facts = EntryFacts::of(&storages, &[given(tensor), pads], &[], PAGE);
+        assert_eq!(facts.unmapped_bytes, Bytes::new(8192 + 16));
+        assert_eq!(facts.input_bytes, Bytes::new(8192));
+    }
+
+    #[test]
+    fn dtypes_choose_by_the_floats_of_an_entry() {
+        let entry = |dtypes: &[DType]| {
+            let arguments: Vec<_> = dtypes.iter().map(|&dtype| given(dense(dtype, &[2], 0))).collect();
+            EntryFacts::of(&[storage(0, 64, 64)], &arguments, &[], PAGE)
+        };
+        let embedding = entry(&[DType::Int64, DType::Float32]);
+        assert!(embedding.chosen_by(&[DType::Float32]));
+        assert!(!embedding.chosen_by(&[DType::BFloat16]));
+        assert!(!entry(&[DType::Float32, DType::BFloat16]).chosen_by(&[DType::Float32]));
+        assert!(entry(&[DType::Int64]).chosen_by(&[DType::Int64]));
+        assert!(!entry(&[DType::Int64]).chosen_by(&[DType::Float32]));
+    }
+
+    proptest! {
+        #[test]
+        fn owed_edges_are_whole_pages_and_never_more_than_two(
+            offset in 0..100_u64, first in 0..9000_u64, elements in 1..100_000_u64,
+        ) {
+            let owed = unmapped(offset * 64, elements, first);
+            prop_assert!(owed.is_multiple_of(4096) && owed <= 8192);
+            // What is not owed is whole pages inside the range.
+            let (start, end) = (offset * 64 + first, offset * 64 + first + elements);
+            let mapped = (end / 4096).saturating_sub(start.div_ceil(4096)) * 4096;
+            prop_assert!(mapped + owed >= elements && mapped <= elements);
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! Values that are no tensors: which of them can become an argument, and how they are written.
+//!
+//! A capture may share one list in many places, so every walk here is bounded by the places it visits and by
+//! depth, not by the size of the file.
+
+use std::fmt::{self, Write};
+
+use num_bigint::BigInt;
+use sha2::{Digest, Sha256};
+
+use super::PlainValue;
+use super::element::half;
+use crate::capture::{SequenceKind, Value};
+
+/// Places visited in one argument. A list of a million numbers belongs in a tensor.
+const MAX_PLACES: usize = 1 << 20;
+/// Lists in lists. Real arguments nest twice; the bound keeps recursion far from the end of any stack.
+const MAX_DEPTH: usize = 64;
+/// Elements of a list, and characters of a text, that are written out; what is longer is cut and told apart by
+/// a digest.
+const SHOWN_ELEMENTS: usize = 16;
+const SHOWN_CHARACTERS: usize = 64;
+
+/// Why a value cannot become an argument.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "a dict cannot be passed to a kernel (leave it out with `params` if it is the same in every entry)"
+    )]
+    Dict,
+    #[error("{0} cannot be passed to a kernel (leave it out with `params` if it is the same in every entry)")]
+    Kind(&'static str),
+    #[error("a numpy array ({dtype}) cannot be passed to a kernel (capture the call with a torch tensor)")]
+    NumpyArray { dtype: String },
+    #[error("a numpy scalar of dtype {dtype} is neither an integer, a float nor a bool")]
+    NumpyScalar { dtype: String },
+    #[error("torch.{0} is a dtype that no dense tensor has")]
+    OtherDType(String),
+    #[error("the integer {0} does not fit 64 bits")]
+    IntRange(String),
+    #[error("the integer {0} stands in a list of floats and is no exact float")]
+    InexactInt(i64),
+    #[error("{0} stands in a list (only integers, floats and bools may, or tensors)")]
+    InList(&'static str),
+    #[error("a tensor stands where only a plain value may")]
+    Tensor,
+    #[error("it is nested deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+    #[error("it has more than {MAX_PLACES} elements (put them into a tensor)")]
+    TooLarge,
+    #[error("its tensors make more than {} arguments", super::MAX_ARGUMENTS)]
+    TooManyArguments,
+}
+
+/// What may still be visited.
+pub(super) struct Budget(usize);
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self(MAX_PLACES)
+    }
+
+    pub(super) fn visit(&mut self, depth: usize) -> Result<(), Refusal> {
+        if depth > MAX_DEPTH {
+            return Err(Refusal::TooDeep);
+        }
+        self.0 = self.0.checked_sub(1).ok_or(Refusal::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// A tuple, list or `torch.Size`: the kinds whose order means something.
+pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Sequence { kind: SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size, items } => {
+            Some(items)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a tensor stands in this value or in a list inside it.
+pub(super) fn holds_tensor(value: &Value, depth: usize, budget: &mut Budget) -> Result<bool, Refusal> {
+    budget.visit(depth)?;
+    if let Value::Tensor(_) = value {
+        return Ok(true);
+    }
+    for item in ordered(value).unwrap_or_default() {
+        if holds_tensor(item, depth + 1, budget)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A value that is no tensor as an argument.
+pub fn plain_value(value: &Value) -> Result<PlainValue, Refusal> {
+    plain_within(value, 0, &mut Budget::new())
+}
+
+pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> Result<PlainValue, Refusal> {
+    if let Some(items) = ordered(value) {
+        let mut numbers = Vec::new();
+        budget.visit(depth)?;
+        collect_numbers(items, depth + 1, budget, &mut numbers)?;
+        return one_type(&numbers);
+    }
+    match value {
+        Value::None => Ok(PlainValue::None),
+        Value::Str(text) => Ok(PlainValue::Str(text.to_string())),
+        Value::DType(dtype) => Ok(PlainValue::DType(*dtype)),
+        Value::Device(name) => Ok(PlainValue::Device(name.to_string())),
+        Value::Layout(name) | Value::MemoryFormat(name) => Ok(PlainValue::Str(name.to_string())),
+        other => number(other).map(|number| match number {
+            Number::Bool(value) => PlainValue::Bool(value),
+            Number::Int(value) => PlainValue::Int(value),
+            Number::Float(value) => PlainValue::Float(value),
+        }),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+}
+
+fn collect_numbers(
+    items: &[Value],
+    depth: usize,
+    budget: &mut Budget,
+    numbers: &mut Vec<Number>,
+) -> Result<(), Refusal> {
+    for item in items {
+        budget.visit(depth)?;
+        match ordered(item) {
+            Some(inner) => collect_numbers(inner, depth + 1, budget, numbers)?,
+            None => match item {
+                Value::None => return Err(Refusal::InList("None")),
+                Value::Str(_) => return Err(Refusal::InList("a text")),
+                Value::DType(_) => return Err(Refusal::InList("a dtype")),
+                Value::Device(_) => return Err(Refusal::InList("a device")),
+                Value::Layout(_) | Value::MemoryFormat(_) => {
+                    return Err(Refusal::InList("a layout or memory format"));
+                }
+                other => numbers.push(number(other)?),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Bools beside integers are integers, as in Python; integers beside floats are floats.
+fn one_type(numbers: &[Number]) -> Result<PlainValue, Refusal> {
+    if numbers.iter().any(|number| matches!(number, Number::Float(_))) {
+        return numbers
+            .iter()
+            .map(|number| as_float(*number))
+            .collect::<Result<_, _>>()
+            .map(PlainValue::Floats);
+    }
+    if !numbers.is_empty() && numbers.iter().all(|number| matches!(number, Number::Bool(_))) {
+        return Ok(PlainValue::Bools(
+            numbers.iter().map(|number| matches!(number, Number::Bool(true))).collect(),
+        ));
+    }
+    let integers = numbers.iter().filter_map(|number| match *number {
+        Number::Bool(value) => Some(i64::from(value)),
+        Number::Int(value) => Some(value),
+        Number::Float(_) => None,
+    });
+    Ok(PlainValue::Ints(integers.collect()))
+}
+
+fn as_float(number: Number) -> Result<f64, Refusal> {
+    match number {
+        Number::Float(value) => Ok(value),
+        Number::Bool(value) => Ok(f64::from(u8::from(value))),
+        Number::Int(value) => {
+            #[expect(clippy::cast_precision_loss, reason = "compared with the integer right below")]
+            let float = value as f64;
+            // The comparison is made in 128 bits, because `i64::MAX as f64 as i64` saturates back.
+            #[expect(clippy::cast_possible_truncation, reason = "an i64's float fits an i128")]
+            let exact = float as i128 == i128::from(value);
+            if exact { Ok(float) } else { Err(Refusal::InexactInt(value)) }
+        }
+    }
+}
+
+fn number(value: &Value) -> Result<Number, Refusal> {
+    match value {
+        Value::Bool(value) => Ok(Number::Bool(*value)),
+        Value::Int(value) => {
+            i64::try_from(value).map(Number::Int).map_err(|_| Refusal::IntRange(shorten_integer(value)))
+        }
+        Value::Float(value) => Ok(Number::Float(*value)),
+        Value::NumpyScalar { dtype, bytes } => numpy_number(dtype, bytes),
+        Value::NumpyArray(array) => Err(Refusal::NumpyArray { dtype: shorten(&array.dtype) }),
+        Value::OtherDType(name) => Err(Refusal::OtherDType(shorten(name))),
+        Value::Dict { .. } => Err(Refusal::Dict),
+        Value::Tensor(_) => Err(Refusal::Tensor),
+        Value::Ellipsis => Err(Refusal::Kind("an Ellipsis")),
+        Value::Complex { .. } => Err(Refusal::Kind("a complex number")),
+        Value::Bytes(_) | Value::ByteArray(_) => Err(Refusal::Kind("a bytes object")),
+        Value::Sequence { .. } => Err(Refusal::Kind("a set")),
+        Value::Slice(_) => Err(Refusal::Kind("a slice")),
+        Value::Range(_) => Err(Refusal::Kind("a range")),
+        Value::Storage(_) => Err(Refusal::Kind("a bare storage")),
+        Value::Cycle(_) => Err(Refusal::Kind("a container that holds itself")),
+        Value::None
+        | Value::Str(_)
+        | Value::DType(_)
+        | Value::Device(_)
+        | Value::Layout(_)
+        | Value::MemoryFormat(_) => Err(Refusal::Kind("a value that is no number")),
+    }
+}
+
+/// numpy's `descr`: byte order (`<`, `>`, `|`, `=`), kind, bytes.
+fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
+    let refuse = || Refusal::NumpyScalar { dtype: shorten(dtype) };
+    let (order, kind) =
+        if dtype.starts_with(['<', '>', '|', '=']) { dtype.split_at(1) } else { ("<", dtype) };
+    let mut little = bytes.to_vec();
+    if order == ">" {
+        little.reverse();
+    }
+    if little.is_empty() || little.len() > 8 || kind.get(1..) != Some(little.len().to_string().as_str()) {
+        return Err(refuse());
+    }
+    let negative = kind.starts_with('i') && little.last().is_some_and(|last| last & 0x80 != 0);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide[..little.len()].copy_from_slice(&little);
+    match kind {
+        "b1" => Ok(Number::Bool(little[0] != 0)),
+        "i1" | "i2" | "i4" | "i8" => Ok(Number::Int(i64::from_le_bytes(wide))),
+        "u1" | "u2" | "u4" | "u8" => {
+            let value = u64::from_le_bytes(wide);
+            i64::try_from(value).map(Number::Int).map_err(|_| Refusal::IntRange(value.to_string()))
+        }
+        "f2" => Ok(Number::Float(half(u16::from_le_bytes([wide[0], wide[1]])))),
+        "f4" => Ok(Number::Float(f64::from(f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]])))),
+        "f8" => Ok(Number::Float(f64::from_le_bytes(wide))),
+        _ => Err(refuse()),
+    }
+}
+
+/// For messages: enough of a foreign text to recognise it.
+pub(super) fn shorten(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut shown: String = text.chars().take(SHOWN_CHARACTERS).map(printable).collect();
+    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Decimal digits of a huge integer cost quadratic time, so those are only measured.
+fn shorten_integer(value: &BigInt) -> String {
+    if value.bits() <= 256 { value.to_string() } else { format!("of {} bits", value.bits()) }
+}
+
+impl PlainValue {
+    /// One text for one value, for digests and comparisons: every float by its bits, all NaNs alike.
+    pub(super) fn canonical(&self) -> String {
+        let mut text = String::new();
+        let float = |value: &f64| {
+            let bits = if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() };
+            format!("{bits:016x}")
+        };
+        let list = |name: &str, items: Vec<String>| format!("{name}:{}", items.join(","));
+        let write = match self {
+            Self::None => text.write_str("none"),
+            Self::Bool(value) => write!(text, "bool:{value}"),
+            Self::Int(value) => write!(text, "int:{value}"),
+            Self::Float(value) => write!(text, "float:{}", float(value)),
+            Self::Str(value) => write!(text, "str:{}:{value}", value.len()),
+            Self::DType(value) => write!(text, "dtype:{value}"),
+            Self::Device(value) => write!(text, "device:{}:{value}", value.len()),
+            Self::Ints(values) => {
+                text.write_str(&list("ints", values.iter().map(ToString::to_string).collect()))
+            }
+            Self::Floats(values) => text.write_str(&list("floats", values.iter().map(float).collect())),
+            Self::Bools(values) => {
+                text.write_str(&list("bools", values.iter().map(ToString::to_string).collect()))
+            }
+        };
+        debug_assert!(write.is_ok(), "writing to a String does not fail");
+        text
+    }
+
+    /// The first half of a SHA-256 in hex is more than names or classes need; eight bytes are short enough to read.
+    fn short_digest(&self) -> String {
+        Sha256::digest(self.canonical())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// As Python would write it, on one line, long ones cut and told apart by a digest. Values that differ are written
+/// differently.
+impl fmt::Display for PlainValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Bool(value) => f.write_str(if *value { "True" } else { "False" }),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Float(value) => f.write_str(&python_float(*value)),
+            Self::Str(text) if text.chars().count() > SHOWN_CHARACTERS => {
+                let head: String = text.chars().take(SHOWN_CHARACTERS / 2).collect();
+                write!(f, "{head:?}…{}:{}", text.len(), self.short_digest())
+            }
+            Self::Str(text) => write!(f, "{text:?}"),
+            Self::DType(dtype) => write!(f, "{dtype}"),
+            Self::Device(name) => f.write_str(&shorten(name)),
+            Self::Ints(values) => self.write_list(f, values.iter().map(ToString::to_string)),
+            Self::Floats(values) => self.write_list(f, values.iter().map(|value| python_float(*value))),
+            Self::Bools(values) => {
+                self.write_list(f, values.iter().map(|&value| Self::Bool(value).to_string()))
+            }
+        }
+    }
+}
+
+impl PlainValue {
+    fn write_list(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        items: impl ExactSizeIterator<Item = String>,
+    ) -> fmt::Result {
+        let length = items.len();
+        let shown: Vec<String> = items.take(SHOWN_ELEMENTS).collect();
+        write!(f, "[{}", shown.join(","))?;
+        if length > SHOWN_ELEMENTS {
+            write!(f, ",…{length}:{}", self.short_digest())?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// Python's `repr(float)`: the shortest digits that lead back, and an exponent outside 1e-4..1e16.
+fn python_float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
+    }
+    let size = value.abs();
+    if size != 0.0 && !(1e-4..1e16).contains(&size) {
+        let text = format!("{value:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, power) = match exponent.strip_prefix('-') {
+            Some(power) => ('-', power),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{power:0>2}");
+    }
+    format!("{value:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::fixture::{int, list, text, tuple};
+    use super::*;
+    use crate::capture::DType;
+
+    #[test]
+    fn plain_values_are_taken_as_they_are() {
+        let nested = tuple([int(1), list([int(2), tuple([int(3)])])]);
+        for (value, expected) in [
+            (Value::None, PlainValue::None),
+            (Value::Bool(true), PlainValue::Bool(true)),
+            (int(-7), PlainValue::Int(-7)),
+            (Value::Float(2.5), PlainValue::Float(2.5)),
+            (text("same"), PlainValue::Str("same".into())),
+            (Value::Layout("strided".into()), PlainValue::Str("strided".into())),
+            (Value::MemoryFormat("channels_last".into()), PlainValue::Str("channels_last".into())),
+            (Value::DType(DType::BFloat16), PlainValue::DType(DType::BFloat16)),
+            (Value::Device("cuda:1".into()), PlainValue::Device("cuda:1".into())),
+            (list([]), PlainValue::Ints(vec![])),
+            (tuple([tuple([]), list([])]), PlainValue::Ints(vec![])),
+            (nested, PlainValue::Ints(vec![1, 2, 3])),
+            (tuple([int(1), Value::Float(2.5)]), PlainValue::Floats(vec![1.0, 2.5])),
+            (list([Value::Bool(true), Value::Bool(false)]), PlainValue::Bools(vec![true, false])),
+            (list([Value::Bool(true), int(4)]), PlainValue::Ints(vec![1, 4])),
+        ] {
+            assert_eq!(plain_value(&value), Ok(expected), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn numpy_scalars_are_numbers() {
+        let scalar = |dtype: &str, bytes: &[u8]| {
+            plain_value(&Value::NumpyScalar { dtype: dtype.into(), bytes: bytes.into() })
+        };
+        assert_eq!(scalar("<f4", &1.5_f32.to_le_bytes()), Ok(PlainValue::Float(1.5)));
+        assert_eq!(scalar(">f8", &1.5_f64.to_be_bytes()), Ok(PlainValue::Float(1.5)));
+        assert_eq!(scalar("<f2", &[0x00, 0x3e]), Ok(PlainValue::Float(1.5)));
+        assert_eq!(scalar("<i8", &(-3_i64).to_le_bytes()), Ok(PlainValue::Int(-3)));
+        assert_eq!(scalar(">i2", &(-3_i16).to_be_bytes()), Ok(PlainValue::Int(-3)));
+        assert_eq!(scalar("|u1", &[200]), Ok(PlainValue::Int(200)));
+        assert_eq!(scalar("|b1", &[1]), Ok(PlainValue::Bool(true)));
+        assert_eq!(scalar("<u8", &u64::MAX.to_le_bytes()), Err(Refusal::IntRange(u64::MAX.to_string())));
+        for (dtype, bytes) in
+            [("<c8", &[0; 8][..]), ("<f4", &[0; 3]), ("|S1", b"x"), ("<f", &[]), ("é", &[0])]
+        {
+            assert_eq!(scalar(dtype, bytes), Err(Refusal::NumpyScalar { dtype: dtype.into() }), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_argument_is_refused_by_name() {
+        let huge = Value::Int(BigInt::from(i64::MAX) + 1);
+        let three = Arc::new([Value::None, int(4), Value::None]);
+        for (value, part) in [
+            (huge, "9223372036854775808 does not fit"),
+            (Value::Int(BigInt::from(1) << 100_000), "of 100001 bits"),
+            (Value::Ellipsis, "an Ellipsis"),
+            (Value::Slice(three.clone()), "a slice"),
+            (Value::Range(three), "a range"),
+            (Value::Sequence { kind: SequenceKind::Set, items: Arc::new([]) }, "a set"),
+            (Value::Complex { real: 0.0, imaginary: 1.0 }, "a complex number"),
+            (Value::OtherDType("quint8".into()), "torch.quint8"),
+            (list([Value::None]), "None stands in a list"),
+            (list([int(1), text("x")]), "a text stands in a list"),
+            (list([int((1 << 53) + 1), Value::Float(0.5)]), "9007199254740993"),
+            (list([int(i64::MAX), Value::Float(0.5)]), "9223372036854775807"),
+        ] {
+            let message = plain_value(&value).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn shared_lists_cost_no_more_than_the_budget() {
+        let mut value = list([]);
+        for _ in 0..60 {
+            value = list([value.clone(), value]);
+        }
+        assert_eq!(plain_value(&value), Err(Refusal::TooLarge));
+        let mut deep = list([]);
+        for _ in 0..100 {
+            deep = list([deep]);
+        }
+        assert_eq!(plain_value(&deep), Err(Refusal::TooDeep));
+    }
+
+    #[test]
+    fn floats_are_written_as_python_writes_them() {
+        for (value, text) in [
+            (1e-5, "1e-05"),
+            (0.1, "0.1"),
+            (2.0, "2.0"),
+            (-0.0, "-0.0"),
+            (1e16, "1e+16"),
+            (1.5e-300, "1.5e-300"),
+            (123_456_789.0, "123456789.0"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(PlainValue::Float(value).to_string(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn values_that_differ_are_written_differently(
+            a in prop::collection::vec(-2..3_i64, 0..20), b in prop::collection::vec(-2..3_i64, 0..20),
+        ) {
+            let (x, y) = (PlainValue::Ints(a.clone()), PlainValue::Ints(b.clone()));
+            prop_assert_eq!(a == b, x.to_string() == y.to_string());
+            prop_assert_eq!(a == b, x.canonical() == y.canonical());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The print of a value: enough of it to tell whether two entries hold the same, without keeping either.
+//!
+//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are the same.
+
+use sha2::{Digest, Sha256};
+
+use super::PlainValue;
+use super::entry::kind_name;
+use super::plain::{Budget, Refusal, holds_tensor, plain_value, shorten};
+use crate::capture::Value;
+
+/// What is kept of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Print {
+    Plain { shown: String, digest: [u8; 32] },
+    Tensor,
+    Incomparable(Refusal),
+}
+
+impl Print {
+    pub(super) fn of(value: &Value) -> Self {
+        match holds_tensor(value, 0, &mut Budget::new()) {
+            Ok(true) => return Self::Tensor,
+            Ok(false) => {}
+            Err(reason) => return Self::Incomparable(reason),
+        }
+        match plain_value(value) {
+            Ok(value) => Self::of_plain(&value),
+            Err(reason) => Self::of_other(value, reason),
+        }
+    }
+
+    pub(super) fn of_plain(value: &PlainValue) -> Self {
+        Self::Plain { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
+    }
+
+    /// Values that no kernel takes can still be the same everywhere, and so be left out: by their structure.
+    fn of_other(value: &Value, reason: Refusal) -> Self {
+        let mut hash = Sha256::new();
+        match hash_structure(value, 0, &mut Budget::new(), &mut hash) {
+            Ok(()) => Self::Plain { shown: kind_name(value).to_owned(), digest: hash.finalize().into() },
+            Err(Refusal::Tensor) => Self::Tensor,
+            Err(Refusal::TooDeep | Refusal::TooLarge) => Self::Incomparable(reason),
+            Err(other) => Self::Incomparable(other),
+        }
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self::Plain { shown: "nothing".to_owned(), digest: [0; 32] }
+    }
+
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Plain { shown, .. } => shown.clone(),
+            Self::Tensor => "a tensor".to_owned(),
+            Self::Incomparable(reason) => reason.to_string(),
+        }
+    }
+}
+
+/// Feeds a value's structure to `hash`, so that equal values have equal digests. Every part is written with its kind
+/// and its length.
+fn hash_structure(
+    value: &Value,
+    depth: usize,
+    budget: &mut Budget,
+    hash: &mut Sha256,
+) -> Result<(), Refusal> {
+    budget.visit(depth)?;
+    match value {
+        Value::Tensor(_) | Value::Storage(_) => return Err(Refusal::Tensor),
+        Value::NumpyArray(array) => return Err(Refusal::NumpyArray { dtype: shorten(&array.dtype) }),
+        Value::Sequence { kind, items } => {
+            hash.update(format!("{kind:?}[{}]", items.len()));
+            for item in items.iter() {
+                hash_structure(item, depth + 1, budget, hash)?;
+            }
+        }
+        Value::Dict { kind, items } => {
+            hash.update(format!("{kind:?}{{{}}}", items.len()));
+            for (key, item) in items.iter() {
+                hash_structure(key, depth + 1, budget, hash)?;
+                hash_structure(item, depth + 1, budget, hash)?;
+            }
+        }
+        Value::Slice(parts) | Value::Range(parts) => {
+            hash.update(kind_name(value));
+            for part in parts.iter() {
+                hash_structure(part, depth + 1, budget, hash)?;
+            }
+        }
+        Value::Bytes(bytes) | Value::ByteArray(bytes) | Value::NumpyScalar { bytes, .. } => {
+            if let Value::NumpyScalar { dtype, .. } = value {
+                hash.update(format!("numpy:{}:{dtype}", dtype.len()));
+            }
+            hash.update(format!("bytes:{}:", bytes.len()));
+            hash.update(bytes);
+        }
+        Value::Complex { real, imaginary } => {
+            hash.update(format!("complex:{:016x}{:016x}", real.to_bits(), imaginary.to_bits()));
+        }
+        Value::Int(integer) => {
+            let bytes = integer.to_signed_bytes_le();
+            hash.update(format!("int:{}:", bytes.len()));
+            hash.update(bytes);
+        }
+        Value::OtherDType(name) | Value::Cycle(name) => {
+            hash.update(format!("{}:{}:{name}", kind_name(value), name.len()));
+        }
+        Value::Ellipsis => hash.update("ellipsis"),
+        Value::None
+        | Value::Bool(_)
+        | Value::Float(_)
+        | Value::Str(_)
+        | Value::DType(_)
+        | Value::Device(_)
+        | Value::Layout(_)
+        | Value::MemoryFormat(_) => hash.update(plain_value(value)?.canonical()),
+    }
+    Ok(())
+}
