@@ -19,7 +19,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     (void)ret;
     if (n != 8 || args[0].type_index != OPT_TENSOR || args[1].type_index != OPT_TENSOR)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *weight = args[1].v_ptr, *output = args[7].v_ptr;
+    const OptTensor *input = args[0].value.v_ptr, *weight = args[1].value.v_ptr, *output = args[7].value.v_ptr;
     if (input->dtype.code != OPT_CODE_INT || input->dtype.bits != 64 || weight->dtype.code != OPT_CODE_FLOAT ||
         weight->dtype.bits != 32)
         return OPT_UNSUPPORTED;

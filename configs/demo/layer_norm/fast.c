@@ -48,9 +48,9 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     (void)ret;
     if (n != 6 || args[0].type_index != OPT_TENSOR || args[4].type_index != OPT_FLOAT)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *normalized = args[1].v_ptr, *output = args[5].v_ptr;
-    const OptTensor *weight = args[2].type_index == OPT_TENSOR ? args[2].v_ptr : NULL;
-    const OptTensor *bias = args[3].type_index == OPT_TENSOR ? args[3].v_ptr : NULL;
+    const OptTensor *input = args[0].value.v_ptr, *normalized = args[1].value.v_ptr, *output = args[5].value.v_ptr;
+    const OptTensor *weight = args[2].type_index == OPT_TENSOR ? args[2].value.v_ptr : NULL;
+    const OptTensor *bias = args[3].type_index == OPT_TENSOR ? args[3].value.v_ptr : NULL;
     if (normalized->shape[0] != 1 || !is_contiguous_f32(input) || !is_contiguous_f32(output) ||
         (weight && !is_contiguous_f32(weight)) || (bias && !is_contiguous_f32(bias)))
         return OPT_UNSUPPORTED;
@@ -60,6 +60,6 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     for (int64_t row = 0; row < rows; row++)
         normalize_row((const float *)input->data + row * width, weight ? weight->data : NULL,
                       bias ? bias->data : NULL, (float *)output->data + row * width, width,
-                      (float)args[4].v_float64);
+                      (float)args[4].value.v_float64);
     return OPT_OK;
 }

@@ -22,9 +22,9 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     (void)ret;
     if (n != 6 || args[0].type_index != OPT_TENSOR || args[4].type_index != OPT_FLOAT)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *normalized = args[1].v_ptr, *output = args[5].v_ptr;
-    const OptTensor *weight = args[2].type_index == OPT_TENSOR ? args[2].v_ptr : NULL;
-    const OptTensor *bias = args[3].type_index == OPT_TENSOR ? args[3].v_ptr : NULL;
+    const OptTensor *input = args[0].value.v_ptr, *normalized = args[1].value.v_ptr, *output = args[5].value.v_ptr;
+    const OptTensor *weight = args[2].type_index == OPT_TENSOR ? args[2].value.v_ptr : NULL;
+    const OptTensor *bias = args[3].type_index == OPT_TENSOR ? args[3].value.v_ptr : NULL;
     if (input->dtype.code != OPT_CODE_FLOAT || input->dtype.bits != 32 || normalized->shape[0] != 1)
         return OPT_UNSUPPORTED;
     int last = input->ndim - 1;
@@ -41,7 +41,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
         double mean = sum / (double)width;
         for (int64_t i = 0; i < width; i++)
             squares += (x[i * step] - mean) * (x[i * step] - mean);
-        double scale = 1 / sqrt(squares / (double)width + args[4].v_float64);
+        double scale = 1 / sqrt(squares / (double)width + args[4].value.v_float64);
         for (int64_t i = 0; i < width; i++) {
             double value = (x[i * step] - mean) * scale;
             if (weight)

@@ -68,8 +68,8 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     (void)ret;
     if (n != 5 || args[0].type_index != OPT_TENSOR || args[1].type_index != OPT_INT)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *output = args[4].v_ptr;
-    int64_t dim = args[1].v_int64 < 0 ? args[1].v_int64 + input->ndim : args[1].v_int64;
+    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
+    int64_t dim = args[1].value.v_int64 < 0 ? args[1].value.v_int64 + input->ndim : args[1].value.v_int64;
     if (dim != input->ndim - 1 || !is_contiguous_f32(input) || !is_contiguous_f32(output))
         return OPT_UNSUPPORTED;
     int64_t width = input->shape[dim], rows = 1;

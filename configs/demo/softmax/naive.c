@@ -23,8 +23,8 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     (void)ret;
     if (n != 5 || args[0].type_index != OPT_TENSOR || args[1].type_index != OPT_INT)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *output = args[4].v_ptr;
-    int dim = (int)(args[1].v_int64 < 0 ? args[1].v_int64 + input->ndim : args[1].v_int64);
+    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
+    int dim = (int)(args[1].value.v_int64 < 0 ? args[1].value.v_int64 + input->ndim : args[1].value.v_int64);
     if (input->dtype.code != OPT_CODE_FLOAT || input->dtype.bits != 32 || args[3].type_index != OPT_NONE)
         return OPT_UNSUPPORTED;
     int64_t width = input->shape[dim], lines = 1;

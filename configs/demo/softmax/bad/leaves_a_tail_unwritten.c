@@ -9,7 +9,7 @@ static int softmax(const OptAny *args, int32_t n)
 {
     if (n != 5 || args[0].type_index != OPT_TENSOR)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *output = args[4].v_ptr;
+    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
     int64_t width = input->shape[input->ndim - 1], count = 1;
     for (int axis = 0; axis < input->ndim; axis++)
         count *= input->shape[axis];

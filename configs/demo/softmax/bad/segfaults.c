@@ -8,7 +8,7 @@ static int softmax(const OptAny *args, int32_t n)
 {
     if (n != 5 || args[0].type_index != OPT_TENSOR)
         return 1;
-    const OptTensor *input = args[0].v_ptr, *output = args[4].v_ptr;
+    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
     int64_t width = input->shape[input->ndim - 1], count = 1;
     for (int axis = 0; axis < input->ndim; axis++)
         count *= input->shape[axis];
@@ -30,7 +30,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
 {
     (void)self;
     (void)ret;
-    const OptTensor *mask = args[3].v_ptr;
+    const OptTensor *mask = args[3].value.v_ptr;
     if (mask->ndim > 4)
         return OPT_UNSUPPORTED;
     return softmax(args, n);

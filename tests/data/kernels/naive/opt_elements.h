@@ -214,7 +214,7 @@ static inline const OptTensor *opt_tensor(const OptAny *args, int32_t n, int32_t
 {
     if (place < 0 || place >= n || args[place].type_index != OPT_TENSOR)
         return NULL;
-    const OptTensor *t = (const OptTensor *)args[place].v_ptr;
+    const OptTensor *t = (const OptTensor *)args[place].value.v_ptr;
     return t->ndim <= OPT_MAX_AXES ? t : NULL;
 }
 
@@ -228,8 +228,8 @@ static inline double opt_number(const OptAny *args, int32_t n, int32_t place, do
     if (place >= n)
         return missing;
     switch (args[place].type_index) {
-    case OPT_INT: case OPT_BOOL: return (double)args[place].v_int64;
-    case OPT_FLOAT: return args[place].v_float64;
+    case OPT_INT: case OPT_BOOL: return (double)args[place].value.v_int64;
+    case OPT_FLOAT: return args[place].value.v_float64;
     default: return missing;
     }
 }
@@ -239,7 +239,7 @@ static inline int64_t opt_integer(const OptAny *args, int32_t n, int32_t place, 
     if (place >= n)
         return missing;
     int32_t type = args[place].type_index;
-    return type == OPT_INT || type == OPT_BOOL ? args[place].v_int64 : missing;
+    return type == OPT_INT || type == OPT_BOOL ? args[place].value.v_int64 : missing;
 }
 
 /* `count` integers from one number (repeated) or a 1-D tensor; 0 when the argument is neither. */
@@ -250,7 +250,7 @@ static inline int opt_integers(const OptAny *args, int32_t n, int32_t place, int
         if (place >= n || args[place].type_index != OPT_INT)
             return 0;
         for (int i = 0; i < count; i++)
-            out[i] = args[place].v_int64;
+            out[i] = args[place].value.v_int64;
         return 1;
     }
     if (t->ndim != 1 || opt_kind(t) != OPT_I64 || (t->shape[0] != count && t->shape[0] != 1))
@@ -262,7 +262,7 @@ static inline int opt_integers(const OptAny *args, int32_t n, int32_t place, int
 
 static inline int opt_is_string(const OptAny *args, int32_t n, int32_t place, const char *text)
 {
-    return place < n && args[place].type_index == OPT_STR && strcmp(args[place].v_c_str, text) == 0;
+    return place < n && args[place].type_index == OPT_RAW_STR && strcmp(args[place].value.v_c_str, text) == 0;
 }
 
 #endif

@@ -43,10 +43,10 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
     const OptTensor *input = opt_tensor(args, n, 0);
     const OptTensor *pad = opt_tensor(args, n, 1);
     const OptTensor *output = opt_tensor(args, n, 4);
-    if (n != 5 || !input || !pad || !output || args[2].type_index != OPT_STR || input->ndim != output->ndim ||
+    if (n != 5 || !input || !pad || !output || args[2].type_index != OPT_RAW_STR || input->ndim != output->ndim ||
         pad->ndim != 1 || pad->shape[0] > 2 * input->ndim)
         return OPT_BAD_ARGUMENTS;
-    const char *mode = args[2].v_c_str;
+    const char *mode = args[2].value.v_c_str;
     double value = opt_number(args, n, 3, 0);
     if (!fill_is_plain(output, value))
         return OPT_UNSUPPORTED;
