@@ -1,0 +1,3 @@
+//! The code of a runner, the process that holds one candidate and nothing else.
+
+pub mod confine;
