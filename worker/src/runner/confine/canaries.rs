@@ -5,5 +5,6 @@
 //! starts in such a process. Where the tests run as root, each runs once more as an ordinary user.
 
 mod candidate;
+mod compiler;
 mod lives;
 mod stage;

@@ -34,6 +34,16 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
     Ok(rungs)
 }
 
+/// Whether the limit on processes bites, which depends on who the runner has become since.
+pub(super) fn process_limit(limits: &ResourceLimits) -> Option<Rung> {
+    let processes = limits.processes?;
+    Some(if rustix::process::getuid().is_root() {
+        rung("process_limit", false, "the kernel exempts uid 0; only the memory limit bounds each process")
+    } else {
+        rung("process_limit", true, processes.to_string())
+    })
+}
+
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
     // The hard limit we were born with may be tighter, and raising it is a privilege.
     let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));

@@ -146,6 +146,7 @@ pub fn lock_down(
         Inmate::Candidate => identity::become_nobody_else(confinement.user_number)?,
         Inmate::Compiler => identity::give_up_capabilities()?,
     });
+    rungs.extend(limits::process_limit(&confinement.limits));
     // Changing the user cleared the death signal and reset who may look into this process.
     parent::die_with_the_worker(descriptors.worker)?;
     rungs.push(identity::hide_memory()?);

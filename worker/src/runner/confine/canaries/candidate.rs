@@ -102,7 +102,7 @@ fn answer(name: &str, result: i64) {
     if result < 0 { println!("{name}={:?}", Errno::last()) } else { println!("{name}=ok") }
 }
 
-fn answer_io<T>(name: &str, result: std::io::Result<T>) {
+pub(super) fn answer_io<T>(name: &str, result: std::io::Result<T>) {
     match result {
         Ok(_) => println!("{name}=ok"),
         Err(error) => println!("{name}={:?}", Errno::from_raw(error.raw_os_error().unwrap_or(0))),

@@ -12,7 +12,7 @@ use std::process::Command;
 use opt_shared::units::Bytes;
 
 use super::super::{Confinement, Inmate, ResourceLimits};
-use super::{candidate, lives};
+use super::{candidate, compiler, lives};
 use crate::executor::handle::{End, RunnerHandle};
 use crate::executor::spawn::{Namespaces, spawn_runner};
 
@@ -41,6 +41,8 @@ extern "C" fn play_if_asked() {
         "abort" => candidate::abort,
         "deep_recursion" => candidate::deep_recursion,
         "too_much_data" => candidate::too_much_data,
+        "compiler" => compiler::builds_and_strays,
+        "straggler" => compiler::leaves_a_straggler,
         "two_spinning_threads" => lives::two_spinning_threads,
         "orphan" => lives::orphan,
         "waits_for_ever" => lives::waits_for_ever,
