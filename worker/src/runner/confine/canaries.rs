@@ -7,4 +7,6 @@
 mod candidate;
 mod compiler;
 mod lives;
+#[cfg(target_env = "gnu")]
+mod refusals;
 mod stage;

@@ -43,6 +43,8 @@ extern "C" fn play_if_asked() {
         "too_much_data" => candidate::too_much_data,
         "compiler" => compiler::builds_and_strays,
         "straggler" => compiler::leaves_a_straggler,
+        #[cfg(target_env = "gnu")]
+        "refusals" => super::refusals::refused_in_every_way,
         "two_spinning_threads" => lives::two_spinning_threads,
         "orphan" => lives::orphan,
         "waits_for_ever" => lives::waits_for_ever,
