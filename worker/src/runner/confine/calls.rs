@@ -1,0 +1,255 @@
+//! The seccomp filter: which system calls, with which arguments, an inmate is refused.
+//!
+//! A deny list that answers EPERM, so that a refused call is the candidate's own affair and a new C library does
+//! not fail on calls nobody thought of. Three programs, because one filter of `seccompiler` has one answer:
+//! EPERM for the list; ENOSYS for calls that hide their arguments behind a pointer and have an older form that the C
+//! library falls back to; ENOSYS for the x32 numbers. Another architecture's calls kill the process (`seccompiler`).
+
+use std::collections::BTreeMap;
+
+use opt_shared::message::Rung;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, sock_filter,
+};
+
+use super::call_table::{self as table, Call};
+use super::{ConfineError, Confinement, Inmate, rung};
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: TargetArch = TargetArch::aarch64;
+
+/// Options of fcntl that make the kernel send signals, lease files, or grow pipes beyond their default.
+const FCNTL_REFUSED: [u64; 6] = [
+    libc::F_SETOWN as u64,
+    // F_SETSIG and F_SETOWN_EX, which not every libc names. A descriptor could otherwise raise SIGCONT at a stopped runner.
+    10,
+    15,
+    libc::F_SETLEASE as u64,
+    libc::F_NOTIFY as u64,
+    libc::F_SETPIPE_SZ as u64,
+];
+
+/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and typing into a terminal.
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
+
+/// Options of prctl that would undo the lock-down.
+const PRCTL_REFUSED: [u64; 4] = [
+    libc::PR_SET_PDEATHSIG as u64,
+    libc::PR_SET_DUMPABLE as u64,
+    libc::PR_SET_PTRACER as u64,
+    libc::PR_SET_MM as u64,
+];
+
+/// Clone flags that make a namespace, or a sibling instead of a child.
+const CLONE_REFUSED: [u64; 8] = [
+    libc::CLONE_NEWNS as u64,
+    libc::CLONE_NEWCGROUP as u64,
+    libc::CLONE_NEWUTS as u64,
+    libc::CLONE_NEWIPC as u64,
+    libc::CLONE_NEWUSER as u64,
+    libc::CLONE_NEWPID as u64,
+    libc::CLONE_NEWNET as u64,
+    libc::CLONE_PARENT as u64,
+];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Installs the filters, for good. Wants no_new_privs.
+pub(super) fn restrict(confinement: &Confinement) -> Result<Rung, ConfineError> {
+    let programs =
+        programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
+    let mut instructions = 0;
+    for program in &programs {
+        install(program)?;
+        instructions += program.len();
+    }
+    Ok(rung("system_calls", true, format!("{instructions} instructions")))
+}
+
+fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {
+    let mut refused = Refusals::default();
+    for group in
+        [table::NETWORK, table::MEMORY, table::CHANNELS, table::OTHER_PROCESSES, table::ADMINISTRATION]
+    {
+        refused.always(group);
+    }
+    for option in PRCTL_REFUSED {
+        refused.when(table::PRCTL, &[(0, equals(option))])?;
+    }
+    for request in IOCTL_REFUSED {
+        refused.when(table::IOCTL, &[(1, equals(request))])?;
+    }
+    for option in FCNTL_REFUSED {
+        refused.when(table::FCNTL, &[(1, equals(option))])?;
+    }
+    // Without an address a message can only go where the inherited socket leads.
+    refused.when(table::SENDTO, &[(4, differs_wide(0))])?;
+    // Zero means ourselves.
+    refused.when(table::PRLIMIT64, &[(0, differs(0))])?;
+
+    let mut unknown = vec![table::CLONE3];
+    match confinement.inmate {
+        Inmate::Candidate => {
+            refuse_candidate(&mut refused, own_pid)?;
+            // Device nodes, where there are any, are opened for writing; Landlock says which.
+            if confinement.writable.is_empty() {
+                refuse_opening_for_writing(&mut refused)?;
+                unknown.push(table::OPENAT2);
+            }
+        }
+        Inmate::Compiler => {
+            for flag in CLONE_REFUSED {
+                refused.when(table::CLONE, &[(0, has(flag))])?;
+            }
+        }
+    }
+
+    let mut programs = vec![compile(refused.rules, libc::EPERM)?];
+    let unknown: Rules = unknown.iter().filter_map(Call::number).map(|number| (number, Vec::new())).collect();
+    programs.push(compile(unknown, libc::ENOSYS)?);
+    if cfg!(target_arch = "x86_64") {
+        programs.push(refuse_x32().to_vec());
+    }
+    Ok(programs)
+}
+
+fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
+    for group in [table::PROCESSES, table::TIMERS_AND_LIMITS, table::FILE_CHANGES] {
+        refused.always(group);
+    }
+    // Threads, and nothing but threads.
+    refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
+    // Reading a limit is fine, setting one is not: RLIMIT_CPU could raise SIGKILL in our name.
+    refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
+    let own_pid = u64::from(own_pid);
+    for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
+        refused.when(call, &[(0, differs(own_pid))])?;
+    }
+    // A SIGKILL is then never its own, and a stop or its end always the worker's.
+    for (call, argument) in [
+        (table::KILL, 1),
+        (table::TKILL, 1),
+        (table::TGKILL, 2),
+        (table::RT_SIGQUEUEINFO, 1),
+        (table::RT_TGSIGQUEUEINFO, 2),
+    ] {
+        for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT] {
+            refused.when(call, &[(argument, equals(signal as u64))])?;
+        }
+    }
+    // Priority of others: without a user of its own, a candidate shares ours with the runner it is compared to.
+    refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS as u64))])?;
+    refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
+    refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
+    for call in [table::SCHED_SETPARAM, table::SCHED_SETSCHEDULER, table::SCHED_SETATTR] {
+        refused.when(call, &[(0, differs(0))])?;
+    }
+    Ok(())
+}
+
+/// Holds even where there is no Landlock.
+fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
+    for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
+        for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
+            refused.when(call, &[(argument, has(flag as u64))])?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Refusals {
+    rules: Rules,
+}
+
+/// A comparison of one argument.
+type Test = (SeccompCmpArgLen, SeccompCmpOp, u64);
+
+const fn equals(value: u64) -> Test {
+    (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+const fn differs(value: u64) -> Test {
+    (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
+}
+
+/// For pointers, all of whose bits count.
+const fn differs_wide(value: u64) -> Test {
+    (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value)
+}
+
+const fn has(flag: u64) -> Test {
+    (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(flag), flag)
+}
+
+const fn lacks(flag: u64) -> Test {
+    (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(flag), 0)
+}
+
+impl Refusals {
+    fn always(&mut self, calls: &[Call]) {
+        for number in calls.iter().filter_map(Call::number) {
+            // No rule at all: whatever the arguments.
+            self.rules.insert(number, Vec::new());
+        }
+    }
+
+    /// Refuses the call when all tests hold; several calls of this add up.
+    fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
+        let Some(number) = call.number() else { return Ok(()) };
+        let conditions = tests
+            .iter()
+            .map(|(argument, (length, operator, value))| {
+                SeccompCondition::new(*argument, length.clone(), operator.clone(), *value)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        self.rules.entry(number).or_default().push(SeccompRule::new(conditions)?);
+        Ok(())
+    }
+}
+
+fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
+    SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno.cast_unsigned()),
+        ARCHITECTURE,
+    )?
+    .try_into()
+}
+
+/// x32 calls share x86-64's architecture word and set this bit of the number, which would pass every rule above.
+fn refuse_x32() -> [sock_filter; 4] {
+    const X32_BIT: u32 = 0x4000_0000;
+    const LOAD_WORD: u16 = 0x20;
+    const JUMP_IF_AT_LEAST: u16 = 0x35;
+    const RETURN: u16 = 0x06;
+    let errno = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+    [
+        // The call's number is the first word of the data.
+        sock_filter { code: LOAD_WORD, jt: 0, jf: 0, k: 0 },
+        sock_filter { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: X32_BIT },
+        sock_filter { code: RETURN, jt: 0, jf: 0, k: errno },
+        sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ]
+}
+
+fn install(program: &BpfProgram) -> Result<(), ConfineError> {
+    // Not through `seccompiler::apply_filter`: before Linux 5.16 a filter without this flag also turns on speculation
+    // mitigations for the process, which would slow down the very code that is to be timed.
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let header = libc::sock_fprog {
+        len: u16::try_from(program.len()).unwrap_or(u16::MAX),
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the kernel copies `len` instructions from `filter`, which `program` holds in the kernel's own layout
+    // (`sock_filter` is C's struct), and writes nothing.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const header) };
+    if result == 0 { Ok(()) } else { Err(ConfineError::last_os("filtering system calls")) }
+}

@@ -1,0 +1,199 @@
+//! What of the file system an inmate can open, by Landlock; with it TCP, signals and abstract sockets.
+//!
+//! Rules are asked for exactly as the running kernel's ABI offers them and must be enforced in full; what an older
+//! ABI lacks is reported, never assumed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use opt_shared::message::Rung;
+
+use super::{ConfineError, Confinement, Inmate, rung};
+
+/// Where libraries live, on distributions we know. Those that exist are readable.
+const LIBRARY_FOLDERS: [&str; 9] = [
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+    // Nix and Guix keep each package in a folder of its own.
+    "/nix/store",
+    "/gnu/store",
+];
+const LIBRARY_FILES: [&str; 1] = ["/etc/ld.so.cache"];
+
+/// What a compiler driver, its children and its linker read and run.
+const TOOL_FOLDERS: [&str; 12] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt",
+    "/etc/alternatives",
+    "/etc/ld.so.conf.d",
+    "/nix/store",
+    "/gnu/store",
+    "/sys/devices/system/cpu",
+];
+const TOOL_FILES: [&str; 6] =
+    ["/etc/ld.so.cache", "/etc/ld.so.conf", "/proc/cpuinfo", "/proc/meminfo", "/dev/urandom", "/dev/zero"];
+/// Written by every shell script.
+const TOOL_SINKS: [&str; 1] = ["/dev/null"];
+
+/// First ABI that can deny TCP, and first that can deny signals and abstract sockets.
+const ABI_WITH_NETWORK: i32 = 4;
+const ABI_WITH_SCOPES: i32 = 6;
+
+/// Rules that hold open descriptors of the folders they name, ready to be enforced.
+pub(super) struct Rules {
+    made: Result<(RulesetCreated, i32), io::Error>,
+}
+
+impl Rules {
+    pub(super) fn prepare(
+        confinement: &Confinement,
+        artifact: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, ConfineError> {
+        let number = match kernel_abi() {
+            Ok(number) => number,
+            Err(error) => return Ok(Self { made: Err(error) }),
+        };
+        let abi = ABI::from(number);
+        let refused = |source: landlock::RulesetError| ConfineError::Landlock { source };
+        let mut ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(abi))
+            .map_err(refused)?;
+        if number >= ABI_WITH_NETWORK {
+            ruleset = ruleset.handle_access(AccessNet::from_all(abi)).map_err(refused)?;
+        }
+        if number >= ABI_WITH_SCOPES {
+            ruleset = ruleset.scope(Scope::from_all(abi)).map_err(refused)?;
+        }
+        let mut writer = RuleWriter { ruleset: ruleset.create().map_err(refused)?, abi };
+
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        // Mapping a library for execution is reading it to Landlock; a candidate may start no program.
+        let (folders, files, access): (&[&str], &[&str], _) = match confinement.inmate {
+            Inmate::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
+            Inmate::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
+        };
+        for path in folders.iter().chain(files) {
+            writer.allow_if_present(Path::new(path), access)?;
+        }
+        for path in &confinement.readable {
+            writer.allow(path, access)?;
+        }
+        let write = match confinement.inmate {
+            Inmate::Candidate => AccessFs::WriteFile | AccessFs::IoctlDev,
+            Inmate::Compiler => AccessFs::from_write(abi) & !(AccessFs::MakeBlock | AccessFs::MakeChar),
+        } & AccessFs::from_all(abi);
+        if confinement.inmate == Inmate::Compiler {
+            for path in TOOL_SINKS {
+                writer.allow_if_present(Path::new(path), read | AccessFs::WriteFile)?;
+            }
+        }
+        for path in &confinement.writable {
+            writer.allow(path, read | write)?;
+        }
+        if let Some(artifact) = artifact {
+            writer.allow_descriptor(artifact, AccessFs::ReadFile.into())?;
+        }
+        Ok(Self { made: Ok((writer.ruleset, number)) })
+    }
+
+    /// From here on, for this thread and all it starts.
+    pub(super) fn enforce(self) -> Result<Vec<Rung>, ConfineError> {
+        let (ruleset, number) = match self.made {
+            Ok(made) => made,
+            Err(error) => {
+                let detail = format!("Landlock: {error}");
+                return Ok(["files", "no_tcp", "signals_scoped"]
+                    .map(|name| rung(name, false, &*detail))
+                    .into());
+            }
+        };
+        let status = ruleset.restrict_self().map_err(|source| ConfineError::Landlock { source })?;
+        if status.ruleset != RulesetStatus::FullyEnforced {
+            return Err(ConfineError::LandlockPartial { abi: number });
+        }
+        let offered =
+            |name, since| rung(name, number >= since, format!("Landlock ABI {number}, needs {since}"));
+        Ok(vec![
+            rung("files", true, format!("Landlock ABI {number}")),
+            offered("no_tcp", ABI_WITH_NETWORK),
+            offered("signals_scoped", ABI_WITH_SCOPES),
+        ])
+    }
+}
+
+struct RuleWriter {
+    ruleset: RulesetCreated,
+    abi: ABI,
+}
+
+impl RuleWriter {
+    /// System folders differ between distributions; one that is not there needs no rule.
+    fn allow_if_present(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), ConfineError> {
+        match PathFd::new(path) {
+            Ok(opened) => self.allow_descriptor(opened.as_fd(), access),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// A path that somebody asked for: silence about its absence would show as a riddle later.
+    fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), ConfineError> {
+        let opened = PathFd::new(path).map_err(|error| {
+            let source = match error {
+                landlock::PathFdError::OpenCall { source, .. } => source,
+                other => io::Error::other(other),
+            };
+            ConfineError::Path { path: path.to_owned(), source }
+        })?;
+        self.allow_descriptor(opened.as_fd(), access)
+    }
+
+    fn allow_descriptor(
+        &mut self,
+        opened: BorrowedFd<'_>,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), ConfineError> {
+        let status =
+            rustix::fs::fstat(opened).map_err(ConfineError::refused("looking at a file to be allowed"))?;
+        // The kernel refuses rights that only folders have on anything else.
+        let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
+        let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };
+        (&mut self.ruleset)
+            .add_rule(PathBeneath::new(opened, access))
+            .map(drop)
+            .map_err(|source| ConfineError::Landlock { source })
+    }
+}
+
+/// The Landlock ABI of the running kernel, or why there is none.
+fn kernel_abi() -> io::Result<i32> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes no attributes and only answers a number.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    };
+    match i32::try_from(answer) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,103 @@
+//! Who the runner is: a user nobody else is, without capabilities, and opaque to other processes.
+
+use opt_shared::message::Rung;
+use rustix::process::DumpableBehavior;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::{ConfineError, rung};
+
+/// Users that no system hands out (systemd lists 0x7000_0000 and up as unused): runner n is this plus n.
+const OWN_USER_BASE: u32 = 0x7000_0000;
+const OWN_USER_COUNT: u32 = 0x0800_0000;
+
+/// Where a container maps 16 bits of users only: the range for users that exist while one service runs.
+const SMALL_USER_BASE: u32 = 61_184;
+const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
+
+/// Highest capability number that a 64-bit mask can hold.
+const CAPABILITY_END: u32 = 64;
+
+/// Root becomes a user of the runner's own: it owns nothing, may signal nobody, and is counted alone.
+pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Rung>, ConfineError> {
+    if !rustix::process::geteuid().is_root() {
+        let detail = "the worker is not root, so runners share its user";
+        let mut rungs = vec![rung("own_user", false, detail)];
+        rungs.extend(give_up_capabilities()?);
+        return Ok(rungs);
+    }
+    clear_bounding_set()?;
+    let ids = [OWN_USER_BASE + number % OWN_USER_COUNT, SMALL_USER_BASE + number % SMALL_USER_COUNT];
+    let mut refusal = None;
+    for id in ids {
+        match change_user(id) {
+            Ok(()) => {
+                let mut rungs = vec![rung("own_user", true, id.to_string())];
+                rungs.extend(give_up_capabilities()?);
+                return Ok(rungs);
+            }
+            Err(error) => refusal = Some(error),
+        }
+    }
+    // A container with a single user, or one that may not change users: uid 0 without any of its powers.
+    let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
+    let mut rungs = vec![rung("own_user", false, format!("the user cannot be changed: {detail}"))];
+    rungs.extend(give_up_capabilities()?);
+    Ok(rungs)
+}
+
+fn change_user(id: u32) -> std::io::Result<()> {
+    // Calls of the C library, which are meant for a whole process; this one has a single thread.
+    // SAFETY: plain integers; an empty list needs no pointer.
+    unsafe {
+        for result in
+            [libc::setresgid(id, id, id), libc::setgroups(0, std::ptr::null()), libc::setresuid(id, id, id)]
+        {
+            if result != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All capability sets empty, and no way for exec to fill them again.
+pub(super) fn give_up_capabilities() -> Result<Vec<Rung>, ConfineError> {
+    clear_bounding_set()?;
+    let _ = rustix::thread::clear_ambient_capability_set();
+    let empty = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, empty).map_err(ConfineError::refused("giving up capabilities"))?;
+    let left = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
+    Ok(vec![rung("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
+}
+
+/// Needs CAP_SETPCAP, which only root has; without it exec gains nothing anyway, given no_new_privs.
+fn clear_bounding_set() -> Result<(), ConfineError> {
+    let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
+    if !held.effective.contains(CapabilitySet::SETPCAP) {
+        return Ok(());
+    }
+    for capability in 0..CAPABILITY_END {
+        // SAFETY: plain integers. EINVAL marks the first capability this kernel does not know.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Not dumpable: no core, and no other process of the same user may read or trace it.
+pub(super) fn hide_memory() -> Result<Rung, ConfineError> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(ConfineError::refused("hiding memory from other processes"))?;
+    Ok(rung("not_dumpable", true, ""))
+}
+
+pub(super) fn refuse_new_privileges() -> Result<Rung, ConfineError> {
+    rustix::thread::set_no_new_privs(true)
+        .map_err(ConfineError::refused("giving up set-user-id programs"))?;
+    Ok(rung("no_new_privileges", true, ""))
+}

@@ -1,0 +1,163 @@
+//! The lock-down of a runner: everything it gives up, in its own main, before anything foreign is loaded.
+//!
+//! Owns the order of the steps and the report of what this machine could not enforce. One file per step:
+//! `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
+//! (Landlock), `calls` (seccomp), `seal` (input maps), `abort` (SIGABRT as pid 1).
+//! Leaves to others: namespaces, which only the one who clones can give (`executor::spawn`), and the environment,
+//! which is whatever was passed to exec.
+
+pub mod abort;
+mod call_table;
+mod calls;
+mod descriptors;
+mod files;
+mod identity;
+mod limits;
+mod parent;
+pub mod seal;
+
+#[cfg(test)]
+mod canaries;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+use opt_shared::message::Rung;
+use opt_shared::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What a runner holds, which decides how tightly it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Inmate {
+    /// A loaded library: reads system libraries and itself; writes nothing; starts threads only.
+    Candidate,
+    /// A compiler and its children: reads the system and the sources; writes its scratch folder.
+    Compiler,
+}
+
+/// What the worker tells a runner about its cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    pub inmate: Inmate,
+    pub limits: ResourceLimits,
+    /// Candidates, when the worker is root: which user of their own they become. Distinct among live runners.
+    pub user_number: u32,
+    /// Files and folders that may be read, beyond the system's: library folders of a candidate; sources and
+    /// include folders of a compiler, from which it may execute too. They must exist.
+    pub readable: Vec<PathBuf>,
+    /// Files and folders that may be written: a compiler's scratch folder; a candidate's device nodes, if any.
+    pub writable: Vec<PathBuf>,
+}
+
+/// Hard and soft limits alike. A limit that the worker itself lies under already is not raised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceLimits {
+    /// Private writable memory (RLIMIT_DATA). Shared and read-only maps are not counted.
+    pub data: Bytes,
+    /// All address space (RLIMIT_AS); none for a process with a CUDA context, whose driver reserves it freely.
+    pub address_space: Option<Bytes>,
+    /// The largest file that may be written: zero for a candidate.
+    pub file_size: Bytes,
+    pub open_files: u32,
+    /// Processes and threads of this user. The kernel counts them per user and exempts uid 0.
+    pub processes: Option<u32>,
+    /// Growth of the first thread's stack.
+    pub stack: Bytes,
+    pub locked_memory: Bytes,
+}
+
+/// The descriptors a runner keeps beyond its standard streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors<'a> {
+    /// The socket to the worker; its hang-up is how an orphan knows, so a stream or sequenced-packet one: datagram
+    /// sockets never hang up.
+    pub worker: BorrowedFd<'a>,
+    /// The library to load, open for reading; it may be read by this descriptor's path whoever owns it.
+    pub artifact: Option<BorrowedFd<'a>>,
+    pub others: &'a [BorrowedFd<'a>],
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfineError {
+    #[error("confining the runner: {action} was refused")]
+    Refused {
+        action: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("confining the runner: the worker is gone")]
+    WorkerGone,
+    #[error("confining the runner: it has {threads} threads already (lock down first, then start threads)")]
+    Threads { threads: usize },
+    #[error("confining the runner: `{}` cannot be opened (it must exist and be readable)", path.display())]
+    Path {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("confining the runner: Landlock rules were refused")]
+    Landlock {
+        #[source]
+        source: landlock::RulesetError,
+    },
+    #[error("confining the runner: Landlock offers ABI {abi} and did not enforce all of it")]
+    LandlockPartial { abi: i32 },
+    #[error("confining the runner: the system call filter could not be built")]
+    Filter {
+        #[source]
+        source: seccompiler::BackendError,
+    },
+}
+
+impl ConfineError {
+    fn refused(action: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::Refused { action, source: errno.into() }
+    }
+
+    fn last_os(action: &'static str) -> Self {
+        Self::Refused { action, source: io::Error::last_os_error() }
+    }
+}
+
+fn rung(name: &str, present: bool, detail: impl Into<String>) -> Rung {
+    Rung { name: name.to_owned(), present, detail: detail.into() }
+}
+
+/// Gives up everything the inmate has no business with. There is no way back, not even for us.
+///
+/// Call it while the process has one thread: Landlock and seccomp bind the calling thread and what it starts.
+/// The answer names every protection that was asked for, the absent ones with `present: false`. An error means
+/// that a protection every supported kernel has was refused: do not load anything then.
+pub fn lock_down(
+    confinement: &Confinement,
+    descriptors: &Descriptors<'_>,
+) -> Result<Vec<Rung>, ConfineError> {
+    refuse_other_threads()?;
+    let mut rungs = vec![parent::leave_session()?];
+    rungs.push(parent::die_with_the_worker(descriptors.worker)?);
+    abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
+    descriptors::close_all_but(descriptors)?;
+    // Rules are made while we may still open folders that only root may enter.
+    let files = files::Rules::prepare(confinement, descriptors.artifact)?;
+    rungs.extend(limits::apply(&confinement.limits)?);
+    rungs.extend(match confinement.inmate {
+        Inmate::Candidate => identity::become_nobody_else(confinement.user_number)?,
+        Inmate::Compiler => identity::give_up_capabilities()?,
+    });
+    rungs.extend(limits::process_limit(&confinement.limits));
+    // Changing the user cleared the death signal and reset who may look into this process.
+    parent::die_with_the_worker(descriptors.worker)?;
+    rungs.push(identity::hide_memory()?);
+    rungs.push(identity::refuse_new_privileges()?);
+    rungs.extend(files.enforce()?);
+    rungs.push(calls::restrict(confinement)?);
+    Ok(rungs)
+}
+
+fn refuse_other_threads() -> Result<(), ConfineError> {
+    // Without /proc there is nothing to count; the callers are ours and lock down first thing in main.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 { Err(ConfineError::Threads { threads }) } else { Ok(()) }
+}

@@ -1,0 +1,36 @@
+//! The runner's tie to its worker: a session of its own, and death when the worker dies.
+
+use std::os::fd::BorrowedFd;
+
+use opt_shared::message::Rung;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use super::{ConfineError, rung};
+
+/// Out of the terminal's reach: a Ctrl-C is the supervisor's to handle.
+pub(super) fn leave_session() -> Result<Rung, ConfineError> {
+    match rustix::process::setsid() {
+        Ok(_) => Ok(rung("session", true, "")),
+        // Only a group leader is refused, and a leader of its own session is what we want to be.
+        Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
+            Ok(rung("session", true, "already its own"))
+        }
+        Err(errno) => Err(ConfineError::refused("starting a session")(errno)),
+    }
+}
+
+/// Asks to be killed when the worker's spawning thread ends, then makes sure that it had not ended before.
+///
+/// In a pid namespace of our own getppid says 0 whoever lives, so the worker's end of the socket is the witness.
+pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Rung, ConfineError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(ConfineError::refused("asking to die with the worker"))?;
+    let mut sockets = [PollFd::from_borrowed_fd(worker, PollFlags::empty())];
+    rustix::io::retry_on_intr(|| poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))
+        .map_err(ConfineError::refused("looking for the worker"))?;
+    if sockets.iter().any(|socket| !socket.revents().is_empty()) {
+        return Err(ConfineError::WorkerGone);
+    }
+    Ok(rung("dies_with_worker", true, ""))
+}

@@ -1,0 +1,214 @@
+//! The allocation functions of this executable, which the libraries it loads use as well: they forward to the C
+//! library and note the size of what was refused, so that a candidate's failure for want of memory can be proved.
+//!
+//! A granted request costs one branch. Nothing is noted before [`note_refusals_in`] is called. `free` needs no
+//! twin: what the C library's own functions return, its own `free` takes back. The linker arguments that export
+//! these names come from `build.rs`, which must list each of them.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+unsafe extern "C" {
+    fn __libc_malloc(size: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
+    fn __libc_realloc(old: *mut c_void, size: usize) -> *mut c_void;
+    fn __libc_memalign(alignment: usize, size: usize) -> *mut c_void;
+    fn __libc_valloc(size: usize) -> *mut c_void;
+    fn __libc_pvalloc(size: usize) -> *mut c_void;
+}
+
+/// Where the largest refused size is noted; null before it is set.
+static NOTE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+
+/// From here on the largest size that is refused for want of memory stands in `note`, in bytes.
+pub fn note_refusals_in(note: &'static AtomicU64) {
+    NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
+}
+
+/// Looks at errno, because a null pointer may also mean a bad alignment.
+#[cold]
+fn refused(size: usize) {
+    // SAFETY: errno of this thread is always readable.
+    if unsafe { *libc::__errno_location() } == libc::ENOMEM {
+        note(size);
+    }
+}
+
+fn note(size: usize) {
+    let place = NOTE.load(Ordering::Acquire);
+    // SAFETY: null, or a reference that lives for ever.
+    if let Some(place) = unsafe { place.as_ref() } {
+        place.fetch_max(size as u64, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn checked(pointer: *mut c_void, size: usize) -> *mut c_void {
+    if pointer.is_null() {
+        refused(size);
+    }
+    pointer
+}
+
+/// C's `malloc`.
+///
+/// # Safety
+///
+/// As the C function; the same holds for every function below.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_malloc(size) }, size)
+}
+
+/// C's `calloc`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_calloc(count, size) }, count.saturating_mul(size))
+}
+
+/// C's `realloc`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    let pointer = unsafe { __libc_realloc(old, size) };
+    // Size zero frees, and null is its success; errno would be somebody else's.
+    if size == 0 { pointer } else { checked(pointer, size) }
+}
+
+/// C's `memalign`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_memalign(alignment, size) }, size)
+}
+
+/// C's `aligned_alloc`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() {
+        // SAFETY: errno of this thread is always writable.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_memalign(alignment, size) }, size)
+}
+
+/// C's `posix_memalign`.
+///
+/// # Safety
+///
+/// As the C function: `result` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    // It reports by its value alone and leaves errno as it was.
+    // SAFETY: errno is this thread's; the rest is the caller's promise.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let pointer = __libc_memalign(alignment, size);
+        *errno = before;
+        if pointer.is_null() {
+            note(size);
+            return libc::ENOMEM;
+        }
+        *result = pointer;
+    }
+    0
+}
+
+/// C's `valloc`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_valloc(size) }, size)
+}
+
+/// C's `pvalloc`.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    checked(unsafe { __libc_pvalloc(size) }, size)
+}
+
+/// C's `mmap`, for allocators that libraries bring along.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // Straight to the kernel: the C library has no other public name for it. Its own callers do not come by here.
+    // SAFETY: the caller's promise, passed on. The offset is in bytes on 64-bit architectures.
+    let mapped = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            address,
+            length,
+            c_long::from(protection),
+            c_long::from(flags),
+            c_long::from(descriptor),
+            offset,
+        )
+    };
+    if mapped == -1 {
+        refused(length);
+    }
+    // The kernel's answer is an address, or -1, which is MAP_FAILED.
+    ptr::with_exposed_provenance_mut(mapped.cast_unsigned() as usize)
+}
+
+/// C's `mmap64`, the same where offsets have 64 bits.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: libc::off64_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { mmap(address, length, protection, flags, descriptor, offset) }
+}
