@@ -343,3 +343,35 @@ pub struct Estimate {
     #[serde(with = "crate::nonfinite")]
     pub ci_high: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The channel's format describes nothing: what needs to look ahead cannot be read back from it.
+    #[test]
+    fn every_pattern_and_every_number_crosses_the_channel() {
+        let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
+        let patterns = [
+            Pattern::All,
+            Pattern::Tail { from: 3 },
+            Pattern::FromRow { row: 4 },
+            Pattern::StillPoisoned,
+            Pattern::Scattered,
+        ];
+        for pattern in patterns {
+            for value in [1.5, f64::INFINITY, f64::NEG_INFINITY] {
+                let sent = (pattern.clone(), Estimate { value, ci_low: 0.0, ci_high: -0.0 });
+                sender.send(sent.clone()).expect("sends");
+                assert_eq!(receiver.recv().expect("receives"), sent);
+            }
+        }
+    }
+
+    #[test]
+    fn status_names_lead_back() {
+        for &status in Status::ALL {
+            assert_eq!(Status::from_name(status.name()), Some(status));
+        }
+    }
+}

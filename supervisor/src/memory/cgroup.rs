@@ -156,7 +156,9 @@ mod tests {
 
     #[test]
     fn the_least_limit_on_the_way_up_binds() {
-        let cases: &[(&str, &str, &[(&str, &str)], Option<u64>)] = &[
+        /// Groups, mounts, limit files, and the limit that binds.
+        type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Option<u64>);
+        let cases: &[Case<'_>] = &[
             (
                 "0::/a/b\n",
                 TWO,

@@ -3,7 +3,6 @@
 //! Nothing a stranger wrote reaches the terminal as anything but text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use opt_shared::outcome::{Blame, Status};
@@ -161,8 +160,10 @@ impl Page {
     }
 
     fn job(&mut self, job: &JobRecord) {
-        let headline = self.paint(headline(job), Tone::Bold);
-        self.line(&headline);
+        for line in wrap(&headline(job), self.style.width) {
+            let line = self.paint(line, Tone::Bold);
+            self.line(&line);
+        }
         let captures = &job.captures;
         let mut facts = Vec::new();
         if let Some(entries) = captures.entries {
@@ -242,9 +243,10 @@ impl Page {
 
     fn failure(&mut self, candidate: &CandidateRecord) {
         self.line("");
-        let name = self.paint(one_line(&candidate.name), Tone::of(candidate));
+        let name = shorten(&one_line(&candidate.name), self.style.width - 1);
+        let name = self.paint(name, Tone::of(candidate));
+        self.line(&format!("{name}:"));
         if let Some(feedback) = candidate.feedback.as_deref().filter(|feedback| !feedback.trim().is_empty()) {
-            self.line(&format!("{name}:"));
             let feedback = printable(feedback);
             for line in feedback.lines().take(MAX_FEEDBACK_LINES) {
                 self.wrapped("    ", line);
@@ -253,10 +255,8 @@ impl Page {
         }
         let stage = candidate.failed_stage.map(|stage| format!(" in {stage}")).unwrap_or_default();
         let status = candidate.status.map(Status::name).unwrap_or_default();
-        self.line(&format!("{name}: {status}{stage}"));
-        if let Some(detail) = &candidate.detail {
-            self.wrapped("    ", &one_line(detail));
-        }
+        let detail = candidate.detail.as_deref().map(|detail| format!(": {}", one_line(detail)));
+        self.wrapped("    ", &format!("{status}{stage}{}", detail.unwrap_or_default()));
         let Some(failure) = candidate.failures.first() else { return };
         self.wrapped("    ", &format!("{}({})", failure.entry, one_line(&failure.args.join(", "))));
         if let Some(found) = &failure.mismatch {
@@ -306,37 +306,45 @@ impl Page {
         self.wrapped("", &format!("{rows}: {}", list.join(", ")));
     }
 
-    /// Breaks at spaces; what has none is broken where the line ends.
     fn wrapped(&mut self, indent: &str, text: &str) {
-        let room = self.style.width.saturating_sub(indent.len()).max(1);
-        let mut line = String::new();
-        let mut length = 0;
-        for word in text.split(' ') {
-            let mut word: Vec<char> = word.chars().collect();
-            if length > 0 && length + 1 + word.len() > room {
-                self.line(&format!("{indent}{line}"));
-                line.clear();
-                length = 0;
-            }
-            if length > 0 {
-                line.push(' ');
-                length += 1;
-            }
-            while word.len() > room {
-                let rest = word.split_off(room);
-                self.line(&format!("{indent}{}", word.iter().collect::<String>()));
-                word = rest;
-            }
-            length += word.len();
-            // Writing into a string cannot fail.
-            let _ = write!(line, "{}", word.iter().collect::<String>());
+        for line in wrap(text, self.style.width.saturating_sub(indent.len())) {
+            self.line(&format!("{indent}{line}"));
         }
-        self.line(&format!("{indent}{line}"));
     }
+}
+
+/// Breaks at spaces; what has none is broken where the line ends. Other spaces stay: a compiler's marks are aligned
+/// by them.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = Vec::new();
+    let mut line: Vec<char> = Vec::new();
+    let mut begins = true;
+    for word in text.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        if !begins && line.len() + 1 + word.len() > width {
+            lines.push(line.drain(..).collect());
+            begins = true;
+        }
+        if !begins {
+            line.push(' ');
+        }
+        while word.len() > width {
+            let rest = word.split_off(width);
+            lines.push(word.into_iter().collect());
+            word = rest;
+        }
+        line.extend(word);
+        begins = false;
+    }
+    lines.push(line.into_iter().collect());
+    lines
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::record::sample::sample;
 
@@ -390,6 +398,23 @@ run demo: FINISHED, runs/demo/summary.json
             }
             assert_eq!(colored, plain);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn wrapping_keeps_every_character_and_the_width(text in "[a-zé ]{0,120}", width in 1usize..30) {
+            let lines = wrap(&text, width);
+            prop_assert!(lines.iter().all(|line| line.chars().count() <= width));
+            let solid = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(solid(&lines.concat()), solid(&text));
+        }
+    }
+
+    #[test]
+    fn a_compilers_marks_stay_where_they_point() {
+        assert_eq!(wrap("  3 |   int x", 20), ["  3 |   int x"]);
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
     }
 
     #[test]

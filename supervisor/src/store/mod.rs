@@ -11,6 +11,7 @@ mod bound;
 mod error;
 mod filesystem;
 mod load;
+mod processes;
 mod resume;
 mod rows;
 mod schema;
