@@ -57,8 +57,6 @@ pub struct Hello {
     pub to_worker: IpcSender<ToWorker>,
     /// Where it will speak.
     pub from_worker: ipc_channel::ipc::IpcReceiver<FromWorker>,
-    /// What the worker's probe of the machine found it can enforce on runners.
-    pub rungs: Vec<Rung>,
 }
 
 /// A thing the machine can enforce, or cannot.
@@ -111,6 +109,7 @@ pub struct Task {
     pub work: Work,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a task is made once per attempt, and boxed in `Start`")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Work {
     Build(BuildTask),

@@ -155,7 +155,7 @@ impl FromStr for Bytes {
         let value: f64 = number.parse().map_err(|_| refuse())?;
         #[expect(clippy::cast_precision_loss, reason = "scales are powers of two or ten below 2^53")]
         let bytes = value * scale as f64;
-        if !bytes.is_finite() || bytes < 0.0 || bytes > 9e18 {
+        if !(0.0..=9e18).contains(&bytes) {
             return Err(refuse());
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just above")]

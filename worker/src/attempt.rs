@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use opt_shared::message::{Callee, Rung};
+use opt_shared::message::Callee;
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
+use crate::executor::cell;
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{RunnerSpec, RunnerTrouble};
 use crate::machine::cpus;
-use crate::runner::confine::Confinement;
 use crate::runner::frame::Setup;
 
 /// `limits.memory = "auto"`: at least this.
@@ -96,13 +96,8 @@ impl<'a> Callable<'a> {
             lease,
             setup: Setup {
                 symbol: self.callee.symbol.clone(),
-                confinement: Confinement::candidate(
-                    limits,
-                    self.threads,
-                    self.callee.library_path.clone(),
-                ),
+                confinement: cell::for_candidate(limits, self.threads, memory, &self.callee.library_path),
                 cpus: self.cpus.clone(),
-                memory,
                 threads: self.threads,
                 env: limits.env.clone(),
                 copy_inputs,
@@ -140,15 +135,4 @@ pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
 /// The end of a runner that lives on in the report.
 pub(crate) fn kept(end: &RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then(|| end.clone())
-}
-
-/// What could not be enforced on a runner, as rungs.
-pub(crate) fn missing_rungs(missing: &[String]) -> Vec<Rung> {
-    missing
-        .iter()
-        .map(|line| {
-            let (name, detail) = line.split_once(": ").unwrap_or((line, ""));
-            Rung { name: name.to_owned(), present: false, detail: detail.to_owned() }
-        })
-        .collect()
 }

@@ -19,8 +19,8 @@ use opt_shared::units::Bytes;
 
 use crate::executor::compiler::{Compiler, CompilerEnd, CompilerSpec};
 use crate::link::Link;
-use crate::executor::spawn::End;
-use crate::executor::process::RunnerTrouble;
+use crate::executor::handle::End;
+use crate::executor::process::{RunnerTrouble, signal_name};
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../include/opt_candidate.h");
@@ -176,15 +176,15 @@ fn compile(
             format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
         ),
         (Some(reason), _) => (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})")),
-        (None, End::Exited(0)) if built.is_file() => {
+        (None, End::Exited { code: 0 }) if built.is_file() => {
             report.artifact = Some(keep(&built, &task.artifacts)?);
             (Status::Passed, String::new())
         }
-        (None, End::Exited(0)) => (Status::CompileError, "the compiler ended well but wrote no library".to_owned()),
-        (None, End::Exited(code)) => (Status::CompileError, format!("{compiler} exited with code {code}")),
-        (None, end @ End::Signaled(_)) => (
+        (None, End::Exited { code: 0 }) => (Status::CompileError, "the compiler ended well but wrote no library".to_owned()),
+        (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
+        (None, end @ End::Signalled { .. }) => (
             Status::CompileError,
-            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
+            format!("{compiler} was ended by {}", signal_name(end).unwrap_or("a signal")),
         ),
     };
     Ok(())

@@ -6,8 +6,8 @@
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
 
-use crate::executor::process::Death;
-use crate::executor::spawn::End;
+use crate::executor::handle::End;
+use crate::executor::process::{Death, signal_name};
 use crate::runner::control::{FaultPlace, Phase};
 
 /// Names of inputs and outputs by the runner's numbers, for messages.
@@ -70,34 +70,34 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
             return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
         }
     }
-    if let (Some(refused), End::Signaled(_)) = (death.refused, &death.end) {
+    if let (Some(refused), End::Signalled { .. }) = (death.refused, death.end) {
         return verdict(
             Status::HostMemoryLimit,
             format!(
                 "ended by {} {during} after {refused} of memory were refused to it (limits.memory)",
-                death.end.signal_name().unwrap_or("a signal")
+                signal_name(death.end).unwrap_or("a signal")
             ),
         );
     }
-    match &death.end {
-        End::Signaled(signal) if *signal == libc::SIGKILL => {
+    match death.end {
+        End::Signalled { signal: libc::SIGKILL } => {
             // Pid 1 of a namespace cannot be killed from inside, so the sender is outside; without a namespace the
             // sender is unknown and the core decides after a second death on the same entry.
             let whence = if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
             verdict(Status::InfraError, format!("killed {during} {whence}"))
         }
-        End::Signaled(_) if loading => verdict(
+        End::Signalled { .. } if loading => verdict(
             Status::LoadError,
-            format!("ended by {} {during}", death.end.signal_name().unwrap_or("a signal")),
+            format!("ended by {} {during}", signal_name(death.end).unwrap_or("a signal")),
         ),
-        End::Exited(code) if loading => {
+        End::Exited { code } if loading => {
             verdict(Status::LoadError, format!("exited with code {code} {during}"))
         }
-        End::Signaled(_) => verdict(
+        End::Signalled { .. } => verdict(
             Status::Crashed,
-            format!("ended by {} {during}", death.end.signal_name().unwrap_or("a signal")),
+            format!("ended by {} {during}", signal_name(death.end).unwrap_or("a signal")),
         ),
-        End::Exited(code) => verdict(Status::Crashed, format!("exited with code {code} {during}")),
+        End::Exited { code } => verdict(Status::Crashed, format!("exited with code {code} {during}")),
     }
 }
 
@@ -134,23 +134,23 @@ mod tests {
     #[test]
     fn every_end_has_its_status() {
         let fault = |place| Some(Fault { place, index: 1, address: 0x10 });
-        check(a_death(End::Signaled(libc::SIGSEGV)), Status::Crashed, "SIGSEGV");
-        check(a_death(End::Exited(0)), Status::Crashed, "code 0");
-        check(Death { phase: Phase::Loading, ..a_death(End::Signaled(libc::SIGABRT)) }, Status::LoadError, "SIGABRT");
-        check(Death { phase: Phase::Loading, ..a_death(End::Exited(1)) }, Status::LoadError, "code 1");
-        let faulted = |place| Death { fault: fault(place), ..a_death(End::Signaled(libc::SIGSEGV)) };
+        check(a_death(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
+        check(a_death(End::Exited { code: 0 }), Status::Crashed, "code 0");
+        check(Death { phase: Phase::Loading, ..a_death(End::Signalled { signal: libc::SIGABRT }) }, Status::LoadError, "SIGABRT");
+        check(Death { phase: Phase::Loading, ..a_death(End::Exited { code: 1 }) }, Status::LoadError, "code 1");
+        let faulted = |place| Death { fault: fault(place), ..a_death(End::Signalled { signal: libc::SIGSEGV }) };
         check(faulted(FaultPlace::Input), Status::InputMutated, "input 1");
         check(faulted(FaultPlace::InputGuard), Status::OutOfBounds, "input 1");
         check(faulted(FaultPlace::OutputGuard), Status::OutOfBounds, "output 1");
         check(faulted(FaultPlace::Elsewhere), Status::Crashed, "SIGSEGV");
         check(
-            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Signaled(libc::SIGABRT)) },
+            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Signalled { signal: libc::SIGABRT }) },
             Status::HostMemoryLimit,
             "1.00 GiB",
         );
         // A refusal alone proves nothing about an ordinary exit.
-        check(Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited(3)) }, Status::Crashed, "code 3");
-        let killed = |reason| Death { killed: Some(reason), ..a_death(End::Signaled(libc::SIGKILL)) };
+        check(Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited { code: 3 }) }, Status::Crashed, "code 3");
+        let killed = |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
         check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
         check(
             killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),
@@ -158,6 +158,6 @@ mod tests {
             "limit is 1.00 GiB",
         );
         check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
-        check(a_death(End::Signaled(libc::SIGKILL)), Status::InfraError, "outside its namespace");
+        check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");
     }
 }

@@ -10,7 +10,6 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use ipc_channel::ipc::{self, IpcSender};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Role, Rung, Task, ToWorker};
-use opt_shared::outcome::Blame;
 use opt_shared::units::Bytes;
 
 use crate::executor::spawn::Namespaces;
@@ -58,6 +57,7 @@ pub(crate) struct Link {
     early: Vec<ToWorker>,
     executable: OwnedFd,
     namespaces: Namespaces,
+    said_rungs: bool,
 }
 
 impl Link {
@@ -68,7 +68,6 @@ impl Link {
         nonce: String,
         executable: OwnedFd,
         namespaces: Namespaces,
-        rungs: Vec<Rung>,
     ) -> Result<Self, LinkError> {
         let hello: IpcSender<Hello> = IpcSender::connect(server.to_owned()).map_err(LinkError::Connect)?;
         let (to_worker, from_supervisor) = ipc::channel().map_err(LinkError::Channel)?;
@@ -80,7 +79,6 @@ impl Link {
                 pid: std::process::id(),
                 to_worker,
                 from_worker,
-                rungs,
             })
             .map_err(LinkError::Send)?;
         let (forward, inbox) = bounded(INBOX);
@@ -95,7 +93,7 @@ impl Link {
                 }
             })
             .map_err(LinkError::Channel)?;
-        Ok(Self { role, outbox, inbox, early: Vec::new(), executable, namespaces })
+        Ok(Self { role, outbox, inbox, early: Vec::new(), executable, namespaces, said_rungs: false })
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -128,6 +126,14 @@ impl Link {
 
     pub(crate) fn send(&self, message: FromWorker) -> Result<(), LinkError> {
         self.outbox.send(message).map_err(LinkError::Send)
+    }
+
+    /// Said once in a worker's life.
+    pub(crate) fn enforced(&mut self, rungs: impl FnOnce() -> Vec<Rung>) -> Result<(), LinkError> {
+        if std::mem::replace(&mut self.said_rungs, true) {
+            return Ok(());
+        }
+        self.send(FromWorker::Enforced { rungs: rungs() })
     }
 
     pub(crate) fn runner_started(&mut self, notice: &RunnerNotice) -> Result<(), LinkError> {
@@ -189,6 +195,3 @@ fn start_time(pid: u32) -> std::io::Result<u64> {
         .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse().ok())
         .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no start time in the stat line"))
 }
-
-/// Trouble that ends the attempt, for the report: whose fault it is not.
-pub(crate) const TROUBLE_BLAME: Blame = Blame::Worker;

@@ -45,9 +45,10 @@ pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
     // Our own runners' orphans come to us, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    let (namespaces, rungs) = Namespaces::probe();
+    // What is not to be had is left out at the first clone, and reported with every runner.
+    let namespaces = Namespaces::ALL;
     let mut link =
-        Link::connect(role, &server, nonce, executable, namespaces, rungs).map_err(link_error)?;
+        Link::connect(role, &server, nonce, executable, namespaces).map_err(link_error)?;
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&mut link, &task);

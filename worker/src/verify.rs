@@ -232,7 +232,7 @@ impl Calls<'_> {
         let timeout = self.task.verify.call_timeout;
         let load_limit = load_timeout(timeout);
         let has_plan = match runner.begin(link, load_limit).map_err(|e| self.callable.trouble(e))? {
-            Answer::Done(Loaded::Ready { has_plan, .. }) => has_plan,
+            Answer::Done(Loaded::Ready { has_plan }) => has_plan,
             Answer::Done(Loaded::Refused { text }) => return Ok(self.failed(Status::LoadError, text)),
             Answer::Died => return Ok(Ended::Died),
             Answer::TimedOut => {

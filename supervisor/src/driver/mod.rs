@@ -280,12 +280,7 @@ impl Run<'_> {
 
     fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
         match happening {
-            Happening::Ready { worker, pid, rungs } => {
-                if self.rungs.is_empty() {
-                    self.rungs = rungs;
-                    self.say_what_is_missing();
-                    self.record_host()?;
-                }
+            Happening::Ready { worker, pid } => {
                 let ready = self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
@@ -322,6 +317,14 @@ impl Run<'_> {
             FromWorker::RunnerDied { pid } => {
                 self.sampler.forget(Process::Runner(worker, pid));
                 self.feed(Event::RunnerDied { worker, pid })
+            }
+            FromWorker::Enforced { rungs } => {
+                if self.rungs.is_empty() {
+                    self.rungs = rungs;
+                    self.say_what_is_missing();
+                    self.record_host()?;
+                }
+                Ok(())
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 self.progress.update(lease, done, total, bytes);

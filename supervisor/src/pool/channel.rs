@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{Hello, PROTOCOL_VERSION, ToWorker};
+use opt_shared::message::{FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 
 use super::Happening;
 
@@ -59,9 +59,9 @@ impl Channel {
             let accepted = server.accept();
             seen.store(true, Ordering::SeqCst);
             match accepted.map_err(|error| error.to_string()).and_then(|(_, hello)| check(hello, pid, &nonce)) {
-                Ok((sender, receiver, rungs)) => {
+                Ok((sender, receiver)) => {
                     let _ = give_sender.send(sender);
-                    told.tell(Happening::Ready { worker, pid, rungs });
+                    told.tell(Happening::Ready { worker, pid });
                     read(worker, &receiver, &told);
                 }
                 Err(why) => told.tell(Happening::NotReady { worker, why }),
@@ -97,16 +97,11 @@ impl Channel {
             pid: 0,
             to_worker,
             from_worker,
-            rungs: Vec::new(),
         });
     }
 }
 
-type Accepted = (
-    IpcSender<ToWorker>,
-    IpcReceiver<opt_shared::message::FromWorker>,
-    Vec<opt_shared::message::Rung>,
-);
+type Accepted = (IpcSender<ToWorker>, IpcReceiver<FromWorker>);
 
 fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
     if hello.nonce.is_empty() {
@@ -121,10 +116,10 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
             hello.version
         ));
     }
-    Ok((hello.to_worker, hello.from_worker, hello.rungs))
+    Ok((hello.to_worker, hello.from_worker))
 }
 
-fn read(worker: WorkerId, receiver: &IpcReceiver<opt_shared::message::FromWorker>, teller: &Teller) {
+fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, teller: &Teller) {
     // The end of the channel proves nothing: the pidfd tells of the death.
     while let Ok(message) = receiver.recv() {
         teller.tell(Happening::Said { worker, message });

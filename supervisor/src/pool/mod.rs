@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{FromWorker, Role, Rung, ToWorker};
+use opt_shared::message::{FromWorker, Role, ToWorker};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use self::channel::Channel;
@@ -24,7 +24,7 @@ pub use self::spawn::{Executable, SpawnError};
 /// Something a worker's thread or a pidfd says.
 #[derive(Debug)]
 pub enum Happening {
-    Ready { worker: WorkerId, pid: u32, rungs: Vec<Rung> },
+    Ready { worker: WorkerId, pid: u32 },
     /// The handshake failed; the process, if there is one, is still to be killed.
     NotReady { worker: WorkerId, why: String },
     Said { worker: WorkerId, message: FromWorker },

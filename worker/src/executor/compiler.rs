@@ -14,11 +14,14 @@ use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 
+use super::cell;
 use super::process::RunnerTrouble;
-use super::spawn::{End, RunnerHandle, spawn_runner};
+use super::handle::{End, RunnerHandle};
+use super::process::wait_dead;
+use super::spawn::spawn_runner;
 use super::streams::Stream;
 use crate::link::{Link, RunnerNotice};
-use crate::runner::confine::{self, Confinement};
+use crate::runner::confine::{self, Confinement, Descriptors};
 use crate::runner::frame::{
     FrameError, Reply, ToRunner, receive_from_worker, receive_reply, send_reply, send_to_runner,
 };
@@ -82,7 +85,7 @@ impl Compiler {
         )
         .map_err(RunnerTrouble::Spawn)?;
         drop(theirs);
-        let compiler = Self { handle: spawned.into_handle(), socket: ours, log };
+        let compiler = Self { handle: spawned.into(), socket: ours, log };
         let pid = compiler.handle.pid();
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
@@ -95,7 +98,7 @@ impl Compiler {
             program: spec.program.to_owned(),
             arguments: spec.arguments.to_vec(),
             scratch: spec.scratch.to_owned(),
-            confinement: Confinement::compiler(spec.scratch, spec.readable, spec.memory),
+            confinement: cell::for_compiler(spec.scratch, spec.readable, spec.memory),
         };
         send_to_runner(compiler.socket.as_fd(), &ToRunner::Compile(order), &[])?;
         Ok(compiler)
@@ -103,26 +106,26 @@ impl Compiler {
 
     /// Whether it ended in time.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, RunnerTrouble> {
-        self.handle.wait_dead(timeout).map_err(RunnerTrouble::Wait)
+        wait_dead(&self.handle, timeout)
     }
 
     pub(crate) fn end_for(&mut self, link: &mut Link, reason: KillReason) -> Result<(), RunnerTrouble> {
         link.kill_wanted(self.handle.pid(), reason)?;
-        if !self.handle.wait_dead(link.answer_patience()).map_err(RunnerTrouble::Wait)? {
-            self.handle.kill().map_err(RunnerTrouble::Wait)?;
-            self.handle.wait_dead(link.answer_patience()).map_err(RunnerTrouble::Wait)?;
+        if !wait_dead(&self.handle, link.answer_patience())? {
+            self.handle.kill()?;
+            wait_dead(&self.handle, link.answer_patience())?;
         }
         Ok(())
     }
 
-    pub(crate) fn finish(self, link: &mut Link, log_head: usize) -> Result<CompilerEnd, RunnerTrouble> {
+    pub(crate) fn finish(mut self, link: &mut Link, log_head: usize) -> Result<CompilerEnd, RunnerTrouble> {
         let word = link.runner_died(self.handle.pid())?;
         // Our own part speaks only if it could not become the compiler.
         if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
-            self.handle.reap().map_err(RunnerTrouble::Wait)?;
+            self.handle.reap()?;
             return Err(RunnerTrouble::Setup { text });
         }
-        let end = self.handle.reap().map_err(RunnerTrouble::Wait)?;
+        let end = self.handle.reap()?;
         Ok(CompilerEnd {
             end,
             killed: word.killed,
@@ -152,8 +155,11 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
         Err(error) => return Err(crate::attempt::chain(&error)),
     };
     std::env::set_current_dir(&order.scratch).map_err(|error| format!("entering the work folder: {error}"))?;
-    confine::lock_down(&order.confinement, &[socket], None, Some(socket))
+    let kept = Descriptors { worker: socket, artifact: None, others: &[] };
+    confine::lock_down(&cell::beyond_present(order.confinement), &kept)
         .map_err(|error| crate::attempt::chain(&error))?;
+    // The compiler has no business with the socket.
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
     let error = std::process::Command::new(&order.program).args(&order.arguments).exec();
     Err(format!("starting {}: {error}", order.program.as_os_str().as_bytes().escape_ascii()))
 }

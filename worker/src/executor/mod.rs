@@ -1,6 +1,8 @@
 //! The trusted side of a runner: spawning it, preparing what it sees, talking to it, seeing it dead.
 
+pub(crate) mod cell;
 pub(crate) mod compiler;
+pub mod handle;
 pub(crate) mod outputs;
 pub(crate) mod prepare;
 pub(crate) mod process;

@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::KillReason;
+use opt_shared::message::{KillReason, Rung};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::spawn::{End, RunnerHandle, spawn_runner};
+use super::handle::{End, HandleError, RunnerHandle, Stop};
+use super::spawn::spawn_runner;
 use super::streams::Stream;
 use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
@@ -25,6 +26,8 @@ use crate::runner::serve::{CONTROL_FD, SOCKET_FD};
 
 /// How much of standard error is reported.
 const STDERR_TAIL: usize = 2048;
+/// A stop takes microseconds unless the runner hangs in the kernel.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// A killed runner that is not dead by then is in the kernel's hands (D state): the worker gives up.
 const DEATH_PATIENCE: Duration = Duration::from_secs(60);
 /// Waiting for a done-mark also looks at the pidfd, first often, then every 100 ms.
@@ -58,8 +61,10 @@ pub(crate) enum RunnerTrouble {
     Link(#[from] LinkError),
     #[error("a runner could not be set up: {text}")]
     Setup { text: String },
-    #[error("stopping or waiting for a runner")]
-    Wait(#[source] std::io::Error),
+    #[error("holding a runner")]
+    Handle(#[from] HandleError),
+    #[error("waiting for a runner")]
+    Wait(#[source] rustix::io::Errno),
     #[error("a killed runner did not end within {DEATH_PATIENCE:?}")]
     Undead,
 }
@@ -84,7 +89,7 @@ pub(crate) struct Called {
 
 #[derive(Debug)]
 pub(crate) enum Loaded {
-    Ready { missing: Vec<String>, has_plan: bool },
+    Ready { has_plan: bool },
     Refused { text: String },
 }
 
@@ -153,8 +158,8 @@ impl Runner {
         drop(theirs);
         let shared = spec.shared + stdout.size() + stderr.size();
         let runner = Self {
-            namespaced: spawned.namespaced(),
-            handle: spawned.into_handle(),
+            namespaced: spawned.namespaces_used.pid,
+            handle: spawned.into(),
             control,
             socket: ours,
             stdout,
@@ -186,17 +191,19 @@ impl Runner {
         let deadline = Instant::now() + timeout;
         loop {
             match receive_reply(self.socket.as_fd(), FIRST_SLICE) {
-                Ok(Some(Reply::Loaded { missing, has_plan })) => {
-                    let missing = missing.lines().map(str::to_owned).collect();
-                    return Ok(Answer::Done(Loaded::Ready { missing, has_plan }));
-                }
+                Ok(Some(Reply::Locked { rungs })) => link.enforced(|| {
+                    let mut all = self.handle.rungs().to_vec();
+                    all.extend(rungs.lines().filter_map(rung));
+                    all
+                })?,
+                Ok(Some(Reply::Loaded { has_plan })) => return Ok(Answer::Done(Loaded::Ready { has_plan })),
                 Ok(Some(Reply::LoadFailed { text })) => return Ok(Answer::Done(Loaded::Refused { text })),
                 Ok(Some(Reply::Trouble { text })) => return Err(RunnerTrouble::Setup { text }),
                 Ok(None) => {}
                 // A hostile constructor can write nonsense or close the socket: its own end, whatever it is.
                 Err(FrameError::Closed | FrameError::Malformed { .. }) => {
                     if !self.is_dead()? {
-                        self.handle.kill().map_err(RunnerTrouble::Wait)?;
+                        self.handle.kill()?;
                         self.wait_dead()?;
                     }
                     return Ok(Answer::Died);
@@ -268,19 +275,11 @@ impl Runner {
         if self.is_dead()? {
             return Ok(false);
         }
-        match self.handle.stop() {
-            Ok(()) => Ok(!self.is_dead()?),
-            Err(_) if self.is_dead()? => Ok(false),
-            Err(error) => Err(RunnerTrouble::Wait(error)),
-        }
+        Ok(self.handle.stop(STOP_PATIENCE)? == Stop::Stopped)
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), RunnerTrouble> {
-        match self.handle.cont() {
-            Ok(()) => Ok(()),
-            Err(_) if self.is_dead()? => Ok(()),
-            Err(error) => Err(RunnerTrouble::Wait(error)),
-        }
+        Ok(self.handle.cont()?)
     }
 
     /// CPU time of all its threads so far.
@@ -295,30 +294,26 @@ impl Runner {
     }
 
     fn is_dead(&self) -> Result<bool, RunnerTrouble> {
-        self.handle.peek_end().map(|end| end.is_some()).map_err(RunnerTrouble::Wait)
+        Ok(self.handle.peek_end()?.is_some())
     }
 
     fn wait_dead(&self) -> Result<(), RunnerTrouble> {
-        if self.handle.wait_dead(DEATH_PATIENCE).map_err(RunnerTrouble::Wait)? {
-            Ok(())
-        } else {
-            Err(RunnerTrouble::Undead)
-        }
+        if wait_dead(&self.handle, DEATH_PATIENCE)? { Ok(()) } else { Err(RunnerTrouble::Undead) }
     }
 
     /// Asks the supervisor to end it, for a reason that is written down first.
     pub(crate) fn end_for(&mut self, link: &mut Link, reason: KillReason) -> Result<(), RunnerTrouble> {
         link.kill_wanted(self.handle.pid(), reason)?;
-        if !self.handle.wait_dead(link.answer_patience()).map_err(RunnerTrouble::Wait)? {
-            self.handle.kill().map_err(RunnerTrouble::Wait)?;
+        if !wait_dead(&self.handle, link.answer_patience())? {
+            self.handle.kill()?;
         }
         Ok(())
     }
 
     /// Ends it if it still lives, tells the supervisor, reaps it, and says all that is known.
-    pub(crate) fn finish(self, link: &mut Link) -> Result<Death, RunnerTrouble> {
+    pub(crate) fn finish(mut self, link: &mut Link) -> Result<Death, RunnerTrouble> {
         if !self.is_dead()? {
-            self.handle.kill().map_err(RunnerTrouble::Wait)?;
+            self.handle.kill()?;
         }
         self.wait_dead()?;
         let word = link.runner_died(self.handle.pid())?;
@@ -330,10 +325,10 @@ impl Runner {
             address: page.fault_address.load(Ordering::Relaxed),
         });
         let phase = Phase::from_claim(page.phase.load(Ordering::Relaxed));
-        let end = self.handle.reap().map_err(RunnerTrouble::Wait)?;
+        let end = self.handle.reap()?;
         let report = RunnerEnd {
-            signal: end.signal_name().map(str::to_owned),
-            exit_code: end.exit_code(),
+            signal: signal_name(end).map(str::to_owned),
+            exit_code: exit_code(end),
             stderr_tail: self.stderr.tail(STDERR_TAIL),
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
         };
@@ -347,6 +342,50 @@ impl Runner {
             phase,
             namespaced: self.namespaced,
         })
+    }
+}
+
+/// `+name: detail` or `-name: detail`.
+fn rung(line: &str) -> Option<Rung> {
+    let present = line.starts_with('+');
+    let (name, detail) = line.get(1..)?.split_once(": ")?;
+    Some(Rung { name: name.to_owned(), present, detail: detail.to_owned() })
+}
+
+/// Whether it was dead in time. The zombie stays.
+pub(crate) fn wait_dead(handle: &RunnerHandle, timeout: Duration) -> Result<bool, RunnerTrouble> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let mut polled = [PollFd::new(handle, PollFlags::IN)];
+        match poll(&mut polled, Some(&wait)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(RunnerTrouble::Wait(errno)),
+        }
+    }
+}
+
+/// `SIGSEGV` and the like; none for an exit.
+pub(crate) fn signal_name(end: End) -> Option<&'static str> {
+    match end {
+        End::Signalled { signal } => {
+            Some(nix::sys::signal::Signal::try_from(signal).map_or("an unknown signal", nix::sys::signal::Signal::as_str))
+        }
+        End::Exited { .. } => None,
+    }
+}
+
+fn exit_code(end: End) -> Option<i32> {
+    match end {
+        End::Exited { code } => Some(code),
+        End::Signalled { .. } => None,
     }
 }
 

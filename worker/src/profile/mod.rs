@@ -161,7 +161,7 @@ impl<'a> Batch<'a> {
         let answer = runner.begin(link, limit).map_err(trouble)?;
         let side = Side::new(callable, runner, outputs);
         Ok(match answer {
-            Answer::Done(Loaded::Ready { has_plan, .. }) => Started::Ready(side.ready(has_plan)?),
+            Answer::Done(Loaded::Ready { has_plan }) => Started::Ready(side.ready(has_plan)?),
             Answer::Done(Loaded::Refused { text }) => {
                 let failure = self.failure(0, Status::LoadError, text);
                 Started::Stopped((Stop::Failed(Box::new(failure)), Some(side)))

@@ -21,7 +21,7 @@ pub const MAX_FRAME: usize = 128 * 1024;
 /// Most descriptors with one frame: a capture, its outputs and its materialised values.
 pub const MAX_DESCRIPTORS: usize = 4;
 /// Longest text a runner can send back.
-pub const MAX_REPLY_TEXT: usize = 1024;
+pub const MAX_REPLY_TEXT: usize = 2048;
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,8 +42,6 @@ pub struct Setup {
     pub confinement: crate::runner::confine::Confinement,
     /// CPU numbers to be pinned to.
     pub cpus: Vec<u32>,
-    /// What the candidate may owe beyond what is mapped when it is loaded.
-    pub memory: opt_shared::units::Bytes,
     pub threads: u32,
     pub env: BTreeMap<String, String>,
     /// Copy inputs into private memory instead of mapping them.
@@ -174,8 +172,9 @@ pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<Owne
 /// What a runner says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Locked down and loaded; the text names what could not be enforced, one a line.
-    Loaded { missing: String, has_plan: bool },
+    /// Locked down, nothing foreign loaded yet: what is enforced (`+name: detail`) and what not (`-name: detail`).
+    Locked { rungs: String },
+    Loaded { has_plan: bool },
     /// `dlopen` or `dlsym` refused; its words.
     LoadFailed { text: String },
     /// Our own part of the runner could not do its work.
@@ -185,10 +184,11 @@ pub enum Reply {
 /// Runner side.
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
     let (kind, text) = match reply {
-        Reply::Loaded { missing, has_plan: false } => (1u32, missing),
-        Reply::Loaded { missing, has_plan: true } => (2u32, missing),
-        Reply::LoadFailed { text } => (3, text),
-        Reply::Trouble { text } => (4, text),
+        Reply::Loaded { has_plan: false } => (1u32, ""),
+        Reply::Loaded { has_plan: true } => (2, ""),
+        Reply::LoadFailed { text } => (3, text.as_str()),
+        Reply::Trouble { text } => (4, text.as_str()),
+        Reply::Locked { rungs } => (5, rungs.as_str()),
     };
     let mut frame = [0u8; REPLY_BYTES];
     let length = floor_char_boundary(text, MAX_REPLY_TEXT);
@@ -237,10 +237,11 @@ fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
     }
     let text = String::from_utf8_lossy(&frame[8..8 + length]).into_owned();
     match word(0) {
-        1 => Ok(Reply::Loaded { missing: text, has_plan: false }),
-        2 => Ok(Reply::Loaded { missing: text, has_plan: true }),
+        1 => Ok(Reply::Loaded { has_plan: false }),
+        2 => Ok(Reply::Loaded { has_plan: true }),
         3 => Ok(Reply::LoadFailed { text }),
         4 => Ok(Reply::Trouble { text }),
+        5 => Ok(Reply::Locked { rungs: text }),
         _ => Err(malformed("kind")),
     }
 }
@@ -268,7 +269,8 @@ mod tests {
     fn replies_come_back_as_sent() {
         let (worker, runner) = pair();
         for reply in [
-            Reply::Loaded { missing: String::new(), has_plan: true },
+            Reply::Locked { rungs: "+landlock: ABI 7".into() },
+            Reply::Loaded { has_plan: true },
             Reply::LoadFailed { text: "undefined symbol: run".into() },
             Reply::Trouble { text: "é".repeat(2000) },
         ] {
@@ -298,7 +300,8 @@ mod tests {
             let (worker, runner) = pair();
             send(runner.as_fd(), &frame, SendFlags::NOSIGNAL).expect("sent");
             match receive_reply(worker.as_fd(), Duration::from_secs(5)) {
-                Ok(Some(Reply::Loaded { missing: text, .. } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
+                Ok(Some(Reply::Loaded { .. })) => {}
+                Ok(Some(Reply::Locked { rungs: text } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
                     prop_assert!(text.len() <= 3 * MAX_REPLY_TEXT);
                 }
                 Ok(None) => prop_assert!(false, "a frame was there"),

@@ -5,6 +5,7 @@ pub mod confine;
 pub mod control;
 mod fault;
 pub mod frame;
+#[cfg(target_env = "gnu")]
 pub mod interpose;
 mod map;
 pub mod serve;

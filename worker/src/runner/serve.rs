@@ -7,8 +7,11 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use opt_shared::units::Bytes;
 
 use super::abi::{Arguments, Function};
 use super::control::{
@@ -19,7 +22,8 @@ use super::frame::{
     EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply,
 };
 use super::map::{MapError, Mapped, map_input, map_output};
-use super::{confine, interpose};
+use super::confine::{self, Descriptors};
+use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.
 pub const SOCKET_FD: i32 = 3;
@@ -36,7 +40,8 @@ pub fn main() -> i32 {
         unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
     let Ok(page) = ControlMap::attach(control) else { return 3 };
     let page = page.leak();
-    interpose::note_refusals_in(&page.refused_bytes);
+    #[cfg(target_env = "gnu")]
+    super::interpose::note_refusals_in(&page.refused_bytes);
     match prepare(socket, page) {
         Ok(runner) => runner.serve(page),
         Err(Ending::Told(reply)) => {
@@ -136,21 +141,22 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     let unsealed = seal_inputs(&places);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
-    let mut missing = Vec::new();
-    if let Some(reason) = unsealed {
-        missing.push(format!("mseal: {reason}"));
-    }
-    let confinement = setup.confinement.clone().beyond_present(setup.memory, setup.threads);
-    let keep = [socket, artifact.as_fd()];
-    match confine::lock_down(&confinement, &keep, Some(artifact.as_fd()), Some(socket)) {
-        Ok(rungs) => missing.extend(
-            rungs.into_iter().filter(|rung| !rung.present).map(|rung| format!("{}: {}", rung.name, rung.detail)),
-        ),
+    let mut lines = vec![match unsealed {
+        None => "+sealed_inputs: ".to_owned(),
+        Some(reason) => format!("-sealed_inputs: {reason}"),
+    }];
+    let confinement = cell::beyond_present(setup.confinement.clone());
+    let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), others: &[] };
+    match confine::lock_down(&confinement, &kept) {
+        Ok(rungs) => lines.extend(rungs.into_iter().map(|rung| {
+            format!("{}{}: {}", if rung.present { '+' } else { '-' }, rung.name, rung.detail)
+        })),
         Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
     }
     fault::report_faults_in(page, places);
+    send_reply(socket, &Reply::Locked { rungs: lines.join("\n") })?;
     let (run, plan) = load(&setup, artifact, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
-    send_reply(socket, &Reply::Loaded { missing: missing.join("\n"), has_plan: plan.is_some() })?;
+    send_reply(socket, &Reply::Loaded { has_plan: plan.is_some() })?;
     Ok(Runner { run, plan, entries })
 }
 
@@ -207,7 +213,8 @@ fn map_entry(
 fn seal_inputs(places: &[Place]) -> Option<String> {
     for place in places.iter().filter(|place| !place.output) {
         let Mapped { start, end, .. } = place.mapped;
-        if let Err(error) = confine::seal_map(start as *mut u8, end - start) {
+        let Some(first) = NonNull::new(start as *mut u8) else { continue };
+        if let Err(error) = confine::seal::seal_map(first, Bytes::from(end - start)) {
             return Some(error.to_string());
         }
     }
