@@ -1,7 +1,23 @@
-//! Reading `.pt` files as `torch.save` writes them. (To be written: reader.)
+//! Reading `.pt` files as `torch.save` writes them: the zip format and the one before it.
+//!
+//! `CaptureFile::open` reads directory and pickle; `logical_values` streams the values of a tensor; `inspect` shows
+//! a capture to people and programs. Everything that comes out of a file is checked here, once: whoever holds a
+//! `Tensor` may rely on what its documentation says.
 
+mod archive;
 mod dtype;
+mod error;
+mod file;
+pub mod inspect;
+mod legacy;
+mod limits;
+mod pickle;
+mod python;
 mod value;
+mod values;
 
 pub use dtype::{DType, Kind};
+pub use error::{CaptureError, ErrorKind};
+pub use file::CaptureFile;
 pub use value::*;
+pub use values::logical_values;

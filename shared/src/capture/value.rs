@@ -64,6 +64,8 @@ pub enum SequenceKind {
     Size,
     Set,
     FrozenSet,
+    /// A tuple with names: this class of `torch.return_types`, such as `max` or `topk`.
+    ReturnType(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

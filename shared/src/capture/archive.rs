@@ -1,0 +1,319 @@
+//! The zip that `torch.save` writes: where its records lie, read from the directory and the local headers alone.
+//!
+//! Owns the trust in a zip: records are stored, do not overlap, lie before the directory, and are named once. Knows
+//! torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`); what the pickle means is `pickle`'s.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipLocator};
+
+use super::error::{ErrorKind, Fault, quoted};
+use super::limits::{MAX_DIRECTORY_BYTES, MAX_FALSE_DIRECTORIES, MAX_PICKLE_BYTES, MAX_RECORDS};
+use super::pickle::StorageName;
+
+/// What the first record's header starts with.
+pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
+/// The end of a zip that holds nothing.
+pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
+
+/// The length of `byteorder` is 6; one that is longer says nothing we know.
+const MAX_BYTEORDER_BYTES: u64 = 16;
+
+/// Bytes of a local header before the name.
+const LOCAL_HEADER_BYTES: usize = 30;
+
+/// Size fields that say "see the zip64 extra field".
+const ZIP64_SIZE: u32 = u32::MAX;
+
+/// One file in the zip.
+#[derive(Clone, Debug)]
+struct Record {
+    offset: u64,
+    bytes: u64,
+    crc32: u32,
+    stored: bool,
+    encrypted: bool,
+}
+
+/// Where a storage lies.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) offset: u64,
+    /// Of the record: what its CRC is over.
+    pub(super) record_bytes: u64,
+    pub(super) crc32: Option<u32>,
+}
+
+pub(super) struct Archive<'a> {
+    file: &'a File,
+    records: HashMap<String, Record>,
+    prefix: String,
+    /// torch can be told to compute no CRCs; all are 0 then.
+    has_crcs: bool,
+}
+
+struct Reader<'a>(&'a File);
+
+impl ReaderAt for Reader<'_> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        loop {
+            match self.0.read_at(buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl<'a> Archive<'a> {
+    pub(super) fn open(file: &'a File, file_bytes: u64) -> Result<Self, Fault> {
+        let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+        let zip = locate(file, file_bytes, &mut buffer)?;
+        let records = read_records(file, &zip, &mut buffer)?;
+        let prefix = prefix(&records)?;
+        let has_crcs = records
+            .get(&format!("{prefix}/data.pkl"))
+            .is_some_and(|record| record.crc32 != 0 || record.bytes == 0);
+        Ok(Self { file, records, prefix, has_crcs })
+    }
+
+    /// The bytes of the pickle, after everything that says whether this reader can take the capture.
+    pub(super) fn pickle(&self) -> Result<Vec<u8>, Fault> {
+        if self.records.contains_key(&format!("{}/constants.pkl", self.prefix)) {
+            return Err(Fault::unsupported("this is a TorchScript archive (record with torch.save instead)"));
+        }
+        if let Some(record) = self.records.get(&format!("{}/byteorder", self.prefix)) {
+            let order = self.read("byteorder", record, MAX_BYTEORDER_BYTES)?;
+            if order != b"little" {
+                let order = String::from_utf8_lossy(&order);
+                return Err(Fault::unsupported(format!(
+                    "the byte order of its storages is {}",
+                    quoted(&order)
+                )));
+            }
+        }
+        let name = format!("{}/data.pkl", self.prefix);
+        let record = self.record(&name)?;
+        let bytes = self.read("data.pkl", record, MAX_PICKLE_BYTES)?;
+        if self.has_crcs && crc32fast::hash(&bytes) != record.crc32 {
+            return Err(Fault::new(
+                ErrorKind::CrcMismatch,
+                "the CRC of data.pkl does not match (save it again)",
+            ));
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn storage(&self, storage: &StorageName) -> Result<Place, Fault> {
+        let name = format!("data/{}", storage.key);
+        let record = self.record(&format!("{}/{name}", self.prefix))?;
+        if record.bytes < storage.bytes {
+            return Err(Fault::new(
+                ErrorKind::OutOfBounds,
+                format!(
+                    "record {} has {} bytes for a storage of {}",
+                    quoted(&name),
+                    record.bytes,
+                    storage.bytes
+                ),
+            ));
+        }
+        Ok(Place {
+            name,
+            offset: record.offset,
+            record_bytes: record.bytes,
+            crc32: self.has_crcs.then_some(record.crc32),
+        })
+    }
+
+    fn record(&self, name: &str) -> Result<&Record, Fault> {
+        let record = self.records.get(name).ok_or_else(|| {
+            Fault::new(ErrorKind::MissingRecord, format!("there is no record {}", quoted(name)))
+        })?;
+        if record.encrypted {
+            return Err(Fault::unsupported(format!("record {} is encrypted", quoted(name))));
+        }
+        if !record.stored {
+            return Err(Fault::new(
+                ErrorKind::UnsupportedCompression,
+                format!("record {} is compressed (save it with torch.save, which stores)", quoted(name)),
+            ));
+        }
+        Ok(record)
+    }
+
+    fn read(&self, what: &str, record: &Record, limit: u64) -> Result<Vec<u8>, Fault> {
+        if !record.stored || record.encrypted {
+            return Err(Fault::new(
+                ErrorKind::UnsupportedCompression,
+                format!("record {what} is compressed"),
+            ));
+        }
+        let length = usize::try_from(record.bytes)
+            .ok()
+            .filter(|_| record.bytes <= limit)
+            .ok_or_else(|| Fault::limit(&format!("record {what} has {} bytes", record.bytes), limit))?;
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, record.offset).map_err(|source| Fault::read(what, source))?;
+        Ok(bytes)
+    }
+}
+
+/// Finds the directory. The last signature wins, unless it stands in a comment and leads nowhere.
+fn locate<'a>(file: &'a File, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
+    let mut end = file_bytes;
+    let mut first = None;
+    for _ in 0..MAX_FALSE_DIRECTORIES {
+        let (error, next) = match ZipLocator::new().locate_in_reader(Reader(file), buffer, end) {
+            Ok(zip) if zip.end_offset() == file_bytes => return Ok(zip),
+            Ok(zip) => {
+                let detail = format!("the zip ends at byte {} of {file_bytes}", zip.end_offset());
+                (Fault::new(ErrorKind::CorruptZip, detail), Some(zip.eocd_offset()))
+            }
+            Err((_, source)) => {
+                let offset = source.eocd_offset();
+                (zip_fault("the end of its directory", source), offset)
+            }
+        };
+        first.get_or_insert(error);
+        match next {
+            Some(next) if next < end => end = next,
+            _ => break,
+        }
+    }
+    Err(first.unwrap_or_else(|| Fault::new(ErrorKind::CorruptZip, "the zip has no directory")))
+}
+
+fn read_records(
+    file: &File,
+    zip: &ZipArchive<Reader<'_>>,
+    buffer: &mut [u8],
+) -> Result<HashMap<String, Record>, Fault> {
+    let corrupt = |detail: String| Fault::new(ErrorKind::CorruptZip, detail);
+    let directory = zip.directory_offset();
+    if zip.eocd_offset().saturating_sub(directory) > MAX_DIRECTORY_BYTES {
+        return Err(Fault::limit("the directory of the zip is too long", MAX_DIRECTORY_BYTES));
+    }
+    if zip.entries_hint() > MAX_RECORDS {
+        return Err(Fault::limit("the zip has too many records", MAX_RECORDS));
+    }
+    let mut records = HashMap::new();
+    let mut ranges = Vec::new();
+    let mut entries = zip.entries(buffer);
+    while let Some(entry) = entries.next_entry().map_err(|source| zip_fault("its directory", source))? {
+        if records.len() as u64 >= zip.entries_hint() {
+            return Err(corrupt("the directory holds more records than it says".to_owned()));
+        }
+        let name = std::str::from_utf8(entry.file_path().as_bytes())
+            .map_err(|source| corrupt("the name of a record is not UTF-8".to_owned()).because(source))?;
+        let stored = entry.compression_method() == CompressionMethod::STORE;
+        let bytes = entry.compressed_size_hint();
+        if stored && bytes != entry.uncompressed_size_hint() {
+            return Err(corrupt(format!("record {} is stored with two sizes", quoted(name))));
+        }
+        let header = entry.local_header_offset();
+        let local = LocalHeader::read(file, header, name)?;
+        let local_size_agrees = local.sizes_follow
+            || local.compressed_bytes == ZIP64_SIZE
+            || u64::from(local.compressed_bytes) == bytes;
+        if local.method != entry.compression_method().as_u16() || !local_size_agrees {
+            return Err(corrupt(format!(
+                "the local header of record {} differs from the directory",
+                quoted(name)
+            )));
+        }
+        let end = local.data_offset.checked_add(bytes).filter(|&end| end <= directory).ok_or_else(|| {
+            corrupt(format!("record {} reaches into the directory or past it", quoted(name)))
+        })?;
+        ranges.push((header, end));
+        let record = Record {
+            offset: local.data_offset,
+            bytes,
+            crc32: entry.crc32(),
+            stored,
+            encrypted: entry.flags().is_encrypted(),
+        };
+        if records.insert(name.to_owned(), record).is_some() {
+            return Err(corrupt(format!("there are two records {}", quoted(name))));
+        }
+    }
+    if records.len() as u64 != zip.entries_hint() {
+        return Err(corrupt("the directory holds fewer records than it says".to_owned()));
+    }
+    ranges.sort_unstable();
+    if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+        return Err(corrupt("two records overlap".to_owned()));
+    }
+    Ok(records)
+}
+
+/// What is needed of the header that stands before a record's data.
+struct LocalHeader {
+    data_offset: u64,
+    method: u16,
+    /// Sizes and CRC stand behind the data, and in the directory.
+    sizes_follow: bool,
+    compressed_bytes: u32,
+}
+
+impl LocalHeader {
+    fn read(file: &File, offset: u64, name: &str) -> Result<Self, Fault> {
+        let shown = || format!("the local header of record {}", quoted(name));
+        let mut bytes = vec![0; LOCAL_HEADER_BYTES + name.len()];
+        file.read_exact_at(&mut bytes, offset).map_err(|source| Fault::read(&shown(), source))?;
+        let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let lengths = u64::from(two(26)) + u64::from(two(28));
+        if bytes[..4] != MAGIC
+            || usize::from(two(26)) != name.len()
+            || bytes[LOCAL_HEADER_BYTES..] != *name.as_bytes()
+        {
+            return Err(Fault::new(ErrorKind::CorruptZip, format!("{} is not where it should be", shown())));
+        }
+        let data_offset = offset
+            .checked_add(LOCAL_HEADER_BYTES as u64 + lengths)
+            .ok_or_else(|| Fault::new(ErrorKind::CorruptZip, format!("{} is out of range", shown())))?;
+        Ok(Self {
+            data_offset,
+            method: two(8),
+            sizes_follow: two(6) & 0x0008 != 0,
+            compressed_bytes: u32::from_le_bytes([bytes[18], bytes[19], bytes[20], bytes[21]]),
+        })
+    }
+}
+
+/// The folder that all records of a capture are in.
+fn prefix(records: &HashMap<String, Record>) -> Result<String, Fault> {
+    let mut prefixes = records
+        .keys()
+        .filter_map(|name| name.strip_suffix("/data.pkl"))
+        .filter(|prefix| !prefix.contains('/'));
+    let prefix = prefixes.next().ok_or_else(|| {
+        Fault::new(ErrorKind::MissingRecord, "the zip has no data.pkl (torch.save did not write it)")
+    })?;
+    if prefixes.next().is_some() {
+        return Err(Fault::new(ErrorKind::CorruptZip, "the zip holds more than one data.pkl"));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
+    use rawzip::ErrorKind as Zip;
+    let (kind, detail) = match source.kind() {
+        Zip::MissingEndOfCentralDirectory => (
+            ErrorKind::Truncated,
+            "the zip has no directory: its end is missing (copy or save it again)".into(),
+        ),
+        Zip::Eof => (ErrorKind::Truncated, format!("the zip ends inside {what}")),
+        Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            (ErrorKind::Truncated, format!("the zip ends inside {what}"))
+        }
+        Zip::IO(_) => (ErrorKind::Io, format!("could not read {what}")),
+        Zip::BufferTooSmall { .. } => (ErrorKind::Limit, format!("a record of {what} is too long")),
+        _ => (ErrorKind::CorruptZip, format!("the zip is damaged in {what}")),
+    };
+    Fault::new(kind, detail).because(source)
+}

@@ -1,0 +1,210 @@
+//! An opened capture: its values, where its storages lie, and bounded reads of them.
+//!
+//! Opening reads the zip directory, the local headers and the pickle, whatever the size of the file. All reads are
+//! positioned, so that threads can share one capture.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::archive::{self, Archive, Place};
+use super::error::{CaptureError, ErrorKind, Fault, quoted};
+use super::legacy::{self, Legacy};
+use super::limits::CHUNK_BYTES;
+use super::pickle::{StorageName, unpickle};
+use super::value::{Storage, Value};
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+/// A capture whose pickle has been read; the bytes of its tensors stay in the file.
+#[derive(Debug)]
+pub struct CaptureFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    root: Value,
+    storages: Vec<Storage>,
+    /// The whole record of each storage, which its CRC is over.
+    record_bytes: Vec<u64>,
+}
+
+struct Contents {
+    root: Value,
+    storages: Vec<(StorageName, Place)>,
+}
+
+impl CaptureFile {
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        Self::read(path).map_err(|fault| fault.at(path))
+    }
+
+    fn read(path: &Path) -> Result<Self, Fault> {
+        // Asked first as well: opening a FIFO would wait for a writer.
+        let could_not_open = |source| Fault::new(ErrorKind::Io, "could not open it").because(source);
+        require_regular(&std::fs::metadata(path).map_err(could_not_open)?)?;
+        let file = File::open(path).map_err(could_not_open)?;
+        let metadata = file.metadata().map_err(could_not_open)?;
+        require_regular(&metadata)?;
+        let bytes = metadata.len();
+        let contents = read_contents(&file, bytes)?;
+        let mut storages = Vec::with_capacity(contents.storages.len());
+        let mut record_bytes = Vec::with_capacity(contents.storages.len());
+        for (number, (name, place)) in contents.storages.into_iter().enumerate() {
+            let id =
+                StorageId(u32::try_from(number).map_err(|_| Fault::limit("too many storages", u32::MAX))?);
+            record_bytes.push(place.record_bytes);
+            storages.push(Storage {
+                id,
+                bytes: Bytes::new(name.bytes),
+                file_offset: place.offset,
+                crc32: place.crc32,
+                name: place.name,
+            });
+        }
+        Ok(Self { path: path.to_owned(), file, bytes, root: contents.root, storages, record_bytes })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Size of the whole file.
+    pub fn file_bytes(&self) -> Bytes {
+        Bytes::new(self.bytes)
+    }
+
+    pub fn root(&self) -> &Value {
+        &self.root
+    }
+
+    /// In order of first appearance in the root; a storage's id is its place.
+    pub fn storages(&self) -> &[Storage] {
+        &self.storages
+    }
+
+    /// Panics on an id of another capture.
+    pub fn storage(&self, id: StorageId) -> &Storage {
+        &self.storages[id.index()]
+    }
+
+    /// Reads the whole record of a storage and compares its CRC. Fine where the writer computed none.
+    pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
+        let storage = self.storage(id);
+        let Some(expected) = storage.crc32 else { return Ok(()) };
+        let record_bytes = self.record_bytes[id.index()];
+        let mut hasher = crc32fast::Hasher::new();
+        let mut buffer = vec![0; Bytes::new(CHUNK_BYTES.min(record_bytes)).to_usize()];
+        let mut done = 0;
+        while done < record_bytes {
+            let length = Bytes::new(CHUNK_BYTES.min(record_bytes - done)).to_usize();
+            let chunk = &mut buffer[..length];
+            self.read_at(storage, chunk, storage.file_offset + done)?;
+            hasher.update(chunk);
+            done += length as u64;
+        }
+        let found = hasher.finalize();
+        if found == expected {
+            return Ok(());
+        }
+        let detail = format!(
+            "the CRC of record {} is {found:08x}, the directory says {expected:08x} (the file is damaged: save it again)",
+            quoted(&storage.name)
+        );
+        Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
+    }
+
+    /// Fills `buffer` from a storage.
+    pub fn read_range(
+        &self,
+        id: StorageId,
+        offset_in_storage: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), CaptureError> {
+        let storage = self.storage(id);
+        let end = offset_in_storage.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > storage.bytes.get()) {
+            let detail = format!(
+                "{} bytes at {offset_in_storage} leave storage {} of {} bytes",
+                buffer.len(),
+                quoted(&storage.name),
+                storage.bytes.get()
+            );
+            return Err(Fault::new(ErrorKind::OutOfBounds, detail).at(&self.path));
+        }
+        // In range: the record was checked to end inside the file.
+        self.read_at(storage, buffer, storage.file_offset + offset_in_storage)
+    }
+
+    fn read_at(&self, storage: &Storage, buffer: &mut [u8], offset: u64) -> Result<(), CaptureError> {
+        self.file.read_exact_at(buffer, offset).map_err(|source| {
+            Fault::read(&format!("storage {}", quoted(&storage.name)), source).at(&self.path)
+        })
+    }
+}
+
+fn require_regular(metadata: &std::fs::Metadata) -> Result<(), Fault> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    Err(Fault::new(ErrorKind::Io, "it is not a regular file"))
+}
+
+fn read_contents(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+    let mut magic = [0; 4];
+    let length = magic.len().min(Bytes::new(file_bytes).to_usize());
+    file.read_exact_at(&mut magic[..length], 0).map_err(|source| Fault::read("its first bytes", source))?;
+    if length == 0 {
+        return Err(Fault::new(ErrorKind::BadMagic, "the file is empty"));
+    }
+    if magic == archive::MAGIC || magic == archive::EMPTY_MAGIC {
+        return read_archive(file, file_bytes);
+    }
+    if magic[0] == legacy::MAGIC {
+        return read_legacy(file, file_bytes);
+    }
+    Err(Fault::new(
+        ErrorKind::BadMagic,
+        "it is neither a zip nor in torch's old format (torch.save did not write it)",
+    ))
+}
+
+fn read_archive(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+    let archive = Archive::open(file, file_bytes)?;
+    let pickle = archive.pickle()?;
+    // A record has its length from the directory: a pickle that wants more is no truncated file.
+    let unpickled = unpickle(&pickle).map_err(|mut fault| {
+        if fault.kind == ErrorKind::Truncated {
+            fault.kind = ErrorKind::BadPickle;
+        }
+        fault
+    })?;
+    unpickled.unused.iter().try_for_each(|name| archive.storage(name).map(drop))?;
+    let mut storages = Vec::with_capacity(unpickled.storages.len());
+    for name in unpickled.storages {
+        let place = archive.storage(&name)?;
+        storages.push((name, place));
+    }
+    Ok(Contents { root: unpickled.root, storages })
+}
+
+fn read_legacy(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+    let legacy = Legacy::open(file, file_bytes)?;
+    let object = legacy.object()?;
+    let mut places = legacy.places(&object)?;
+    let mut take = |name: &StorageName| {
+        places.remove(&name.key).ok_or_else(|| {
+            Fault::new(ErrorKind::MissingRecord, format!("there is no storage {}", quoted(&name.key)))
+        })
+    };
+    object.unused.iter().try_for_each(|name| take(name).map(drop))?;
+    let mut storages = Vec::with_capacity(object.storages.len());
+    for name in object.storages {
+        let place = take(&name)?;
+        storages.push((name, place));
+    }
+    Ok(Contents { root: object.root, storages })
+}

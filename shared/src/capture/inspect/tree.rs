@@ -1,0 +1,252 @@
+//! The tree of a capture for people: what is where, how large, and which tensors share a storage.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use crate::capture::error::quoted;
+use crate::capture::python::float_text;
+use crate::capture::{CaptureFile, DictKind, NumpyArray, NumpyContents, SequenceKind, Tensor, Value};
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+/// Items of one container that are shown; the rest is counted.
+const SHOWN_ITEMS: usize = 16;
+
+/// A container of plain values stands on one line up to this many.
+const INLINE_ITEMS: usize = 8;
+
+/// Lines of one tree: shared containers are shown in each place.
+const MAX_LINES: usize = 2_000;
+
+/// Levels that are shown: what is deeper is counted.
+const SHOWN_LEVELS: usize = 32;
+
+/// One line for the file, one for each value, one for the storages.
+pub fn tree(capture: &CaptureFile) -> String {
+    let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
+    let mut writer = Writer { uses: uses(capture.root()), out: String::new(), lines: 0 };
+    let name = capture.path().display().to_string();
+    let _ = writeln!(
+        writer.out,
+        "{name}: {}, {} storages of {stored}",
+        capture.file_bytes(),
+        capture.storages().len()
+    );
+    writer.value("", capture.root(), 1);
+    if writer.lines >= MAX_LINES {
+        let _ = writeln!(writer.out, "  … (cut off after {MAX_LINES} lines)");
+    }
+    writer.out
+}
+
+/// How many tensors show each storage. Every shared value is visited once.
+fn uses(root: &Value) -> HashMap<StorageId, usize> {
+    let mut uses = HashMap::new();
+    let mut seen_tensors = std::collections::HashSet::new();
+    let mut seen_containers = std::collections::HashSet::new();
+    let mut waiting = vec![root];
+    while let Some(value) = waiting.pop() {
+        match value {
+            Value::Tensor(tensor) if seen_tensors.insert(tensor.object) => {
+                *uses.entry(tensor.storage).or_insert(0) += 1;
+            }
+            Value::Storage(id) => *uses.entry(*id).or_insert(0) += 1,
+            Value::Sequence { items, .. } if seen_containers.insert(items.as_ptr().cast::<u8>()) => {
+                waiting.extend(items.iter());
+            }
+            Value::Dict { items, .. } if seen_containers.insert(items.as_ptr().cast::<u8>()) => {
+                waiting.extend(items.iter().flat_map(|(key, value)| [key, value]));
+            }
+            _ => {}
+        }
+    }
+    uses
+}
+
+struct Writer {
+    uses: HashMap<StorageId, usize>,
+    out: String,
+    lines: usize,
+}
+
+impl Writer {
+    fn line(&mut self, level: usize, label: &str, text: &str) {
+        if self.lines < MAX_LINES {
+            let separator = if label.is_empty() { "" } else { ": " };
+            let _ = writeln!(self.out, "{:indent$}{label}{separator}{text}", "", indent = 2 * level);
+        }
+        self.lines += 1;
+    }
+
+    fn value(&mut self, label: &str, value: &Value, level: usize) {
+        if self.lines >= MAX_LINES {
+            return;
+        }
+        if let Some(text) = self.inline(value) {
+            return self.line(level, label, &text);
+        }
+        match value {
+            Value::Sequence { kind, items } => {
+                let noun = format!("{} of {}", sequence_name(*kind), items.len());
+                self.line(level, label, &noun);
+                self.items(level, items.len(), |writer, place| {
+                    writer.value(&format!("[{place}]"), &items[place], level + 1);
+                });
+            }
+            Value::Dict { kind, items } => {
+                let noun = format!("{} of {}", dict_name(*kind), items.len());
+                self.line(level, label, &noun);
+                self.items(level, items.len(), |writer, place| {
+                    let (key, value) = &items[place];
+                    let key = match key {
+                        Value::Str(text) => plain_key(text),
+                        other => writer.inline(other).unwrap_or_else(|| "…".to_owned()),
+                    };
+                    writer.value(&key, value, level + 1);
+                });
+            }
+            _ => self.line(level, label, "…"),
+        }
+    }
+
+    fn items(&mut self, level: usize, count: usize, mut show: impl FnMut(&mut Self, usize)) {
+        if level >= SHOWN_LEVELS {
+            return self.line(level + 1, "", "… (deeper levels are not shown)");
+        }
+        for place in 0..count.min(SHOWN_ITEMS) {
+            show(self, place);
+        }
+        if count > SHOWN_ITEMS {
+            self.line(level + 1, "", &format!("… {} more", count - SHOWN_ITEMS));
+        }
+    }
+
+    /// A value on one line; none for containers of more than a few plain values.
+    fn inline(&self, value: &Value) -> Option<String> {
+        Some(match value {
+            Value::Tensor(tensor) => self.tensor(tensor),
+            Value::NumpyArray(array) => array_text(array),
+            Value::Storage(id) => format!("a bare storage, {id}"),
+            Value::Sequence { kind, items } => {
+                if items.len() > INLINE_ITEMS {
+                    return None;
+                }
+                let items: Option<Vec<String>> = items.iter().map(scalar).collect();
+                let items = items?.join(", ");
+                match kind {
+                    SequenceKind::List => format!("[{items}]"),
+                    SequenceKind::Tuple => format!("({items})"),
+                    _ => format!("{}({items})", sequence_name(*kind)),
+                }
+            }
+            Value::Dict { kind, items } if items.is_empty() => format!("{} of 0", dict_name(*kind)),
+            Value::Dict { .. } => return None,
+            other => scalar(other)?,
+        })
+    }
+
+    fn tensor(&self, tensor: &Tensor) -> String {
+        let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
+        let mut text = format!("{}[{}]", tensor.dtype, shape.join(", "));
+        let _ = write!(text, "  {}  {}", tensor.logical_bytes(), tensor.storage);
+        if tensor.storage_offset > 0 {
+            let _ = write!(text, " from element {}", tensor.storage_offset);
+        }
+        if !tensor.is_contiguous() {
+            let _ = write!(text, "  stride {:?}", tensor.stride);
+        }
+        let sharing = self.uses.get(&tensor.storage).copied().unwrap_or(1);
+        if sharing > 1 {
+            let _ = write!(text, "  shared by {sharing}");
+        }
+        for (set, word) in [
+            (tensor.parameter, "parameter"),
+            (tensor.requires_grad, "requires grad"),
+            (tensor.conjugate, "conjugate"),
+            (tensor.negative, "negative"),
+        ] {
+            if set {
+                let _ = write!(text, "  {word}");
+            }
+        }
+        text
+    }
+}
+
+fn array_text(array: &NumpyArray) -> String {
+    let what = match &array.contents {
+        NumpyContents::Bytes(bytes) => Bytes::from(bytes.len()).to_string(),
+        NumpyContents::Objects(items) => format!("{} objects", items.len()),
+    };
+    let order = if array.fortran_order { "  Fortran order" } else { "" };
+    format!("numpy {}{:?}  {what}{order}", array.dtype, array.shape)
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::None => "None".to_owned(),
+        Value::Ellipsis => "...".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Int(value) => value.to_string(),
+        Value::Float(value) => float_text(*value),
+        Value::Complex { real, imaginary } => {
+            format!("complex({}, {})", float_text(*real), float_text(*imaginary))
+        }
+        Value::Str(text) => quoted(text).replace('`', "\""),
+        Value::Bytes(bytes) => format!("{} of bytes", Bytes::from(bytes.len())),
+        Value::ByteArray(bytes) => format!("{} of bytearray", Bytes::from(bytes.len())),
+        Value::DType(dtype) => format!("torch.{dtype}"),
+        Value::OtherDType(name) | Value::Layout(name) | Value::MemoryFormat(name) => format!("torch.{name}"),
+        Value::Device(name) => format!("device {}", quoted(name)),
+        Value::Slice(parts) => three("slice", parts)?,
+        Value::Range(parts) => three("range", parts)?,
+        Value::NumpyScalar { dtype, .. } => format!("numpy {dtype} scalar"),
+        Value::Cycle(path) => format!("itself at {}", quoted(path)),
+        Value::Sequence { .. }
+        | Value::Dict { .. }
+        | Value::Tensor(_)
+        | Value::Storage(_)
+        | Value::NumpyArray(_) => return None,
+    })
+}
+
+fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
+    let parts: Option<Vec<String>> = parts
+        .iter()
+        .map(|part| match part {
+            // A slice of slices of slices stays one word here.
+            Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
+            other => scalar(other),
+        })
+        .collect();
+    Some(format!("{name}({})", parts?.join(", ")))
+}
+
+/// A key without quotes where that cannot be misread.
+fn plain_key(text: &str) -> String {
+    let plain = !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(|character| character.is_ascii_alphanumeric() || "_-.".contains(character));
+    if plain { text.to_owned() } else { quoted(text) }
+}
+
+fn sequence_name(kind: SequenceKind) -> &'static str {
+    match kind {
+        SequenceKind::List => "list",
+        SequenceKind::Tuple => "tuple",
+        SequenceKind::Size => "torch.Size",
+        SequenceKind::Set => "set",
+        SequenceKind::FrozenSet => "frozenset",
+        SequenceKind::ReturnType(class) => class,
+    }
+}
+
+fn dict_name(kind: DictKind) -> &'static str {
+    match kind {
+        DictKind::Dict => "dict",
+        DictKind::Ordered => "OrderedDict",
+        DictKind::Default => "defaultdict",
+        DictKind::Counter => "Counter",
+    }
+}

@@ -1,0 +1,163 @@
+//! The format torch wrote before 1.6: pickles for magic number, protocol, system, object and storage keys, then
+//! each storage as a count and its bytes, with nothing to say where the next one starts.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+
+use super::archive::Place;
+use super::error::{ErrorKind, Fault, quoted};
+use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
+use super::pickle::{StorageName, Unpickled, pickle_length, unpickle};
+use super::value::{SequenceKind, Value};
+
+/// All pickles start with this byte from protocol 2 on.
+pub(super) const MAGIC: u8 = 0x80;
+
+/// The first pickle is this number.
+const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
+
+/// The first pickle is 15 bytes under protocol 2, and 24 with the frame of later ones.
+const MAX_MAGIC_BYTES: usize = 64;
+
+/// The only version of the format there ever was.
+const FORMAT_VERSION: u32 = 1001;
+
+/// Magic, version, system, object, keys.
+const PICKLES: usize = 5;
+
+pub(super) struct Legacy<'a> {
+    file: &'a File,
+    file_bytes: u64,
+    /// Everything before the storages.
+    pickles: Vec<u8>,
+    /// Where each pickle starts, and where the last one ends.
+    bounds: [usize; PICKLES + 1],
+}
+
+impl<'a> Legacy<'a> {
+    /// `start` is the beginning of the file, as far as it was read to tell the format.
+    pub(super) fn open(file: &'a File, file_bytes: u64) -> Result<Self, Fault> {
+        let mut pickles = Vec::new();
+        let mut bounds = [0; PICKLES + 1];
+        let mut wanted = FIRST_LEGACY_READ_BYTES;
+        let mut found = 0;
+        loop {
+            let length = wanted.min(file_bytes);
+            let present = pickles.len();
+            pickles.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+            file.read_exact_at(&mut pickles[present..], present as u64)
+                .map_err(|source| Fault::read("its pickles", source))?;
+            if present == 0 {
+                check_magic(&pickles)?;
+            }
+            match next_bounds(&pickles, &mut bounds, &mut found) {
+                Ok(()) => break,
+                Err(fault) if fault.kind == ErrorKind::Truncated && length < file_bytes => {
+                    if wanted >= MAX_PICKLE_BYTES {
+                        return Err(Fault::limit("the pickles are too long", MAX_PICKLE_BYTES));
+                    }
+                    wanted *= 2;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        pickles.truncate(bounds[PICKLES]);
+        Ok(Self { file, file_bytes, pickles, bounds })
+    }
+
+    fn pickle(&self, number: usize) -> Result<Unpickled, Fault> {
+        unpickle(&self.pickles[self.bounds[number]..self.bounds[number + 1]])
+    }
+
+    /// The object, once the pickles before it say that this reader can take it.
+    pub(super) fn object(&self) -> Result<Unpickled, Fault> {
+        if self.pickle(1)?.root != Value::Int(BigInt::from(FORMAT_VERSION)) {
+            return Err(Fault::unsupported(format!("its format version is not {FORMAT_VERSION}")));
+        }
+        let Value::Dict { items: system, .. } = self.pickle(2)?.root else {
+            return Err(Fault::bad_pickle("the description of the system is no dict"));
+        };
+        let little = system
+            .iter()
+            .find(|(key, _)| matches!(key, Value::Str(key) if &**key == "little_endian"))
+            .is_none_or(|(_, value)| *value == Value::Bool(true));
+        if !little {
+            return Err(Fault::unsupported("it was written on a big-endian machine"));
+        }
+        self.pickle(3)
+    }
+
+    /// Where the storages lie, by key.
+    pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, Place>, Fault> {
+        let Value::Sequence { kind: SequenceKind::List, items: keys } = self.pickle(4)?.root else {
+            return Err(Fault::bad_pickle("the storage keys are no list"));
+        };
+        if keys.len() > MAX_STORAGES {
+            return Err(Fault::limit("it has too many storages", MAX_STORAGES));
+        }
+        let named: HashMap<&str, &StorageName> =
+            object.storages.iter().chain(&object.unused).map(|storage| (&*storage.key, storage)).collect();
+        let mut places = HashMap::new();
+        let mut offset = self.bounds[PICKLES] as u64;
+        for key in keys.iter() {
+            let Value::Str(key) = key else {
+                return Err(Fault::bad_pickle("a storage key is no string"));
+            };
+            let storage = named
+                .get(&**key)
+                .ok_or_else(|| Fault::bad_pickle(format!("storage {} belongs to no object", quoted(key))))?;
+            let place = self.place(storage, offset)?;
+            // Checked against the length of the file, so the sum is in range.
+            offset = place.offset + place.record_bytes;
+            if places.insert(key.clone(), place).is_some() {
+                return Err(Fault::bad_pickle(format!("storage {} is listed twice", quoted(key))));
+            }
+        }
+        Ok(places)
+    }
+
+    fn place(&self, storage: &StorageName, offset: u64) -> Result<Place, Fault> {
+        let shown = format!("storage {}", quoted(&storage.key));
+        let truncated = || Fault::new(ErrorKind::Truncated, format!("the file ends inside {shown}"));
+        let mut count = [0; 8];
+        let start = offset.checked_add(8).filter(|&start| start <= self.file_bytes).ok_or_else(truncated)?;
+        self.file.read_exact_at(&mut count, offset).map_err(|source| Fault::read(&shown, source))?;
+        let count = u64::from_le_bytes(count);
+        let bytes = count
+            .checked_mul(storage.element_bytes)
+            .filter(|&bytes| bytes == storage.bytes)
+            .ok_or_else(|| {
+                Fault::new(
+                    ErrorKind::OutOfBounds,
+                    format!("{shown} has {count} elements for the {} bytes that are named", storage.bytes),
+                )
+            })?;
+        start.checked_add(bytes).filter(|&end| end <= self.file_bytes).ok_or_else(truncated)?;
+        Ok(Place { name: storage.key.to_string(), offset: start, record_bytes: bytes, crc32: None })
+    }
+}
+
+/// Goes on where it stopped, when more of the file has been read.
+fn next_bounds(bytes: &[u8], bounds: &mut [usize; PICKLES + 1], found: &mut usize) -> Result<(), Fault> {
+    while *found < PICKLES {
+        let start = bounds[*found];
+        bounds[*found + 1] = start + pickle_length(&bytes[start..])?;
+        *found += 1;
+    }
+    Ok(())
+}
+
+fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
+    let start = &bytes[..bytes.len().min(MAX_MAGIC_BYTES)];
+    match unpickle(start) {
+        Ok(Unpickled { root: Value::Int(number), .. }) if number == BigInt::from(MAGIC_NUMBER) => Ok(()),
+        _ => Err(Fault::new(
+            ErrorKind::BadMagic,
+            "it is neither a zip nor in torch's old format (torch.save did not write it)",
+        )),
+    }
+}

@@ -1,0 +1,246 @@
+//! The objects of a pickle while it is being read: nodes in one array that name each other by number.
+//!
+//! Numbers instead of pointers, so that containers can be filled after they were shared, may hold themselves, and
+//! are dropped without recursion. Owns the counts that limit a pickle; what becomes of the nodes is `convert`'s.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+
+use super::globals::Global;
+use super::keys::Keys;
+use crate::capture::error::Fault;
+use crate::capture::limits::{MAX_DERIVED_SLACK_BYTES, MAX_NODES, MAX_SLOTS};
+use crate::capture::{DType, DictKind, SequenceKind};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct NodeId(pub(super) u32);
+
+#[derive(Debug)]
+pub(super) enum Node {
+    None,
+    Ellipsis,
+    Bool(bool),
+    Int(i64),
+    BigInt(Box<BigInt>),
+    Float(f64),
+    Complex(f64, f64),
+    Str(Arc<str>),
+    Bytes(Arc<[u8]>),
+    ByteArray(Arc<[u8]>),
+    /// Everything but sets.
+    Sequence(SequenceKind, Vec<NodeId>),
+    Set(Box<Set>),
+    Dict(Box<Dict>),
+    Slice([NodeId; 3]),
+    Range([NodeId; 3]),
+    Global(Global),
+    Device(Arc<str>),
+    /// Its place in the machine's list of storages.
+    Storage {
+        index: u32,
+        dtype: DType,
+    },
+    Tensor(Box<TensorNode>),
+    NumpyDType(Arc<NumpyDType>),
+    NumpyArray(Box<ArrayNode>),
+    NumpyScalar {
+        dtype: Arc<NumpyDType>,
+        bytes: Arc<[u8]>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) kind: SequenceKind,
+    pub(super) items: Vec<NodeId>,
+    /// Items by the number that equal keys share.
+    members: HashSet<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Dict {
+    pub(super) kind: DictKind,
+    pub(super) items: Vec<(NodeId, NodeId)>,
+    places: HashMap<u32, usize>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct TensorNode {
+    pub(super) storage: u32,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    pub(super) stride: Vec<u64>,
+    pub(super) storage_offset: u64,
+    pub(super) requires_grad: bool,
+    pub(super) parameter: bool,
+    pub(super) conjugate: bool,
+    pub(super) negative: bool,
+}
+
+/// A numpy dtype without fields.
+#[derive(Clone, Debug)]
+pub(super) struct NumpyDType {
+    /// `f`, `i`, `O`, …
+    pub(super) kind: char,
+    /// What stands after the kind: `4` in `<f4`; empty for objects.
+    pub(super) count: String,
+    /// `<`, `>` or `|`.
+    pub(super) order: char,
+    pub(super) item_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ArrayNode {
+    pub(super) dtype: Arc<NumpyDType>,
+    pub(super) shape: Vec<u64>,
+    pub(super) fortran_order: bool,
+    pub(super) contents: ArrayContents,
+}
+
+#[derive(Debug)]
+pub(super) enum ArrayContents {
+    /// Between `_reconstruct` and the state that fills it.
+    Missing,
+    Bytes(Arc<[u8]>),
+    Objects(Vec<NodeId>),
+}
+
+pub(super) struct Arena {
+    nodes: Vec<Node>,
+    keys: Keys,
+    slots_left: usize,
+    derived_left: u64,
+}
+
+impl Arena {
+    pub(super) fn new(pickle_bytes: usize) -> Self {
+        Self {
+            nodes: Vec::new(),
+            keys: Keys::default(),
+            slots_left: MAX_SLOTS,
+            derived_left: MAX_DERIVED_SLACK_BYTES.saturating_add(pickle_bytes as u64),
+        }
+    }
+
+    pub(super) fn add(&mut self, node: Node) -> Result<NodeId, Fault> {
+        if self.nodes.len() >= MAX_NODES {
+            return Err(Fault::limit("the pickle holds too many objects", MAX_NODES));
+        }
+        let id = u32::try_from(self.nodes.len())
+            .map_err(|_| Fault::limit("the pickle holds too many objects", u32::MAX))?;
+        self.nodes.push(node);
+        Ok(NodeId(id))
+    }
+
+    pub(super) fn get(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    /// Charges places in a container before they are taken.
+    pub(super) fn charge_slots(&mut self, count: usize) -> Result<(), Fault> {
+        self.slots_left = self
+            .slots_left
+            .checked_sub(count)
+            .ok_or_else(|| Fault::limit("the containers of the pickle hold too much", MAX_SLOTS))?;
+        Ok(())
+    }
+
+    /// Charges bytes that a call makes out of others, before they are made.
+    pub(super) fn charge_derived(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.derived_left = self.derived_left.checked_sub(bytes as u64).ok_or_else(|| {
+            Fault::limit("the calls of the pickle make too many bytes", "its own size and 1 MiB")
+        })?;
+        Ok(())
+    }
+
+    /// Appends to a list.
+    pub(super) fn extend_list(&mut self, list: NodeId, items: &[NodeId]) -> Result<(), Fault> {
+        self.charge_slots(items.len())?;
+        match self.get_mut(list) {
+            Node::Sequence(SequenceKind::List, present) => {
+                present.extend_from_slice(items);
+                Ok(())
+            }
+            _ => Err(Fault::bad_pickle("items are appended to what is no list")),
+        }
+    }
+
+    pub(super) fn new_dict(&mut self, kind: DictKind) -> Result<NodeId, Fault> {
+        self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
+    }
+
+    /// As Python does: an equal key keeps its place (and itself), the value is the last one.
+    pub(super) fn set_item(&mut self, dict: NodeId, key: NodeId, value: NodeId) -> Result<(), Fault> {
+        self.charge_slots(2)?;
+        let number = self.keys.number(&self.nodes, key)?;
+        match self.get_mut(dict) {
+            Node::Dict(dict) => {
+                if let Some(&place) = dict.places.get(&number) {
+                    dict.items[place].1 = value;
+                } else {
+                    dict.places.insert(number, dict.items.len());
+                    dict.items.push((key, value));
+                }
+                Ok(())
+            }
+            _ => Err(Fault::bad_pickle("an item is set in what is no dict")),
+        }
+    }
+
+    pub(super) fn new_set(&mut self, kind: SequenceKind) -> Result<NodeId, Fault> {
+        self.add(Node::Set(Box::new(Set { kind, items: Vec::new(), members: HashSet::new() })))
+    }
+
+    pub(super) fn add_member(&mut self, set: NodeId, item: NodeId) -> Result<(), Fault> {
+        self.charge_slots(1)?;
+        let number = self.keys.number(&self.nodes, item)?;
+        match self.get_mut(set) {
+            Node::Set(set) => {
+                if set.members.insert(number) {
+                    set.items.push(item);
+                }
+                Ok(())
+            }
+            _ => Err(Fault::bad_pickle("a member is added to what is no set")),
+        }
+    }
+
+    pub(super) fn int(&self, id: NodeId) -> Option<i64> {
+        match self.get(id) {
+            Node::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn size(&self, id: NodeId) -> Option<u64> {
+        self.int(id).and_then(|value| u64::try_from(value).ok())
+    }
+
+    pub(super) fn text(&self, id: NodeId) -> Option<&Arc<str>> {
+        match self.get(id) {
+            Node::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The items of a list, tuple or `torch.Size`.
+    pub(super) fn sequence(&self, id: NodeId) -> Option<&[NodeId]> {
+        match self.get(id) {
+            Node::Sequence(_, items) => Some(items),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tuple(&self, id: NodeId) -> Option<&[NodeId]> {
+        match self.get(id) {
+            Node::Sequence(SequenceKind::Tuple, items) => Some(items),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! From the machine's nodes to the shared, immutable values that the rest of the program sees.
+//!
+//! Walks depth first, which fixes the numbers of tensors and storages. A subtree without cycles is converted once
+//! and shared; one that leads back into an open container names that container by its path, which depends on the
+//! place, so it is converted in each place and counted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+
+use super::arena::{Arena, ArrayContents, Node, NodeId, NumpyDType};
+use super::globals::Global;
+use crate::capture::error::Fault;
+use crate::capture::limits::{MAX_CYCLE_PATH_BYTES, MAX_CYCLES, MAX_DEPTH, MAX_NODES, MAX_SLOTS};
+use crate::capture::python::{float_text, quoted_text};
+use crate::capture::{NumpyArray, NumpyContents, Tensor, Value};
+use crate::ids::StorageId;
+
+pub(super) struct Converter<'a> {
+    arena: &'a Arena,
+    done: HashMap<NodeId, Done>,
+    /// Open containers, by their level.
+    open: HashMap<NodeId, usize>,
+    path: Vec<Step>,
+    storage_ids: HashMap<u32, StorageId>,
+    /// The machine's numbers of the storages, in order of first appearance.
+    pub(super) storage_order: Vec<u32>,
+    tensors: u32,
+    visits_left: usize,
+    cycles_left: usize,
+}
+
+struct Done {
+    value: Value,
+    /// Levels of containers in it, itself included.
+    height: usize,
+}
+
+/// How a value was reached from the one around it.
+#[derive(Clone, Copy)]
+enum Step {
+    Index(usize),
+    Value(NodeId),
+    Key(NodeId),
+    /// A member of something that has no paths into it: names start anew.
+    Member,
+}
+
+struct Made {
+    value: Value,
+    height: usize,
+    /// It names an open container outside or inside of itself, by a path.
+    placed: bool,
+}
+
+impl Made {
+    fn leaf(value: Value) -> Self {
+        Self { value, height: 0, placed: false }
+    }
+}
+
+impl<'a> Converter<'a> {
+    pub(super) fn new(arena: &'a Arena) -> Self {
+        Self {
+            arena,
+            done: HashMap::new(),
+            open: HashMap::new(),
+            path: Vec::new(),
+            storage_ids: HashMap::new(),
+            storage_order: Vec::new(),
+            tensors: 0,
+            visits_left: MAX_NODES + MAX_SLOTS,
+            cycles_left: MAX_CYCLES,
+        }
+    }
+
+    pub(super) fn root(&mut self, id: NodeId) -> Result<Value, Fault> {
+        self.convert(id).map(|made| made.value)
+    }
+
+    fn convert(&mut self, id: NodeId) -> Result<Made, Fault> {
+        self.visits_left = self
+            .visits_left
+            .checked_sub(1)
+            .ok_or_else(|| Fault::limit("the pickle unfolds into too many values", MAX_NODES + MAX_SLOTS))?;
+        let arena = self.arena;
+        let value = match arena.get(id) {
+            Node::None => Value::None,
+            Node::Ellipsis => Value::Ellipsis,
+            Node::Bool(value) => Value::Bool(*value),
+            Node::Int(value) => Value::Int(BigInt::from(*value)),
+            Node::BigInt(value) => Value::Int((**value).clone()),
+            Node::Float(value) => Value::Float(*value),
+            Node::Complex(real, imaginary) => Value::Complex { real: *real, imaginary: *imaginary },
+            Node::Str(text) => Value::Str(text.clone()),
+            Node::Bytes(bytes) => Value::Bytes(bytes.clone()),
+            Node::ByteArray(bytes) => Value::ByteArray(bytes.clone()),
+            Node::Device(name) => Value::Device(name.clone()),
+            Node::Global(global) => named(*global)?,
+            Node::Storage { index, .. } => Value::Storage(self.storage(*index)),
+            Node::NumpyScalar { dtype, bytes } => {
+                Value::NumpyScalar { dtype: descr(dtype), bytes: bytes.clone() }
+            }
+            Node::NumpyDType(_) => return Err(Fault::unsupported("a numpy dtype stands as a value")),
+            Node::Tensor(_)
+            | Node::Sequence(..)
+            | Node::Set(_)
+            | Node::Dict(_)
+            | Node::Slice(_)
+            | Node::Range(_)
+            | Node::NumpyArray(_) => return self.convert_shared(id),
+        };
+        Ok(Made::leaf(value))
+    }
+
+    fn convert_shared(&mut self, id: NodeId) -> Result<Made, Fault> {
+        let level = self.open.len();
+        if let Some(done) = self.done.get(&id) {
+            if level + done.height > MAX_DEPTH {
+                return Err(too_deep());
+            }
+            return Ok(Made { value: done.value.clone(), height: done.height, placed: false });
+        }
+        if let Some(&outer) = self.open.get(&id) {
+            self.cycles_left = self
+                .cycles_left
+                .checked_sub(1)
+                .ok_or_else(|| Fault::limit("too many containers hold themselves", MAX_CYCLES))?;
+            let path = self.path_to(outer)?;
+            return Ok(Made { value: Value::Cycle(path), height: 0, placed: true });
+        }
+        if level >= MAX_DEPTH {
+            return Err(too_deep());
+        }
+        self.open.insert(id, level);
+        let made = self.container(id);
+        self.open.remove(&id);
+        let made = made?;
+        if !made.placed {
+            self.done.insert(id, Done { value: made.value.clone(), height: made.height });
+        }
+        Ok(made)
+    }
+
+    fn container(&mut self, id: NodeId) -> Result<Made, Fault> {
+        let arena = self.arena;
+        match arena.get(id) {
+            Node::Sequence(kind, items) => {
+                let (items, height, placed) = self.children(items, Step::Index)?;
+                Ok(Made { value: Value::Sequence { kind: *kind, items: items.into() }, height, placed })
+            }
+            Node::Set(set) => {
+                let (items, height, placed) = self.children(&set.items, |_| Step::Member)?;
+                Ok(Made { value: Value::Sequence { kind: set.kind, items: items.into() }, height, placed })
+            }
+            Node::Dict(dict) => {
+                let mut items = Vec::with_capacity(dict.items.len());
+                let (mut height, mut placed) = (1, false);
+                for &(key, value) in &dict.items {
+                    let made_key = self.child(key, Step::Key(key))?;
+                    let made_value = self.child(value, Step::Value(key))?;
+                    height = height.max(1 + made_key.height.max(made_value.height));
+                    placed |= made_key.placed || made_value.placed;
+                    items.push((made_key.value, made_value.value));
+                }
+                Ok(Made { value: Value::Dict { kind: dict.kind, items: items.into() }, height, placed })
+            }
+            Node::Slice(parts) => {
+                let (parts, height, placed) = self.three(parts)?;
+                Ok(Made { value: Value::Slice(parts), height, placed })
+            }
+            Node::Range(parts) => {
+                let (parts, height, placed) = self.three(parts)?;
+                Ok(Made { value: Value::Range(parts), height, placed })
+            }
+            Node::NumpyArray(array) => {
+                let (contents, height, placed) = match &array.contents {
+                    ArrayContents::Missing => {
+                        return Err(Fault::bad_pickle("a numpy array was never filled"));
+                    }
+                    ArrayContents::Bytes(bytes) => (NumpyContents::Bytes(bytes.clone()), 1, false),
+                    ArrayContents::Objects(items) => {
+                        let (items, height, placed) = self.children(items, |_| Step::Member)?;
+                        (NumpyContents::Objects(items.into()), height, placed)
+                    }
+                };
+                let array = NumpyArray {
+                    dtype: descr(&array.dtype),
+                    shape: array.shape.clone(),
+                    fortran_order: array.fortran_order,
+                    contents,
+                };
+                Ok(Made { value: Value::NumpyArray(Arc::new(array)), height, placed })
+            }
+            Node::Tensor(tensor) => {
+                let object = self.tensors;
+                self.tensors += 1;
+                let tensor = Tensor {
+                    object,
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    stride: tensor.stride.clone(),
+                    storage_offset: tensor.storage_offset,
+                    storage: self.storage(tensor.storage),
+                    requires_grad: tensor.requires_grad,
+                    parameter: tensor.parameter,
+                    conjugate: tensor.conjugate,
+                    negative: tensor.negative,
+                };
+                Ok(Made { value: Value::Tensor(Arc::new(tensor)), height: 1, placed: false })
+            }
+            _ => Err(Fault::bad_pickle("an object is no container")),
+        }
+    }
+
+    fn child(&mut self, id: NodeId, step: Step) -> Result<Made, Fault> {
+        self.path.push(step);
+        let made = self.convert(id);
+        self.path.pop();
+        made
+    }
+
+    fn children(
+        &mut self,
+        items: &[NodeId],
+        step: impl Fn(usize) -> Step,
+    ) -> Result<(Vec<Value>, usize, bool), Fault> {
+        let mut values = Vec::with_capacity(items.len());
+        let (mut height, mut placed) = (1, false);
+        for (place, &item) in items.iter().enumerate() {
+            let made = self.child(item, step(place))?;
+            height = height.max(1 + made.height);
+            placed |= made.placed;
+            values.push(made.value);
+        }
+        Ok((values, height, placed))
+    }
+
+    fn three(&mut self, parts: &[NodeId; 3]) -> Result<(Arc<[Value; 3]>, usize, bool), Fault> {
+        let (values, height, placed) = self.children(parts, |_| Step::Member)?;
+        let values: [Value; 3] =
+            values.try_into().map_err(|_| Fault::bad_pickle("a slice does not have three parts"))?;
+        Ok((Arc::new(values), height, placed))
+    }
+
+    fn storage(&mut self, index: u32) -> StorageId {
+        *self.storage_ids.entry(index).or_insert_with(|| {
+            // Storages are limited well below u32::MAX.
+            let id = StorageId(u32::try_from(self.storage_order.len()).unwrap_or(u32::MAX));
+            self.storage_order.push(index);
+            id
+        })
+    }
+
+    /// The path of the container that is open at this level: `$['args'][0]`.
+    fn path_to(&self, level: usize) -> Result<Arc<str>, Fault> {
+        let steps = &self.path[..level];
+        let start = steps.iter().rposition(|step| matches!(step, Step::Member)).map_or(0, |place| place + 1);
+        let mut path = String::from("$");
+        for step in &steps[start..] {
+            match *step {
+                Step::Index(place) => path.push_str(&format!("[{place}]")),
+                Step::Value(key) => path.push_str(&format!("[{}]", self.key_text(key))),
+                Step::Key(key) => path.push_str(&format!(".key({})", self.key_text(key))),
+                Step::Member => {}
+            }
+            if path.len() > MAX_CYCLE_PATH_BYTES {
+                return Err(Fault::limit(
+                    "a container holds itself by too long a path",
+                    MAX_CYCLE_PATH_BYTES,
+                ));
+            }
+        }
+        Ok(path.into())
+    }
+
+    /// A key as Python shows it, where it is plain.
+    fn key_text(&self, key: NodeId) -> String {
+        match self.arena.get(key) {
+            Node::None => "None".to_owned(),
+            Node::Bool(true) => "True".to_owned(),
+            Node::Bool(false) => "False".to_owned(),
+            Node::Int(value) => value.to_string(),
+            Node::BigInt(value) => value.to_string(),
+            Node::Float(value) => float_text(*value),
+            // A longer one is over the limit of the path anyway.
+            Node::Str(text) if text.len() <= MAX_CYCLE_PATH_BYTES => quoted_text(text),
+            Node::Str(text) => "x".repeat(text.len().min(2 * MAX_CYCLE_PATH_BYTES)),
+            _ => "…".to_owned(),
+        }
+    }
+}
+
+fn named(global: Global) -> Result<Value, Fault> {
+    match global {
+        Global::DType(dtype) => Ok(Value::DType(dtype)),
+        Global::OtherDType(name) => Ok(Value::OtherDType(name.into())),
+        Global::Layout(name) => Ok(Value::Layout(name.into())),
+        Global::MemoryFormat(name) => Ok(Value::MemoryFormat(name.into())),
+        _ => Err(Fault::unsupported(format!("a type or function stands as a value ({global:?})"))),
+    }
+}
+
+fn descr(dtype: &NumpyDType) -> Arc<str> {
+    format!("{}{}{}", dtype.order, dtype.kind, dtype.count).into()
+}
+
+fn too_deep() -> Fault {
+    Fault::limit("containers are nested too deeply", MAX_DEPTH)
+}

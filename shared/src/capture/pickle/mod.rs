@@ -1,0 +1,60 @@
+//! Pickles as data: bytes in, a `Value` and the storages it names out.
+//!
+//! # The security boundary
+//!
+//! Nothing a pickle names is ever called. `globals` is the closed list of names and what each stands for, `machine`
+//! (which says why we have our own) acts on inert nodes, `arena` counts them, `convert` turns them into shared
+//! values of limited depth. All limits are in `capture::limits`. This module knows no files: where a storage's
+//! bytes lie is for `archive` and `legacy` to say.
+
+mod arena;
+mod calls;
+mod convert;
+mod globals;
+mod keys;
+mod machine;
+mod numpy;
+mod opcode;
+mod rebuild;
+
+use std::sync::Arc;
+
+use convert::Converter;
+use machine::Machine;
+
+use super::Value;
+use super::error::Fault;
+
+pub(super) use opcode::pickle_length;
+
+/// A storage as a pickle names it.
+#[derive(Clone, Debug)]
+pub(super) struct StorageName {
+    pub(super) key: Arc<str>,
+    pub(super) bytes: u64,
+    /// Of the class it was named with; 1 for untyped ones.
+    pub(super) element_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Unpickled {
+    pub(super) root: Value,
+    /// Those in the root, by their `StorageId`.
+    pub(super) storages: Vec<StorageName>,
+    /// Those that the pickle names and the root does not hold: they must be in the file all the same.
+    pub(super) unused: Vec<StorageName>,
+}
+
+/// Reads the first pickle in `bytes`.
+pub(super) fn unpickle(bytes: &[u8]) -> Result<Unpickled, Fault> {
+    let (machine, root, _) = Machine::run(bytes)?;
+    let mut converter = Converter::new(&machine.arena);
+    let root = converter.root(root)?;
+    let order = converter.storage_order;
+    let storages: Vec<StorageName> =
+        order.iter().map(|&index| machine.storages[index as usize].clone()).collect();
+    let mut used = vec![false; machine.storages.len()];
+    order.iter().for_each(|&index| used[index as usize] = true);
+    let unused = machine.storages.iter().zip(used).filter(|(_, used)| !used).map(|(name, _)| name.clone());
+    Ok(Unpickled { root, storages, unused: unused.collect() })
+}

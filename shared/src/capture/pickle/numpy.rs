@@ -1,0 +1,149 @@
+//! numpy's arrays, scalars and dtypes as their pickles spell them: bytes with a description, nothing computed.
+//!
+//! Plain dtypes only. Structured ones and dates carry a description of their own that no kernel here takes.
+
+use std::sync::Arc;
+
+use super::arena::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType};
+use super::calls::mismatch;
+use super::globals::Global;
+use super::machine::Machine;
+use crate::capture::error::{Fault, quoted};
+
+impl Machine {
+    pub(super) fn call_numpy(&mut self, global: Global, arguments: &[NodeId]) -> Result<Node, Fault> {
+        match (global, arguments) {
+            // The other arguments say "an empty array": the state that follows fills it.
+            (Global::NumpyReconstruct, &[class, _shape, _code])
+                if matches!(self.arena.get(class), Node::Global(Global::NumpyArray)) =>
+            {
+                Ok(Node::NumpyArray(Box::new(ArrayNode {
+                    dtype: Arc::new(dtype_of("i1")?),
+                    shape: vec![0],
+                    fortran_order: false,
+                    contents: ArrayContents::Missing,
+                })))
+            }
+            (Global::NumpyFromBuffer, &[data, dtype, shape, order]) => {
+                let order = self.arena.text(order).ok_or_else(|| mismatch(global))?;
+                let fortran_order = match &**order {
+                    "C" => false,
+                    "F" => true,
+                    _ => return Err(mismatch(global)),
+                };
+                let array = self.array(dtype, shape, fortran_order, data)?;
+                Ok(Node::NumpyArray(Box::new(array)))
+            }
+            (Global::NumpyDType, &[name, ref flags @ ..]) if flags.len() <= 2 => {
+                let name = self.arena.text(name).ok_or_else(|| mismatch(global))?;
+                Ok(Node::NumpyDType(Arc::new(dtype_of(name)?)))
+            }
+            (Global::NumpyScalar, &[dtype, bytes]) => {
+                let (Node::NumpyDType(dtype), Node::Bytes(bytes)) =
+                    (self.arena.get(dtype), self.arena.get(bytes))
+                else {
+                    return Err(mismatch(global));
+                };
+                if dtype.kind == 'O' || dtype.item_bytes != bytes.len() as u64 {
+                    return Err(mismatch(global));
+                }
+                Ok(Node::NumpyScalar { dtype: dtype.clone(), bytes: bytes.clone() })
+            }
+            _ => Err(mismatch(global)),
+        }
+    }
+
+    pub(super) fn build_numpy(&mut self, target: NodeId, state: NodeId) -> Result<(), Fault> {
+        let malformed = || Fault::bad_pickle("a numpy object has a malformed state");
+        let state = self.arena.tuple(state).ok_or_else(malformed)?;
+        let node = match self.arena.get(target) {
+            // (version, byte order, subdtype, names, fields, item size, alignment, flags[, metadata])
+            Node::NumpyDType(dtype) => {
+                let (&[_version, order, subdtype, names, fields], _) =
+                    state.split_first_chunk::<5>().ok_or_else(malformed)?;
+                if [subdtype, names, fields].iter().any(|&part| !matches!(self.arena.get(part), Node::None)) {
+                    return Err(Fault::unsupported("a numpy dtype has fields"));
+                }
+                let order = match self.arena.text(order).map(|order| &**order) {
+                    Some("<" | "=") => '<',
+                    Some(">") => '>',
+                    Some("|") => '|',
+                    _ => return Err(malformed()),
+                };
+                Node::NumpyDType(Arc::new(NumpyDType { order, ..(**dtype).clone() }))
+            }
+            // (version, shape, dtype, is Fortran, data)
+            Node::NumpyArray(_) => {
+                let &[_version, shape, dtype, fortran_order, data] = state else { return Err(malformed()) };
+                let fortran_order = match self.arena.get(fortran_order) {
+                    Node::Bool(value) => *value,
+                    Node::Int(value) => *value != 0,
+                    _ => return Err(malformed()),
+                };
+                Node::NumpyArray(Box::new(self.array(dtype, shape, fortran_order, data)?))
+            }
+            _ => return Err(malformed()),
+        };
+        *self.arena.get_mut(target) = node;
+        Ok(())
+    }
+
+    fn array(
+        &mut self,
+        dtype: NodeId,
+        shape: NodeId,
+        fortran_order: bool,
+        data: NodeId,
+    ) -> Result<ArrayNode, Fault> {
+        let malformed = || Fault::bad_pickle("a numpy array does not hold what its shape says");
+        let Node::NumpyDType(dtype) = self.arena.get(dtype) else { return Err(malformed()) };
+        let dtype = dtype.clone();
+        let shape = self.sizes(shape)?;
+        let count =
+            shape.iter().try_fold(1u64, |count, &size| count.checked_mul(size)).ok_or_else(malformed)?;
+        let contents = match self.arena.get(data) {
+            Node::Bytes(bytes) | Node::ByteArray(bytes) if dtype.kind != 'O' => {
+                if count.checked_mul(dtype.item_bytes) != Some(bytes.len() as u64) {
+                    return Err(malformed());
+                }
+                ArrayContents::Bytes(bytes.clone())
+            }
+            Node::Sequence(_, items) if dtype.kind == 'O' => {
+                if count != items.len() as u64 {
+                    return Err(malformed());
+                }
+                let items = items.clone();
+                self.arena.charge_slots(items.len())?;
+                ArrayContents::Objects(items)
+            }
+            _ => return Err(malformed()),
+        };
+        // With at most one axis that is longer than one, both orders are the same.
+        let orders_differ = !shape.contains(&0) && shape.iter().filter(|&&size| size > 1).count() > 1;
+        Ok(ArrayNode { dtype, shape, fortran_order: fortran_order && orders_differ, contents })
+    }
+}
+
+fn dtype_of(name: &str) -> Result<NumpyDType, Fault> {
+    let malformed = || Fault::bad_pickle(format!("{} is no numpy dtype", quoted(name)));
+    let mut characters = name.chars();
+    let kind = characters.next().ok_or_else(malformed)?;
+    let count = characters.as_str();
+    let units: u64 =
+        if kind == 'O' && count.is_empty() { 8 } else { count.parse().map_err(|_| malformed())? };
+    let item_bytes = match kind {
+        'b' | 'i' | 'u' | 'f' | 'c' if (1..=32).contains(&units) => Some(units),
+        'S' | 'V' => Some(units),
+        'U' => units.checked_mul(4),
+        'O' => Some(8),
+        'M' | 'm' => return Err(Fault::unsupported(format!("numpy dtype {}", quoted(name)))),
+        _ => None,
+    };
+    let one_byte = item_bytes == Some(1) || matches!(kind, 'S' | 'V' | 'O');
+    Ok(NumpyDType {
+        kind,
+        count: if kind == 'O' { String::new() } else { units.to_string() },
+        order: if one_byte { '|' } else { '<' },
+        item_bytes: item_bytes.ok_or_else(malformed)?,
+    })
+}
