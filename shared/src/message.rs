@@ -194,6 +194,10 @@ pub enum FromWorker {
     RunnerDied {
         pid: u32,
     },
+    /// What the first runner of this worker could enforce on itself, and what not.
+    Enforced {
+        rungs: Vec<Rung>,
+    },
     Progress {
         lease: LeaseId,
         done: u32,

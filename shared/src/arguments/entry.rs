@@ -282,6 +282,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::Sequence { kind: SequenceKind::List, .. } => "a list",
         Value::Sequence { kind: SequenceKind::Tuple, .. } => "a tuple",
         Value::Sequence { kind: SequenceKind::Size, .. } => "a torch.Size",
+        Value::Sequence { kind: SequenceKind::ReturnType(_), .. } => "a named tuple",
         Value::Sequence { kind: SequenceKind::Set | SequenceKind::FrozenSet, .. } => "a set",
         Value::Dict { .. } => "a dict",
         Value::Slice(_) => "a slice",

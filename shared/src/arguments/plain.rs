@@ -69,12 +69,14 @@ impl Budget {
     }
 }
 
-/// A tuple, list or `torch.Size`: the kinds whose order means something.
+/// A tuple, named or not, list or `torch.Size`: the kinds whose order means something.
 pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     match value {
-        Value::Sequence { kind: SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size, items } => {
-            Some(items)
-        }
+        Value::Sequence {
+            kind:
+                SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size | SequenceKind::ReturnType(_),
+            items,
+        } => Some(items),
         _ => None,
     }
 }

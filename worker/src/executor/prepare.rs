@@ -167,6 +167,15 @@ fn unmapped(range: &InputRange, page: u64) -> Bytes {
     Bytes::new(edges * page)
 }
 
+/// Reading the capture or writing the memfd went wrong.
+struct Materialise(io::Error);
+
+impl From<opt_shared::capture::CaptureError> for Materialise {
+    fn from(error: opt_shared::capture::CaptureError) -> Self {
+        Self(io::Error::other(error))
+    }
+}
+
 /// The distinct byte ranges of an entry's inputs.
 struct Ranges<'a> {
     capture: &'a CaptureFile,
@@ -233,14 +242,15 @@ impl<'a> Ranges<'a> {
         let start = self.written.next_multiple_of(ALIGNMENT);
         rustix::fs::seek(&memfd, rustix::fs::SeekFrom::Start(start))?;
         let mut written = start;
-        logical_values(self.capture, tensor, &mut |mut chunk: &[u8]| -> io::Result<()> {
+        logical_values(self.capture, tensor, &mut |mut chunk: &[u8]| -> Result<(), Materialise> {
             while !chunk.is_empty() {
-                let done = write(&memfd, chunk)?;
+                let done = write(&memfd, chunk).map_err(|errno| Materialise(errno.into()))?;
                 chunk = &chunk[done..];
                 written += done as u64;
             }
             Ok(())
-        })?;
+        })
+        .map_err(|Materialise(error)| error)?;
         self.written = written;
         self.memfd = Some(memfd);
         Ok(start)

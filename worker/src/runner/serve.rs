@@ -136,7 +136,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, setup.copy_inputs, &mut places)?);
             }
-            (ToRunner::Setup(_), _) => return Err(trouble("a second setup")),
+            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
     }
     let unsealed = seal_inputs(&places);
