@@ -21,6 +21,8 @@ mod settle;
 #[cfg(test)]
 mod settle_tests;
 mod skeleton;
+#[cfg(test)]
+mod skeleton_tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

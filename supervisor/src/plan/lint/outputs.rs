@@ -1,0 +1,323 @@
+//! Lint that reads the recorded outputs: in chunks of a fixed size, never a whole tensor.
+//!
+//! The order of values means nothing to these figures, so a tensor without gaps is read as it lies in its storage, and
+//! any other by its rows.
+
+use std::error::Error;
+
+use opt_shared::arguments::OutputLeaf;
+use opt_shared::capture::{DType, Tensor};
+use opt_shared::ids::StorageId;
+
+use super::statistics::{Gathering, Statistics};
+use super::{Lint, LintCode, Subject, tensors, unreadable};
+
+/// Bytes in memory at a time, a multiple of every element's size. Large enough that a read costs more than the call
+/// for it, small enough to be nothing in the supervisor.
+const CHUNK: usize = 256 << 10;
+/// Rows read of a tensor with gaps; from more, this many are taken at even distances.
+const MOST_ROWS: u64 = 65_536;
+
+/// Reads from a storage of the entry's file: offset in the storage, buffer to fill.
+pub type ReadRange<'a, E> = dyn FnMut(StorageId, u64, &mut [u8]) -> Result<(), E> + 'a;
+
+/// What the values of the outputs say. `atol` is the absolute tolerance that the job verifies a dtype with.
+pub fn of_values<E: Error + 'static>(
+    subject: &Subject<'_>,
+    atol: &dyn Fn(DType) -> f64,
+    read: &mut ReadRange<'_, E>,
+) -> Vec<Lint> {
+    let mut lints = Vec::new();
+    let mut buffer = vec![0; CHUNK];
+    for leaf in subject.outputs.iter().filter(|leaf| leaf.tensor.elements() > 0) {
+        match of_tensor(&leaf.tensor, &mut buffer, read) {
+            Ok(found) => lints.extend(of_statistics(subject.name, leaf, &found, atol(leaf.tensor.dtype))),
+            Err(error) => lints.push(unreadable(subject.name, &error)),
+        }
+        match equal_input(subject, leaf, &mut buffer, read) {
+            Ok(lint) => lints.extend(lint),
+            Err(error) => lints.push(unreadable(subject.name, &error)),
+        }
+    }
+    lints
+}
+
+fn of_statistics(entry: &str, leaf: &OutputLeaf, found: &Statistics, atol: f64) -> Vec<Lint> {
+    let mut lints = Vec::new();
+    let path = &leaf.path;
+    let largest = found.largest_magnitude();
+    let numbers = [
+        ("atol", atol),
+        ("standard_deviation", found.standard_deviation),
+        ("largest_magnitude", largest),
+        ("mean", found.mean),
+    ];
+    let mut push = |code, message: String| lints.push(Lint::new(entry, code, message).with_numbers(numbers));
+    let many = leaf.tensor.elements() > 1;
+    if largest <= atol {
+        push(
+            LintCode::TinyOutput,
+            format!(
+                "no value of `{path}` is larger than {largest:e}: zeros are within the absolute tolerance {atol:e}"
+            ),
+        );
+    } else if many && found.is_constant() {
+        push(
+            LintCode::ConstantOutput,
+            format!("`{path}` is {:?} everywhere: a kernel that looks at no input could pass", found.mean),
+        );
+    } else if many && found.nan == 0 && found.infinite == 0 && found.standard_deviation <= atol {
+        push(
+            LintCode::ConstantOutput,
+            format!(
+                "`{path}` varies by {:e} around {:e}, within the absolute tolerance {atol:e}: a kernel that looks at no \
+                 input could pass",
+                found.standard_deviation, found.mean
+            ),
+        );
+    }
+    if found.nan + found.infinite > 0 {
+        let message = format!(
+            "`{path}` holds {} NaNs and {} infinities, which a candidate must put in the same places",
+            found.nan, found.infinite
+        );
+        #[expect(clippy::cast_precision_loss, reason = "counts of elements, exact up to 2^53")]
+        let counts = [("nan", found.nan as f64), ("infinite", found.infinite as f64)];
+        lints.push(Lint::new(entry, LintCode::NonfiniteOutput, message).with_numbers(counts));
+    }
+    lints
+}
+
+/// Figures of a tensor's stored values. Conjugates and negatives vary as much as what is stored.
+fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
+    let mut gathering = Gathering::default();
+    for run in runs(tensor) {
+        let size = tensor.dtype.size();
+        let mut start = run.first * size;
+        let end = start + run.extent() * size;
+        let mut skip = 0;
+        while start < end {
+            let length = (end - start).min(buffer.len() as u64) as usize;
+            let chunk = &mut buffer[..length];
+            read(tensor.storage, start, chunk)?;
+            if run.step == 1 {
+                gathering.add(tensor.dtype, chunk);
+            } else {
+                // The element that comes next may lie in a later chunk.
+                let step = run.step * size;
+                while skip < length as u64 {
+                    let element = skip as usize..(skip + size) as usize;
+                    gathering.add(tensor.dtype, &chunk[element]);
+                    skip += step;
+                }
+                skip -= length as u64;
+            }
+            start += length as u64;
+        }
+    }
+    Ok(gathering.finish())
+}
+
+/// Elements of a storage at even distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: u64,
+    count: u64,
+    /// At least 1.
+    step: u64,
+}
+
+impl Run {
+    fn extent(&self) -> u64 {
+        (self.count - 1) * self.step + 1
+    }
+}
+
+/// The storage's elements that a tensor with elements reaches, each row once; elements that it repeats (stride 0) once.
+fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
+    let first = tensor.storage_offset;
+    let mut axes: Vec<(u64, u64)> = tensor
+        .shape
+        .iter()
+        .copied()
+        .zip(tensor.stride.iter().copied())
+        .filter(|&(size, step)| size > 1 && step > 0)
+        .collect();
+    axes.sort_by_key(|&(_, step)| std::cmp::Reverse(step));
+    // Without gaps and overlaps, whatever the order of the axes: the whole is one run.
+    let mut dense = 1;
+    let whole = axes.iter().rev().all(|&(size, step)| {
+        let next = step == dense;
+        dense *= size;
+        next
+    });
+    let inner = if whole {
+        axes.clear();
+        (dense, 1)
+    } else {
+        axes.pop().unwrap_or((1, 1))
+    };
+    let rows: u64 = axes.iter().map(|&(size, _)| size).product();
+    let distance = rows.div_ceil(MOST_ROWS).max(1);
+    (0..rows.div_ceil(distance)).map(move |place| {
+        let mut row = place * distance;
+        let mut start = first;
+        for &(size, step) in axes.iter().rev() {
+            start += row % size * step;
+            row /= size;
+        }
+        Run { first: start, count: inner.0, step: inner.1 }
+    })
+}
+
+/// Whether an output is one of the inputs, byte for byte, although it lies elsewhere. Reads on only as long as both are
+/// equal, so it costs little where they are not.
+fn equal_input<E>(
+    subject: &Subject<'_>,
+    leaf: &OutputLeaf,
+    buffer: &mut [u8],
+    read: &mut ReadRange<'_, E>,
+) -> Result<Option<Lint>, E> {
+    let output = &leaf.tensor;
+    if output.elements() < 2 || !output.is_contiguous() {
+        return Ok(None);
+    }
+    let alike = |input: &Tensor| {
+        input.dtype == output.dtype
+            && input.shape == output.shape
+            && input.is_contiguous()
+            && (input.conjugate, input.negative) == (output.conjugate, output.negative)
+            && (input.storage, input.storage_offset) != (output.storage, output.storage_offset)
+    };
+    for (argument, input) in tensors(subject.arguments).filter(|(_, input)| alike(input)) {
+        if equal_bytes(input, output, buffer, read)? {
+            let message = format!(
+                "`{}` is `{}`, byte for byte: a kernel that copies could pass",
+                leaf.path, argument.path
+            );
+            let lint = Lint::new(subject.name, LintCode::OutputEqualsInput, message);
+            return Ok(Some(lint.with_bytes(output.logical_bytes())));
+        }
+    }
+    Ok(None)
+}
+
+fn equal_bytes<E>(
+    one: &Tensor,
+    other: &Tensor,
+    buffer: &mut [u8],
+    read: &mut ReadRange<'_, E>,
+) -> Result<bool, E> {
+    let half = buffer.len() / 2;
+    let (left, right) = buffer.split_at_mut(half);
+    let total = one.logical_bytes().get();
+    let (from, to) = (one.byte_range().start, other.byte_range().start);
+    let mut done = 0;
+    while done < total {
+        let length = (total - done).min(half as u64) as usize;
+        read(one.storage, from + done, &mut left[..length])?;
+        read(other.storage, to + done, &mut right[..length])?;
+        if left[..length] != right[..length] {
+            return Ok(false);
+        }
+        done += length as u64;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use opt_shared::capture::contiguous_strides;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tensor(shape: &[u64], stride: &[u64], storage_offset: u64) -> Tensor {
+        Tensor {
+            object: 0,
+            dtype: DType::UInt8,
+            shape: shape.to_vec(),
+            stride: stride.to_vec(),
+            storage_offset,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }
+    }
+
+    #[test]
+    fn tensors_without_gaps_are_one_run() {
+        for (shape, stride, first, count) in [
+            (&[2, 3][..], &[3, 1][..], 5, 6),
+            (&[2, 3], &[1, 2], 0, 6),
+            (&[4, 1, 3], &[0, 9, 0], 7, 1),
+            (&[], &[], 2, 1),
+        ] {
+            let found: Vec<Run> = runs(&tensor(shape, stride, first)).collect();
+            assert_eq!(found, [Run { first, count, step: 1 }], "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn overlaps_do_not_make_up_for_gaps() {
+        // Nine index pairs over nine elements, of which only the even ones are reached.
+        let found: Vec<Run> = runs(&tensor(&[3, 3], &[2, 2], 0)).collect();
+        assert!(found.iter().all(|run| run.step == 2 && run.count == 3), "{found:?}");
+    }
+
+    #[test]
+    fn rows_of_a_long_tensor_are_taken_at_even_distances() {
+        let rows = MOST_ROWS * 3 + 1;
+        let found: Vec<Run> = runs(&tensor(&[rows, 2], &[4, 1], 0)).collect();
+        assert!(found.len() as u64 <= MOST_ROWS && found.len() as u64 > MOST_ROWS / 2);
+        assert_eq!(found[1].first - found[0].first, 16);
+    }
+
+    /// All elements by their indices, as the definition of a strided tensor has it.
+    fn reached(tensor: &Tensor) -> Vec<u64> {
+        let strides = contiguous_strides(&tensor.shape);
+        let mut all: Vec<u64> = (0..tensor.elements())
+            .map(|flat| {
+                let axes = tensor.shape.iter().zip(&strides).zip(&tensor.stride);
+                tensor.storage_offset
+                    + axes.map(|((size, dense), step)| flat / dense % size * step).sum::<u64>()
+            })
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn runs_reach_every_element_and_no_other(
+            axes in prop::collection::vec((1..5_u64, 0..20_u64), 0..4), first in 0..10_u64,
+        ) {
+            let (shape, stride): (Vec<u64>, Vec<u64>) = axes.into_iter().unzip();
+            let tensor = tensor(&shape, &stride, first);
+            let mut found: Vec<u64> =
+                runs(&tensor).flat_map(|run| (0..run.count).map(move |index| run.first + index * run.step)).collect();
+            found.sort_unstable();
+            found.dedup();
+            prop_assert_eq!(found, reached(&tensor));
+        }
+
+        /// A buffer of any size, steps across its edges included, sees the same values.
+        #[test]
+        fn chunks_of_a_stepped_run_meet(count in 1..60_u64, step in 2..9_u64, chunk in 1..40_usize) {
+            let storage: Vec<u8> = (0..=255).cycle().take(600).collect();
+            let tensor = tensor(&[count, 1], &[step, 1], 3);
+            let mut read = |_: StorageId, offset: u64, buffer: &mut [u8]| -> io::Result<()> {
+                buffer.copy_from_slice(&storage[offset as usize..][..buffer.len()]);
+                Ok(())
+            };
+            let found = of_tensor(&tensor, &mut vec![0; chunk], &mut read).unwrap();
+            let values: Vec<u8> = (0..count).map(|index| storage[(3 + index * step) as usize]).collect();
+            prop_assert_eq!(found, super::super::statistics(DType::UInt8, [values]));
+        }
+    }
+}
