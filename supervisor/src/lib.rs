@@ -1,6 +1,14 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
 
+pub mod cli;
+pub mod core;
+pub mod driver;
+pub mod exit;
 pub mod memory;
+pub mod plan;
+pub mod pool;
+pub mod progress;
 pub mod record;
 pub mod report;
+pub mod signal;
 pub mod store;

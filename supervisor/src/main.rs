@@ -1,2 +1,45 @@
-//! Entry.
-fn main() {}
+//! The executable: the command line for people, and the hidden entrances of workers, runners and compilers.
+//!
+//! The one place that knows both the supervisor and the worker library; it hands over and decides nothing.
+
+use std::process::ExitCode;
+
+use opt_shared::message::{Role, WORKER_ARGUMENT};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let first = arguments.next();
+    let first = first.as_deref().and_then(|argument| argument.to_str());
+    match first {
+        Some(argument) if argument == WORKER_ARGUMENT => worker(arguments),
+        Some(argument) if Some(argument) == opt_worker::RUNNER_ARGUMENT.to_str().ok() => {
+            end(opt_worker::runner_main())
+        }
+        Some(argument) if Some(argument) == opt_worker::COMPILER_ARGUMENT.to_str().ok() => {
+            end(opt_worker::compiler_main())
+        }
+        _ => ExitCode::from(opt_supervisor::cli::main()),
+    }
+}
+
+fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    let mut text = || arguments.next().and_then(|argument| argument.into_string().ok());
+    let role = text().as_deref().and_then(Role::from_name);
+    let supervisor = text().and_then(|pid| pid.parse().ok());
+    let (Some(role), Some(supervisor)) = (role, supervisor) else {
+        eprintln!("error: a worker is started by the supervisor, not by hand");
+        return ExitCode::from(2);
+    };
+    match opt_worker::serve::main(role, supervisor) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error is the worker's log in the run folder.
+            eprintln!("{:#}", anyhow::Error::new(error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn end(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}

@@ -190,10 +190,10 @@ impl Run<'_> {
         let last = self.last_report.take();
         let stage = last.as_ref().map(|(stage, _)| record_stage(*stage));
         let feedback = match (&last, stage) {
-            (Some((_, report)), Some(stage)) => Some(crate::report::feedback(stage, report)),
+            (Some((_, report)), Some(stage)) => Some(crate::report::feedback::feedback(stage, report)),
             _ => stage
                 .or(Some(crate::record::Stage::Build))
-                .map(|stage| crate::report::feedback_without_report(stage, status, &detail)),
+                .map(|stage| crate::report::feedback::feedback_without_report(stage, status, &detail)),
         };
         self.store.candidate_finished(
             candidate,
@@ -217,7 +217,7 @@ impl Run<'_> {
     pub(super) fn write_summary(&mut self) -> Result<(), RunError> {
         self.store.memory(self.sampler.totals)?;
         let document = self.store.document()?;
-        crate::report::write_summary(self.folder.path(), &document)?;
+        crate::report::summary::write_summary(self.folder.path(), &document)?;
         self.summary_written = Some(Instant::now());
         Ok(())
     }

@@ -57,7 +57,7 @@ pub enum RunError {
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
     #[error("the summary")]
-    Summary(#[from] crate::report::SummaryError),
+    Summary(#[from] crate::report::summary::SummaryError),
     #[error("reading the entries of a job")]
     Entries(#[from] crate::plan::EntriesError),
     #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
@@ -110,7 +110,12 @@ pub fn limits(plan: &Plan) -> (Bytes, Bytes) {
 }
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
-pub fn run(options: RunOptions, signals: &Signals) -> Result<Ended, RunError> {
+/// `opened` is told the run's folder as soon as it is ours.
+pub fn run(
+    options: RunOptions,
+    signals: &Signals,
+    opened: &dyn Fn(&Path),
+) -> Result<Ended, RunError> {
     let plan = &options.plan;
     let selected = setup::selected(plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(plan);
@@ -121,6 +126,7 @@ pub fn run(options: RunOptions, signals: &Signals) -> Result<Ended, RunError> {
     } else {
         RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
     };
+    opened(folder.path());
     let mut store =
         if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
@@ -134,7 +140,7 @@ pub fn run(options: RunOptions, signals: &Signals) -> Result<Ended, RunError> {
             return Err(RunError::PlanChanged { keys: keys.join(", ") });
         }
     }
-    crate::report::clear_leftover(folder.path())?;
+    crate::report::summary::clear_leftover(folder.path())?;
     store.run_started(&RunRow {
         name: plan.run.name.clone(),
         started: UtcTime::now(),

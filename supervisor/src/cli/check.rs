@@ -1,0 +1,256 @@
+//! `opt-supervisor check`: everything that can be known before anything is run.
+
+use std::path::PathBuf;
+
+use opt_shared::arguments::{Entry, EntryFacts, Observed, bind, c_skeleton, outputs, table};
+use opt_shared::capture::{CaptureFile, DType};
+use opt_shared::units::Bytes;
+use serde_json::json;
+
+use super::{Answer, CheckArguments, Failure, load_plan, print_out};
+use crate::core::event::Stage;
+use crate::core::spec::RunSpec;
+use crate::driver::facts::{JobFacts, stem};
+use crate::driver::{self, setup};
+use crate::exit::Exit;
+use crate::plan::lint::{self, Lint, Subject};
+use crate::plan::{JobPlan, Plan};
+
+pub(super) fn check(arguments: &CheckArguments) -> Answer {
+    super::log::start();
+    let plan = load_plan(&arguments.plan, &arguments.set)?;
+    let facts = driver::read_facts(&plan)
+        .map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
+    if arguments.signature {
+        return signatures(&plan, &facts, arguments.json);
+    }
+    let (ceiling, floor) = driver::limits(&plan);
+    let known = vec![setup::Known::default(); plan.candidates().count()];
+    let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
+    let spec = setup::spec(&plan, &facts, &known, ceiling, floor, cores);
+    let mut lints = Vec::new();
+    for (job, facts) in plan.jobs.iter().zip(&facts) {
+        lints.push(job_lints(job, facts)?);
+    }
+    let text = if arguments.json {
+        format!("{:#}\n", document(&plan, &facts, &spec, &lints))
+    } else {
+        page(&plan, &facts, &spec, &lints)
+    };
+    print_out(&text)?;
+    Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
+        Exit::NonePassed
+    } else if ceiling < smallest_that_runs(&plan, &spec) {
+        Exit::Host
+    } else {
+        Exit::Good
+    })
+}
+
+/// What a stage of a job reserves at most, over its candidates.
+fn job_stage(job: &JobPlan, spec: &RunSpec, stage: Stage) -> (Bytes, Bytes) {
+    job.candidates
+        .iter()
+        .map(|candidate| {
+            let stage = spec.candidates[candidate.id.index()].stage(stage);
+            (stage.predicted + spec.idle_worker, stage.reserved + spec.idle_worker)
+        })
+        .max_by_key(|(_, reserved)| *reserved)
+        .unwrap_or_default()
+}
+
+fn stages(plan: &Plan) -> Vec<Stage> {
+    let stages = plan.run.stages;
+    [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]
+        .into_iter()
+        .filter_map(|(runs, stage)| runs.then_some(stage))
+        .collect()
+}
+
+/// Under which the whole plan runs.
+fn smallest_ceiling(plan: &Plan, spec: &RunSpec) -> Bytes {
+    plan.jobs.iter().map(|job| job_ceiling(plan, job, spec)).max().unwrap_or_default()
+}
+
+/// Under which at least one job runs.
+fn smallest_that_runs(plan: &Plan, spec: &RunSpec) -> Bytes {
+    plan.jobs.iter().map(|job| job_ceiling(plan, job, spec)).min().unwrap_or_default()
+}
+
+/// The largest lease of the job, an idle worker of the other role beside it, and the supervisor.
+fn job_ceiling(plan: &Plan, job: &JobPlan, spec: &RunSpec) -> Bytes {
+    let largest = stages(plan)
+        .into_iter()
+        .map(|stage| job_stage(job, spec, stage).1)
+        .max()
+        .unwrap_or_default();
+    largest + spec.idle_worker + SUPERVISOR
+}
+
+/// The law: the supervisor stays below this.
+const SUPERVISOR: Bytes = Bytes::mib(20);
+
+fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) -> String {
+    let mut text = String::new();
+    for ((job, facts), lints) in plan.jobs.iter().zip(facts).zip(lints) {
+        let classes: std::collections::BTreeSet<&str> =
+            facts.entries.iter().map(|entry| entry.class.as_str()).collect();
+        text.push_str(&format!(
+            "job {}: {} entries in {} classes, {}; {} candidates\n",
+            job.name,
+            facts.entries.len(),
+            classes.len(),
+            facts.bytes,
+            job.candidates.len()
+        ));
+        if let Some(broken) = &facts.broken {
+            text.push_str(&format!("  cannot be used: {broken}\n"));
+        }
+        if let Some(signature) = &facts.signature {
+            text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
+        }
+        text.push_str("  memory          predicted   reserved\n");
+        for stage in stages(plan) {
+            let (predicted, reserved) = job_stage(job, spec, stage);
+            text.push_str(&format!("    {:<10} {predicted:>11} {reserved:>10}\n", stage.name()));
+        }
+        text.push_str(&format!("    smallest ceiling for this job: {}\n", job_ceiling(plan, job, spec)));
+        for lint in lints {
+            text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, lint.code.name()));
+        }
+        text.push('\n');
+    }
+    text.push_str(&format!(
+        "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
+        spec.ceiling,
+        spec.floor,
+        smallest_ceiling(plan, spec),
+        crate::plan::resolved_toml(plan)
+    ));
+    text
+}
+
+fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) -> serde_json::Value {
+    let jobs: Vec<_> = plan
+        .jobs
+        .iter()
+        .zip(facts)
+        .zip(lints)
+        .map(|((job, facts), lints)| {
+            json!({
+                "name": job.name,
+                "entries": facts.entries.len(),
+                "bytes": facts.bytes,
+                "unique_bytes": facts.unique_bytes,
+                "broken": facts.broken,
+                "parameters": facts.signature.as_ref().map(|signature| &signature.params),
+                "signature_digest": facts.signature.as_ref().map(opt_shared::arguments::Signature::digest),
+                "candidates": job.candidates.iter().map(|it| &it.name).collect::<Vec<_>>(),
+                "memory": stages(plan).into_iter().map(|stage| {
+                    let (predicted, reserved) = job_stage(job, spec, stage);
+                    json!({"stage": stage.name(), "predicted_bytes": predicted, "reserved_bytes": reserved})
+                }).collect::<Vec<_>>(),
+                "smallest_ceiling_bytes": job_ceiling(plan, job, spec),
+                "lint": lints.iter().map(|lint| json!({
+                    "entry": lint.entry, "code": lint.code.name(), "message": lint.message, "bytes": lint.bytes,
+                    "numbers": lint.numbers,
+                })).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({
+        "jobs": jobs,
+        "ceiling_bytes": spec.ceiling,
+        "floor_bytes": spec.floor,
+        "smallest_ceiling_bytes": smallest_ceiling(plan, spec),
+        "resolved_plan": crate::plan::resolved_toml(plan),
+    })
+}
+
+fn job_lints(job: &JobPlan, facts: &JobFacts) -> Result<Vec<Lint>, Failure> {
+    let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
+    let mut lints = Vec::new();
+    let Some(signature) = &facts.signature else { return Ok(lints) };
+    for path in &files {
+        lints.extend(entry_lints(path, signature));
+    }
+    Ok(lints)
+}
+
+fn entry_lints(path: &PathBuf, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
+    let name = stem(path);
+    let capture = match CaptureFile::open(path) {
+        Ok(capture) => capture,
+        Err(error) => return vec![lint::unreadable(&name, &error)],
+    };
+    let entry = match Entry::from_value(capture.root()) {
+        Ok(entry) => entry,
+        Err(error) => return vec![lint::unreadable(&name, &error)],
+    };
+    let (arguments, leaves) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?))) {
+        Ok(bound) => bound,
+        Err(error) => return vec![lint::unfit(&name, &error)],
+    };
+    let page = Bytes::from(rustix::param::page_size());
+    let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
+    let subject = Subject {
+        name: &name,
+        entry: &entry,
+        signature,
+        storages: capture.storages(),
+        arguments: &arguments,
+        outputs: &leaves,
+    };
+    let mut lints = lint::of_headers(&subject, &facts);
+    lints.extend(lint::of_values(&subject, &absolute_tolerance, &mut |id, offset, buffer| {
+        capture.read_range(id, offset, buffer)
+    }));
+    lints
+}
+
+/// The `standard` profile's absolute tolerances (DESIGN, "Verdicts"), at a scale of one: what an output has to be
+/// well above to be told from nothing.
+fn absolute_tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::Float64 | DType::Complex128 => 1e-7,
+        DType::Float32 | DType::Complex64 => 1e-5,
+        _ => 1e-3,
+    }
+}
+
+fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> Answer {
+    let mut text = String::new();
+    let mut documents = Vec::new();
+    for (job, facts) in plan.jobs.iter().zip(facts) {
+        let Some(signature) = &facts.signature else {
+            let why = facts.broken.clone().unwrap_or_default();
+            text.push_str(&format!("job {}: no signature: {why}\n\n", job.name));
+            documents.push(json!({"job": job.name, "broken": why}));
+            continue;
+        };
+        let observed = observed(job, signature)?;
+        let symbol = job.candidates.first().map_or("run", |it| it.source.symbol.as_str());
+        let skeleton = c_skeleton(signature, &observed, symbol);
+        text.push_str(&format!(
+            "job {} (signature {})\n{}\n{skeleton}\n",
+            job.name,
+            signature.digest(),
+            table(signature, &observed)
+        ));
+        documents.push(json!({
+            "job": job.name, "parameters": signature.params, "digest": signature.digest(),
+            "table": table(signature, &observed), "skeleton": skeleton,
+        }));
+    }
+    print_out(&if as_json { format!("{:#}\n", serde_json::Value::from(documents)) } else { text })?;
+    Ok(Exit::Good)
+}
+
+fn observed(job: &JobPlan, signature: &opt_shared::arguments::Signature) -> Result<Observed, Failure> {
+    let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
+    let mut observed = Observed::new();
+    for (arguments, leaves) in driver::facts::observed(job, &files, signature) {
+        observed.observe(&arguments, &leaves);
+    }
+    Ok(observed)
+}

@@ -1,0 +1,67 @@
+//! `opt-supervisor init`: a first plan and a C skeleton with the argument table as its comment.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use opt_shared::arguments::{Entry, Observed, SignatureBuilder, bind, c_skeleton, outputs};
+use opt_shared::capture::CaptureFile;
+
+use super::inspect::captures_in;
+use super::{Answer, Failure, InitArguments, print_out};
+use crate::driver::facts::stem;
+use crate::exit::Exit;
+
+pub(super) fn init(arguments: &InitArguments) -> Answer {
+    let files = captures_in(&arguments.captures)?;
+    let mut entries = Vec::new();
+    for file in &files {
+        let capture = CaptureFile::open(file).map_err(Failure::usage)?;
+        let entry = Entry::from_value(capture.root())
+            .map_err(|error| Failure::usage(anyhow::Error::new(error).context(file.display().to_string())))?;
+        entries.push((stem(file), entry));
+    }
+    let mut builder = SignatureBuilder::new(None, BTreeMap::new());
+    for (name, entry) in &entries {
+        builder.observe(name, entry);
+    }
+    let signature = builder.finish().map_err(|errors| {
+        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        Failure::usage(anyhow::anyhow!("the captures have no common signature: {}", text.join("; ")))
+    })?;
+    let mut observed = Observed::new();
+    for (_, entry) in &entries {
+        if let (Ok(bound), Ok(leaves)) = (bind(entry, &signature), outputs(entry)) {
+            observed.observe(&bound, &leaves);
+        }
+    }
+    let captures = std::fs::canonicalize(&arguments.captures)
+        .map_err(|error| Failure::usage(anyhow::Error::new(error).context("resolving the captures folder")))?;
+    let job = captures.file_name().map_or("job".to_owned(), |name| name.to_string_lossy().into_owned());
+    let folder = arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let skeleton = folder.join("kernels").join(format!("{job}.c"));
+    let plan = crate::plan::first_plan(&captures, &job, Path::new(&format!("kernels/{job}.c")));
+    write_new(&skeleton, &c_skeleton(&signature, &observed, "run"))?;
+    write_new(&arguments.output, &plan)?;
+    print_out(&format!(
+        "wrote {} and {}\n\nnext: fill in the kernel, then\n  opt-supervisor check {}\n  opt-supervisor run {}\n",
+        arguments.output.display(),
+        skeleton.display(),
+        arguments.output.display(),
+        arguments.output.display()
+    ))?;
+    Ok(Exit::Good)
+}
+
+/// Never writes over what is there.
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::usage(anyhow::Error::new(error).context(format!("writing {}", path.display())))
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let mut file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}

@@ -1,0 +1,214 @@
+//! The command line: what can be typed, and which room answers.
+//!
+//! Parsing does nothing; each command has a file of its own. Results go to standard output, everything else to
+//! standard error; errors are printed here, once, with their causes.
+
+mod check;
+mod init;
+mod inspect;
+mod log;
+mod repro;
+mod report;
+mod run;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::Exit;
+
+/// Checks and times candidate kernels against captured calls of an op, in isolated processes, under a memory
+/// ceiling.
+#[derive(Parser)]
+#[command(name = "opt-supervisor", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 every job has a candidate that passed and was timed; 1 finished, but some job \
+has none, or its baseline failed; 2 usage or plan error; 3 host error; 4 interrupted, resumable.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write a first plan and a C skeleton for a folder of captures
+    Init(InitArguments),
+    /// Read everything a plan names and run nothing: errors, capture lint, argument order, memory plan
+    Check(CheckArguments),
+    /// Build, verify and time the candidates of a plan
+    Run(RunArguments),
+    /// Run one failing call of a run again, alone
+    Repro(ReproArguments),
+    /// Show what is in a capture, or the signature classes of a folder of captures
+    Inspect(InspectArguments),
+    /// Print the result of a run
+    Report(ReportArguments),
+}
+
+#[derive(Args)]
+struct InitArguments {
+    /// Folder with `entry_*.pt` files
+    captures: PathBuf,
+    /// The plan to write
+    #[arg(short, long, default_value = "plan.toml", value_name = "PLAN")]
+    output: PathBuf,
+}
+
+#[derive(Args)]
+struct CheckArguments {
+    plan: PathBuf,
+    /// Print argument order, kinds and a C prototype of every job
+    #[arg(long)]
+    signature: bool,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+    /// Override a key of the plan, such as `verify.repeats=3`
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    plan: PathBuf,
+    /// Go on with the newest run of this plan (or the one in --dir): finished candidates stand
+    #[arg(long)]
+    resume: bool,
+    /// Run folder instead of `runs/<name>` beside the plan
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Only this job or candidate (with its baseline)
+    #[arg(long, value_name = "JOB[/CANDIDATE]")]
+    only: Vec<String>,
+    /// Override a key of the plan, such as `verify.repeats=3`
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Count a job as good only if a candidate's speed-up is surely at least this
+    #[arg(long, value_name = "R")]
+    min_speedup: Option<f64>,
+    /// Print the result as one JSON document instead of a table
+    #[arg(long)]
+    json: bool,
+    /// No progress, no table
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Args)]
+struct ReproArguments {
+    run_dir: PathBuf,
+    /// JOB/CANDIDATE, or a candidate's name where only one job has it
+    candidate: String,
+    /// `entry_000123`
+    #[arg(long)]
+    entry: String,
+}
+
+#[derive(Args)]
+struct InspectArguments {
+    /// A `.pt` file, or a folder of them
+    path: PathBuf,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+    /// Read the data too: check CRCs, print digests
+    #[arg(long)]
+    digests: bool,
+}
+
+#[derive(Args)]
+struct ReportArguments {
+    run_dir: PathBuf,
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+    /// Write here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ReportFormat {
+    Text,
+    Json,
+}
+
+/// A command's failure: whose it is, and what to print.
+struct Failure {
+    exit: Exit,
+    error: anyhow::Error,
+}
+
+impl Failure {
+    fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self { exit: Exit::Usage, error: error.into() }
+    }
+
+    fn host(error: impl Into<anyhow::Error>) -> Self {
+        Self { exit: Exit::Host, error: error.into() }
+    }
+}
+
+type Answer = Result<Exit, Failure>;
+
+/// Parses, does, prints errors. Returns the exit code.
+pub fn main() -> u8 {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // `--help` and `--version` are no errors.
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Good };
+            let _ = error.print();
+            return exit.code();
+        }
+    };
+    let answer = match arguments.command {
+        Command::Init(arguments) => init::init(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Repro(arguments) => repro::repro(&arguments),
+        Command::Inspect(arguments) => inspect::inspect(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
+    };
+    match answer {
+        Ok(exit) => exit.code(),
+        Err(Failure { exit, error }) => {
+            print_error(&error);
+            exit.code()
+        }
+    }
+}
+
+/// The chain, once. Plan errors render themselves.
+fn print_error(error: &anyhow::Error) {
+    if let Some(errors) = error.downcast_ref::<crate::plan::PlanErrors>() {
+        eprintln!("{}", errors.render(color_on_stderr()));
+        return;
+    }
+    eprintln!("error: {error:#}");
+}
+
+fn color_on_stderr() -> bool {
+    use std::io::IsTerminal;
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal()
+}
+
+fn color_on_stdout() -> bool {
+    use std::io::IsTerminal;
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
+}
+
+/// Prints to standard output; a closed pipe (`| head`) is not an error.
+fn print_out(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::host(anyhow::Error::new(error).context("writing to standard output")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn load_plan(path: &std::path::Path, set: &[String]) -> Result<crate::plan::Plan, Failure> {
+    crate::plan::Plan::load(path, set).map_err(Failure::usage)
+}

@@ -1,0 +1,63 @@
+//! `opt-supervisor run`: the edge of a run.
+
+use std::io::IsTerminal;
+
+use super::{Answer, Failure, RunArguments, color_on_stdout, load_plan, log, print_out};
+use crate::driver::folder::TemporaryFolder;
+use crate::driver::{self, RunOptions};
+use crate::exit::Exit;
+use crate::report::text::{self, Style};
+use crate::signal::Signals;
+use crate::store::Store;
+
+pub(super) fn run(arguments: RunArguments) -> Answer {
+    log::start();
+    let plan = load_plan(&arguments.plan, &arguments.set)?;
+    if let Some(least) = arguments.min_speedup
+        && !(least.is_finite() && 0.0 < least)
+    {
+        return Err(Failure::usage(anyhow::anyhow!("--min-speedup {least} is not a positive number")));
+    }
+    let (json, quiet) = (arguments.json, arguments.quiet);
+    let progress = !quiet && std::io::stderr().is_terminal();
+    let (exit, folder) = supervise(RunOptions {
+        plan,
+        dir: arguments.dir,
+        resume: arguments.resume,
+        only: arguments.only,
+        min_speedup: arguments.min_speedup,
+        progress,
+    })?;
+    if json {
+        let summary = std::fs::read_to_string(folder.join("summary.json"))
+            .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
+        print_out(&summary)?;
+    } else if !quiet {
+        print_out(&result_text(&folder)?)?;
+    }
+    Ok(exit)
+}
+
+/// Runs with signals blocked and a temporary folder of its own. Call before any thread is started.
+pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf), Failure> {
+    let temporary = TemporaryFolder::create().map_err(Failure::host)?;
+    // SAFETY: no thread has been started yet, so nobody reads the environment meanwhile. ipc-channel puts its sockets
+    // below TMPDIR, whose path has to be short.
+    unsafe { std::env::set_var("TMPDIR", temporary.path()) };
+    let signals = Signals::block().map_err(Failure::host)?;
+    let ended = driver::run(options, &signals, &|folder| {
+        if let Err(error) = log::write_to(folder) {
+            tracing::warn!("log.jsonl cannot be written: {error}");
+        }
+    })
+    .map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
+    drop(temporary);
+    Ok((ended.exit, ended.folder))
+}
+
+/// The human result of a run folder.
+pub(super) fn result_text(folder: &std::path::Path) -> Result<String, Failure> {
+    let record = Store::read(folder).and_then(|store| store.load()).map_err(Failure::host)?;
+    let style = Style { color: color_on_stdout(), ..Style::default() };
+    Ok(text::render(&record, folder, style))
+}
