@@ -1,0 +1,322 @@
+//! From what a job says about its candidates (tables, patterns, a baseline) to the list of them, each with a name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use opt_shared::settings::{CandidateSource, Language};
+
+use super::error::{Findings, Located, Spot, list, nearest, quote};
+use super::glob::{Match, expand};
+use super::job::{RawCandidate, RawJob};
+use super::layers::Layers;
+use super::names::{NameOf, objection};
+use super::render::label;
+use super::schema::NO_CUDA;
+
+/// The function called in a candidate that names none.
+const DEFAULT_SYMBOL: &str = "run";
+
+/// A candidate whose settings are not settled yet.
+pub(super) struct Draft {
+    pub(super) name: String,
+    pub(super) source: CandidateSource,
+    pub(super) partial: Option<bool>,
+    pub(super) layers: Layers,
+    pub(super) spot: Spot,
+    naming: Naming,
+}
+
+enum Naming {
+    /// By its table.
+    Given,
+    /// By its file: without the suffix unless that names two.
+    File { short: String, long: String },
+}
+
+/// The candidates of a job, and the place of the baseline among them.
+pub(super) struct Roster {
+    pub(super) drafts: Vec<Draft>,
+    pub(super) baseline: Option<usize>,
+}
+
+/// At most `most` candidates.
+pub(super) fn enlist(job: &RawJob, most: usize, findings: &mut Findings) -> Roster {
+    let before = findings.count();
+    let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
+    // A file that a table names is that table's: `patterns` over its folder do not make a second candidate of it.
+    let mut seen: BTreeSet<PathBuf> =
+        drafts.iter().flat_map(|draft| draft.source.sources.iter().map(|path| identity(path))).collect();
+    for pattern in &job.patterns {
+        let room = most.saturating_sub(drafts.len());
+        from_pattern(pattern, room, &mut seen, &mut drafts, findings);
+    }
+    assign_names(&mut drafts);
+    let sound = findings.count() == before;
+    let baseline = job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
+    if sound {
+        report_duplicates(&drafts, findings);
+    }
+    Roster { drafts, baseline }
+}
+
+fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
+    let before = findings.count();
+    let mut paths = Vec::with_capacity(raw.sources.len());
+    for source in &raw.sources {
+        let path = findings.absolute(&source.value);
+        if path.is_file() {
+            paths.push(path);
+        } else {
+            findings.report(&source.spot, format!("cannot find the file `{}`", label(&path)));
+        }
+    }
+    let language = match &raw.language {
+        Some(language) => {
+            if on_device(language.value) {
+                findings.report(&language.spot, NO_CUDA);
+            }
+            Some(language.value)
+        }
+        None => language_of_all(&raw.sources, findings),
+    };
+    if findings.count() > before {
+        return None;
+    }
+    let first = raw.sources.first()?;
+    if language == Some(Language::So) && raw.sources.len() > 1 {
+        findings.report(&raw.sources[1].spot, "a shared library is a candidate by itself").expected("one source");
+        return None;
+    }
+    let stem = Path::new(&first.value).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = raw.name.as_ref().map_or(stem, |name| name.value.clone());
+    if let Some(objection) = objection(&name, NameOf::Candidate) {
+        findings.report(&first.spot, format!("the name of this file {objection}")).help("give the candidate a `name`");
+        return None;
+    }
+    Some(Draft {
+        name,
+        source: CandidateSource {
+            sources: paths,
+            language: language?,
+            symbol: raw.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
+        },
+        partial: raw.partial,
+        layers: raw.layers.clone(),
+        spot: raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone(),
+        naming: Naming::Given,
+    })
+}
+
+/// The one language that all sources of a candidate have by their suffixes.
+fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Option<Language> {
+    let mut common: Option<Language> = None;
+    for source in sources {
+        let Some(language) = language_of(Path::new(&source.value)) else {
+            findings
+                .report(&source.spot, "the suffix of this file tells no language")
+                .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+                .help("or give the candidate a `language`");
+            return None;
+        };
+        if on_device(language) {
+            findings.report(&source.spot, NO_CUDA);
+            return None;
+        }
+        if common.is_some_and(|common| common != language) {
+            findings
+                .report(&source.spot, "the sources of this candidate are of two languages")
+                .help("give the candidate a `language`");
+            return None;
+        }
+        common = Some(language);
+    }
+    common
+}
+
+fn from_pattern(
+    pattern: &Located<String>,
+    room: usize,
+    seen: &mut BTreeSet<PathBuf>,
+    drafts: &mut Vec<Draft>,
+    findings: &mut Findings,
+) {
+    let matches = match expand(&pattern.value, findings.base_dir(), room) {
+        Ok(matches) => matches,
+        Err(error) => {
+            findings.report(&pattern.spot, error.to_string()).help_if(hint(&error));
+            return;
+        }
+    };
+    let total = matches.len();
+    let mut foreign: Vec<String> = Vec::new();
+    let mut device: Vec<String> = Vec::new();
+    for Match { path, relative } in matches {
+        if !seen.insert(identity(&path)) {
+            continue;
+        }
+        match language_of(&path) {
+            None => foreign.push(relative),
+            Some(language) if on_device(language) => device.push(relative),
+            Some(language) => {
+                if let Some(objection) = objection(&relative, NameOf::Candidate) {
+                    findings
+                        .report(&pattern.spot, format!("the name of the file `{}` {objection}", quote(&relative)))
+                        .help("give it a name in a `[[job.candidate]]`");
+                    return;
+                }
+                drafts.push(draft_of_file(path, relative, language, pattern.spot.clone()));
+            }
+        }
+    }
+    // One message per pattern, whatever it swept up.
+    if let Some(first) = device.first() {
+        let which = format!("{} of {total} matching files, `{}` for one", device.len(), quote(first));
+        findings.report(&pattern.spot, format!("{NO_CUDA}: {which}")).help("narrow the pattern");
+    }
+    if let Some(first) = foreign.first() {
+        let which = format!("{} of {total} matching files, `{}` for one", foreign.len(), quote(first));
+        findings
+            .report(&pattern.spot, format!("the suffix tells no language: {which}"))
+            .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+            .help("narrow the pattern, to `**/*.{c,cpp}` say");
+    }
+}
+
+fn hint(error: &super::glob::GlobError) -> Option<String> {
+    use super::glob::GlobError;
+    match error {
+        GlobError::Empty => Some("patterns are relative to the plan; `**` stands for any folders".to_owned()),
+        GlobError::NoFolder(_) | GlobError::NoFile(_) => Some("paths are relative to the plan".to_owned()),
+        GlobError::TooMany(_) | GlobError::TooManyMatches { .. } => Some("narrow the pattern".to_owned()),
+        _ => None,
+    }
+}
+
+fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Spot) -> Draft {
+    let short = Path::new(&relative).with_extension("").to_string_lossy().into_owned();
+    Draft {
+        name: String::new(),
+        source: CandidateSource { sources: vec![path], language, symbol: DEFAULT_SYMBOL.to_owned() },
+        partial: None,
+        layers: Layers::default(),
+        spot,
+        naming: Naming::File { short, long: relative },
+    }
+}
+
+/// A name without its suffix serves as long as nothing else is called so.
+fn assign_names(drafts: &mut [Draft]) {
+    let mut bearers: BTreeMap<String, usize> = BTreeMap::new();
+    for draft in drafts.iter() {
+        let wanted = match &draft.naming {
+            Naming::Given => &draft.name,
+            Naming::File { short, .. } => short,
+        };
+        *bearers.entry(wanted.clone()).or_default() += 1;
+    }
+    for draft in drafts {
+        if let Naming::File { short, long } = &draft.naming {
+            let alone = bearers.get(short).is_none_or(|&count| count == 1);
+            draft.name = if alone { short } else { long }.clone();
+        }
+    }
+}
+
+fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
+    let mut first_of: BTreeMap<&str, &Draft> = BTreeMap::new();
+    for draft in drafts {
+        if let Some(first) = first_of.get(draft.name.as_str()) {
+            let files = [first, &draft].map(|draft| draft.source.sources.first().map(|path| label(path)));
+            let [one, other] = files.map(Option::unwrap_or_default);
+            findings
+                .report(&draft.spot, format!("two candidates are named `{}`: `{one}` and `{other}`", quote(&draft.name)))
+                .help("name one of them in a `[[job.candidate]]`, or use one pattern over both folders");
+        } else {
+            first_of.insert(&draft.name, draft);
+        }
+    }
+}
+
+/// A candidate's name comes first, then a file; a file that is no candidate yet becomes one.
+fn find_baseline(
+    baseline: &Located<String>,
+    drafts: &mut Vec<Draft>,
+    sound: bool,
+    findings: &mut Findings,
+) -> Option<usize> {
+    if let Some(place) = drafts.iter().position(|draft| draft.name == baseline.value) {
+        return Some(place);
+    }
+    let path = findings.absolute(&baseline.value);
+    if !path.is_file() {
+        // With a candidate missing for another reason, the name may well be that one's.
+        if sound {
+            let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
+            let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
+            findings
+                .report(&baseline.spot, format!("`{}` is neither a candidate nor a file", quote(&baseline.value)))
+                .expected("the name of a candidate, or a file")
+                .help_if(help);
+        }
+        return None;
+    }
+    let wanted = identity(&path);
+    let made_of_it: Vec<usize> = (0..drafts.len())
+        .filter(|&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted))
+        .collect();
+    match made_of_it.as_slice() {
+        [] => {}
+        [place] => return Some(*place),
+        [first, second, ..] => {
+            findings
+                .report(&baseline.spot, "several candidates are made of this file")
+                .help(format!("name one of them: `{}` or `{}`", drafts[*first].name, drafts[*second].name));
+            return None;
+        }
+    }
+    let Some(language) = language_of(&path) else {
+        findings
+            .report(&baseline.spot, "the suffix of this file tells no language")
+            .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+            .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
+        return None;
+    };
+    if on_device(language) {
+        findings.report(&baseline.spot, NO_CUDA);
+        return None;
+    }
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(objection) = objection(&file_name, NameOf::Candidate) {
+        findings.report(&baseline.spot, format!("the name of this file {objection}"));
+        return None;
+    }
+    drafts.push(draft_of_file(path, file_name, language, baseline.spot.clone()));
+    assign_names(drafts);
+    Some(drafts.len() - 1)
+}
+
+/// Two paths to one file are one candidate.
+fn identity(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+const SUFFIXES: [(&str, Language); 8] = [
+    ("c", Language::C),
+    ("cpp", Language::Cpp),
+    ("cc", Language::Cpp),
+    ("cxx", Language::Cpp),
+    ("so", Language::So),
+    ("cu", Language::Cuda),
+    ("ptx", Language::Ptx),
+    ("cubin", Language::Cubin),
+];
+
+pub(super) fn language_of(path: &Path) -> Option<Language> {
+    let suffix = path.extension().and_then(OsStr::to_str)?;
+    SUFFIXES.iter().find(|(known, _)| *known == suffix).map(|(_, language)| *language)
+}
+
+pub(super) fn on_device(language: Language) -> bool {
+    matches!(language, Language::Cuda | Language::Ptx | Language::Cubin)
+}

@@ -1,0 +1,57 @@
+//! The plan that `init` writes: the least one that works, and what is most often added to it.
+
+use std::path::Path;
+
+use super::print::string;
+
+/// Paths are written as they are given: relative to where the plan will stand.
+pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> String {
+    let captures = string(&captures_dir.to_string_lossy());
+    let name = string(job_name);
+    let baseline = string(&baseline_file.to_string_lossy());
+    format!(
+        "\
+# A plan for opt-supervisor. `opt-supervisor check` reads it and runs nothing; `opt-supervisor run` runs it.
+# What is not said here has a default: `check` prints every setting. Paths are relative to this file.
+
+[[job]]
+name = {name}
+captures = {captures}
+baseline = {baseline}            # the others are compared with it
+# candidates = [\"kernels/**/*.{{c,cpp}}\"]   # files to try; a pattern that matches nothing is an error
+# entries = [\"entry_0000*.pt\"]            # only some of the recorded calls
+# dtypes = [\"float32\"]
+# params = [\"input\", \"weight\"]            # the order a kernel sees
+
+# [job.build]
+# extra_flags = [\"-fopenmp\"]              # beside -O3 -march=native
+
+# [memory]
+# host_ceiling = \"75%\"                   # of RAM, or a size: what the whole run may owe
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn the_first_plan_is_a_plan_even_with_odd_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let captures = folder.path().join("cap \"tures\" # 1");
+        std::fs::create_dir(&captures).unwrap();
+        std::fs::write(captures.join("entry_000000.pt"), "").unwrap();
+        std::fs::write(folder.path().join("na\\ive.c"), "").unwrap();
+        let text = first_plan(Path::new("cap \"tures\" # 1"), "an \"op\"", Path::new("na\\ive.c"));
+        let plan = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap();
+        assert_eq!(plan.jobs[0].name, "an \"op\"");
+        assert_eq!(plan.jobs[0].candidates[0].name, "na\\ive");
+        assert_eq!(plan.jobs[0].captures, captures);
+        // What stands in comments is valid too.
+        let with_more = text.replace("# extra_flags", "extra_flags").replace("# [job.build]", "[job.build]");
+        let plan = Plan::parse(&with_more, &folder.path().join("plan.toml"), &[]).unwrap();
+        assert_eq!(plan.jobs[0].candidates[0].build.extra_flags, ["-fopenmp"]);
+    }
+}

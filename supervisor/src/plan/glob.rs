@@ -1,0 +1,243 @@
+//! Finds files by pattern, within bounds: candidates below a folder tree, entries in one folder.
+//!
+//! What the files are is decided elsewhere; none is opened here.
+
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobMatcher};
+use walkdir::WalkDir;
+
+/// A pattern is typed by a person.
+const LONGEST_PATTERN: usize = 1024;
+
+/// Files and folders looked at for one pattern. A tree that holds more was not meant (`/**`, most likely), and
+/// walking it would seem to hang.
+const MOST_WALKED: usize = 1_000_000;
+
+/// Nested folders; guards against a tree that a program made by mistake.
+const DEEPEST: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GlobError {
+    #[error("this pattern is longer than {LONGEST_PATTERN} characters")]
+    TooLong,
+    #[error("this is not a pattern: {0}")]
+    Malformed(String),
+    #[error("`..` after a wildcard")]
+    ParentAfterWildcard,
+    #[error("cannot find the folder `{0}`")]
+    NoFolder(String),
+    #[error("cannot find the file `{0}`")]
+    NoFile(String),
+    #[error("no file matches")]
+    Empty,
+    #[error("more than {MOST_WALKED} files and folders lie below `{0}`")]
+    TooMany(String),
+    #[error("more than {most} files match")]
+    TooManyMatches { most: usize },
+    #[error("cannot read `{path}`: {reason}")]
+    Unreadable { path: String, reason: String },
+    #[error("`{0}` is not UTF-8, so no plan and no result can name it")]
+    NotUtf8(String),
+}
+
+/// One file that a pattern found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    pub(super) path: PathBuf,
+    /// Below the fixed part of the pattern, with slashes.
+    pub(super) relative: String,
+}
+
+/// Files that match a pattern, sorted by path. Links are followed.
+pub(super) fn expand(pattern: &str, base: &Path, most: usize) -> Result<Vec<Match>, GlobError> {
+    let (root, rest) = split_fixed(pattern)?;
+    let root: PathBuf = base.join(root).components().collect();
+    if !is_wild(&rest) {
+        let path = root.join(&rest);
+        return if path.is_file() {
+            Ok(vec![Match { path, relative: rest }])
+        } else {
+            Err(GlobError::NoFile(super::render::label(&path)))
+        };
+    }
+    if !root.is_dir() {
+        return Err(GlobError::NoFolder(super::render::label(&root)));
+    }
+    let matcher = compile(&rest)?;
+    let depth = if rest.contains("**") { DEEPEST } else { rest.matches('/').count() + 1 };
+    let mut found = Vec::new();
+    for (count, entry) in WalkDir::new(&root).follow_links(true).max_depth(depth).into_iter().enumerate() {
+        if count > MOST_WALKED {
+            return Err(GlobError::TooMany(super::render::label(&root)));
+        }
+        let entry = match entry {
+            Ok(entry) => entry,
+            // A link back to a folder above leads to nothing new; one that leads nowhere is no file.
+            Err(error) if error.loop_ancestor().is_some() => continue,
+            Err(error) if error.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
+            Err(error) => {
+                return Err(GlobError::Unreadable {
+                    path: error.path().map(super::render::label).unwrap_or_default(),
+                    reason: error.io_error().map(ToString::to_string).unwrap_or_default(),
+                });
+            }
+        };
+        let Ok(relative) = entry.path().strip_prefix(&root) else { continue };
+        if !entry.file_type().is_file() || !matcher.is_match(relative) {
+            continue;
+        }
+        let Some(relative) = relative.to_str() else {
+            return Err(GlobError::NotUtf8(super::render::label(entry.path())));
+        };
+        if found.len() == most {
+            return Err(GlobError::TooManyMatches { most });
+        }
+        found.push(Match { relative: relative.to_owned(), path: entry.into_path() });
+    }
+    if found.is_empty() {
+        return Err(GlobError::Empty);
+    }
+    found.sort_by(|a, b| a.relative.cmp(&b.relative));
+    Ok(found)
+}
+
+/// What the files of one folder give to several patterns.
+pub(super) struct Listing {
+    /// Files that some pattern matches, sorted by name.
+    pub(super) files: Vec<PathBuf>,
+    /// For each pattern, whether it matches any.
+    pub(super) hit: Vec<bool>,
+}
+
+/// Looks at one folder only, not at those in it.
+pub(super) fn list(folder: &Path, patterns: &[String], most: usize) -> Result<Listing, GlobError> {
+    let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
+    let unreadable = |error: std::io::Error| GlobError::Unreadable {
+        path: super::render::label(folder),
+        reason: error.to_string(),
+    };
+    let mut listing = Listing { files: Vec::new(), hit: vec![false; patterns.len()] };
+    for (count, entry) in std::fs::read_dir(folder).map_err(unreadable)?.enumerate() {
+        if count == MOST_WALKED {
+            return Err(GlobError::TooMany(super::render::label(folder)));
+        }
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        let mut matched = false;
+        for (matcher, hit) in matchers.iter().zip(&mut listing.hit) {
+            if matcher.is_match(&name) {
+                matched = true;
+                *hit = true;
+            }
+        }
+        if !matched || !entry.path().is_file() {
+            continue;
+        }
+        if name.to_str().is_none() {
+            return Err(GlobError::NotUtf8(super::render::label(&entry.path())));
+        }
+        if listing.files.len() == most {
+            return Err(GlobError::TooManyMatches { most });
+        }
+        listing.files.push(entry.path());
+    }
+    listing.files.sort();
+    Ok(listing)
+}
+
+pub(super) fn compile(pattern: &str) -> Result<GlobMatcher, GlobError> {
+    if pattern.len() > LONGEST_PATTERN {
+        return Err(GlobError::TooLong);
+    }
+    GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build()
+        .map(|glob| glob.compile_matcher())
+        .map_err(|error| GlobError::Malformed(error.kind().to_string()))
+}
+
+/// The folder before the first wildcard, and what comes after it.
+fn split_fixed(pattern: &str) -> Result<(String, String), GlobError> {
+    if pattern.len() > LONGEST_PATTERN {
+        return Err(GlobError::TooLong);
+    }
+    let parts: Vec<&str> = pattern.split('/').collect();
+    let last = parts.len() - 1;
+    let fixed = parts.iter().position(|part| is_wild(part)).unwrap_or(last).min(last);
+    let rest: Vec<&str> = parts[fixed..].iter().copied().filter(|part| !matches!(*part, "" | ".")).collect();
+    if rest.contains(&"..") {
+        return Err(GlobError::ParentAfterWildcard);
+    }
+    let mut root = parts[..fixed].join("/");
+    if fixed > 0 && root.is_empty() {
+        root.push('/');
+    }
+    Ok((root, rest.join("/")))
+}
+
+fn is_wild(part: &str) -> bool {
+    part.contains(['*', '?', '[', '{', '\\'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn names_lie_below_the_fixed_part() {
+        let folder = tree(&["k/a.c", "k/d/b.cpp", "k/d/e/c.c", "k/d/readme.md", "x.c", "k/b{1}.c"]);
+        for (pattern, expected) in [
+            ("k/**/*.{c,cpp}", vec!["a.c", "b{1}.c", "d/b.cpp", "d/e/c.c"]),
+            ("./k//*.c", vec!["a.c", "b{1}.c"]),
+            ("k/*/b.cpp", vec!["d/b.cpp"]),
+            ("k/d/../*.c", vec!["a.c", "b{1}.c"]),
+            ("*.c", vec!["x.c"]),
+            ("k/{d/e,q}/*.c", vec!["d/e/c.c"]),
+            ("k/d/b.cpp", vec!["b.cpp"]),
+        ] {
+            let found = expand(pattern, folder.path(), 100).unwrap();
+            let names: Vec<&str> = found.iter().map(|found| found.relative.as_str()).collect();
+            assert_eq!(names, expected, "{pattern}");
+            assert!(found.iter().all(|found| found.path.is_file()));
+        }
+        let absolute = format!("{}/k/*.c", folder.path().display());
+        assert_eq!(expand(&absolute, Path::new("/nowhere"), 100).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_found_is_said() {
+        let folder = tree(&["k/a.c", "k/b.c"]);
+        for (pattern, fragment) in [
+            ("k/*.cu", "no file matches"),
+            ("q/*.c", "cannot find the folder"),
+            ("k/q.c", "cannot find the file"),
+            ("k/[.c", "not a pattern"),
+            ("*/../k/*.c", "`..` after a wildcard"),
+            ("k/*.c", "more than 1 files match"),
+        ] {
+            let error = expand(pattern, folder.path(), 1).unwrap_err().to_string();
+            assert!(error.contains(fragment), "{pattern}: {error}");
+        }
+        assert!(matches!(expand(&"a".repeat(2000), folder.path(), 1), Err(GlobError::TooLong)));
+    }
+
+    #[test]
+    fn a_link_to_a_folder_above_ends_nothing() {
+        let folder = tree(&["k/a.c"]);
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("k/loop")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("k/dangling.c")).unwrap();
+        let found = expand("k/**/*.c", folder.path(), 100).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}

@@ -1,0 +1,219 @@
+//! Which value wins: `configs/default.toml` < the plan's top-level tables < the job's own < the candidate's own <
+//! `--set`.
+//!
+//! Every table is read and checked once, where it stands; only checked values are laid over one another, so that a
+//! mistake at the top is reported once and not for every job below it.
+
+use std::sync::Arc;
+
+use opt_shared::settings::{BuildSettings, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings};
+use toml::de::DeTable;
+
+use super::error::{Findings, Spot};
+use super::schema::{
+    BuildLayer, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section, VerifyLayer, home_of,
+    read_section,
+};
+use super::syntax;
+use super::table::TableReader;
+
+/// The tables that the top of a plan, a job and a candidate may each hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layers {
+    recycle: RecycleLayer,
+    build: BuildLayer,
+    verify: VerifyLayer,
+    profile: ProfileLayer,
+    limits: LimitLayer,
+}
+
+/// The tables that only the top of a plan may hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TopLayers {
+    pub(super) run: RunLayer,
+    pub(super) memory: MemoryLayer,
+    pub(super) shared: Layers,
+}
+
+/// The settled settings of the plan, a job or a candidate. Shared where nothing was changed: a plan may have a
+/// hundred thousand candidates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub recycle: Arc<RecycleSettings>,
+    pub build: Arc<BuildSettings>,
+    pub verify: Arc<VerifySettings>,
+    pub profile: Arc<ProfileSettings>,
+    pub limits: Arc<LimitSettings>,
+}
+
+impl Layers {
+    pub(super) fn read(parent: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self {
+        Self {
+            recycle: read_section(parent, findings),
+            build: read_section(parent, findings),
+            verify: read_section(parent, findings),
+            profile: read_section(parent, findings),
+            limits: read_section(parent, findings),
+        }
+    }
+
+    /// These, with `stronger` laid over them.
+    pub(super) fn under(&self, stronger: &Self) -> Self {
+        Self {
+            recycle: laid_over(&self.recycle, &stronger.recycle),
+            build: laid_over(&self.build, &stronger.build),
+            verify: laid_over(&self.verify, &stronger.verify),
+            profile: laid_over(&self.profile, &stronger.profile),
+            limits: laid_over(&self.limits, &stronger.limits),
+        }
+    }
+
+    /// With `--set` laid over everything.
+    fn overridden(&self, set: &Self) -> Self {
+        let mut settled = self.under(set);
+        if let Some(appended) = &set.build.extra_flags {
+            // `--set` appends last, so that it wins with the compiler. What was appended before it becomes part of
+            // `flags`, which a printed plan can say level by level; a list that grows in its middle it cannot.
+            let own = self.build.extra_flags.clone().unwrap_or_default();
+            settled.build.flags.get_or_insert_default().extend(own);
+            settled.build.extra_flags = Some(appended.clone());
+        }
+        settled
+    }
+
+    pub(super) fn settle(&self, set: &Self, findings: &mut Findings, spot: &Spot) -> Option<Settings> {
+        let settled = self.overridden(set);
+        Some(Settings {
+            recycle: Arc::new(complete(settled.recycle, findings, spot)?),
+            build: Arc::new(complete(settled.build, findings, spot)?),
+            verify: Arc::new(complete(settled.verify, findings, spot)?),
+            profile: Arc::new(complete(settled.profile, findings, spot)?),
+            limits: Arc::new(complete(settled.limits, findings, spot)?),
+        })
+    }
+
+    /// The settled settings of something that holds `self.under(own)`, sharing what `own` leaves alone.
+    pub(super) fn settle_below(
+        &self,
+        own: &Self,
+        set: &Self,
+        above: &Settings,
+        findings: &mut Findings,
+        spot: &Spot,
+    ) -> Option<Settings> {
+        let fresh = self.under(own).settle(set, findings, spot)?;
+        Some(Settings {
+            recycle: shared(&above.recycle, fresh.recycle),
+            build: shared(&above.build, fresh.build),
+            verify: shared(&above.verify, fresh.verify),
+            profile: shared(&above.profile, fresh.profile),
+            limits: shared(&above.limits, fresh.limits),
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.recycle.is_empty()
+            && self.build.is_empty()
+            && self.verify.is_empty()
+            && self.profile.is_empty()
+            && self.limits.is_empty()
+    }
+}
+
+impl TopLayers {
+    pub(super) fn read(root: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self {
+        Self {
+            run: read_section(root, findings),
+            memory: read_section(root, findings),
+            shared: Layers::read(root, findings),
+        }
+    }
+
+    pub(super) fn under(&self, stronger: &Self) -> Self {
+        Self {
+            run: laid_over(&self.run, &stronger.run),
+            memory: laid_over(&self.memory, &stronger.memory),
+            shared: self.shared.under(&stronger.shared),
+        }
+    }
+}
+
+fn laid_over<S: Section>(weaker: &S, stronger: &S) -> S {
+    let mut result = weaker.clone();
+    result.lay_over(stronger);
+    result
+}
+
+fn shared<T: PartialEq>(above: &Arc<T>, fresh: Arc<T>) -> Arc<T> {
+    if **above == *fresh { Arc::clone(above) } else { fresh }
+}
+
+pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spot) -> Option<S::Settings> {
+    match layer.settle() {
+        Ok(settings) => Some(settings),
+        Err(key) => {
+            // Only a default can be missing, and a test sees to those; what is reported already needs no echo.
+            if findings.count() == 0 {
+                findings.report(spot, format!("no layer gives `{}.{key}` a value", S::TABLE));
+            }
+            None
+        }
+    }
+}
+
+/// The compiled-in defaults.
+pub(super) const DEFAULTS: &str = include_str!("../../../configs/default.toml");
+
+pub(super) fn read_defaults(findings: &mut Findings) -> TopLayers {
+    let source = findings.add_source("configs/default.toml", DEFAULTS);
+    let table = syntax::parse(DEFAULTS, source, findings);
+    read_top(table.as_ref(), source, findings)
+}
+
+/// Reads a text that holds nothing but top-level settings.
+fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings) -> TopLayers {
+    let Some(table) = table else { return TopLayers::default() };
+    let mut root = TableReader::new(table, Spot { source, span: 0..0, key: String::new() });
+    let layers = TopLayers::read(&mut root, findings);
+    root.finish(findings, &[], home_of);
+    layers
+}
+
+/// The arguments of `--set`, later ones over earlier ones.
+pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLayers {
+    let mut layers = TopLayers::default();
+    for argument in arguments {
+        layers = layers.under(&read_one_set(argument, findings));
+    }
+    layers
+}
+
+/// `KEY=VALUE` is TOML already if the value is. If it is not, or not what the key takes, it is taken as a string.
+fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
+    let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
+    let whole = Spot { source, span: 0..argument.len(), key: String::new() };
+    let Some((key, value)) = argument.split_once('=').filter(|_| !argument.contains(['\n', '\r'])) else {
+        findings.report(&whole, "is no setting").expected("KEY=VALUE on one line, such as verify.repeats=3");
+        return TopLayers::default();
+    };
+    let before = findings.count();
+    let read = |text: &str, findings: &mut Findings| {
+        let table = syntax::parse(text, source, findings);
+        read_top(table.as_ref(), source, findings)
+    };
+    let as_toml = read(argument, findings);
+    let as_toml_errors = findings.split_off(before);
+    if as_toml_errors.is_empty() {
+        return as_toml;
+    }
+    let as_string = read(&format!("{key} = {}", super::print::string(value.trim())), findings);
+    let as_string_errors = findings.split_off(before);
+    if as_string_errors.is_empty() {
+        return as_string;
+    }
+    // The first reading is the one whose places fit the argument. If it was not TOML at all, the second one says
+    // more; its key stands where it stood.
+    let is_toml = toml::de::DeTable::parse(argument).is_ok();
+    findings.put_back(if is_toml { as_toml_errors } else { as_string_errors });
+    TopLayers::default()
+}

@@ -1,0 +1,275 @@
+//! From `plan.toml` to a checked [`Plan`], or to every mistake in it with its place.
+//!
+//! Reads TOML, and the file system for globs and for whether things exist. Opens no capture and no source, starts
+//! nothing, knows no other room of the supervisor.
+//!
+//! ```text
+//! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──print──▶ text
+//!                    └───────────────────────── mistakes: error ──render──▶ standard error
+//! ```
+
+mod candidates;
+mod codec;
+mod compare;
+mod error;
+mod first;
+mod glob;
+mod job;
+mod layers;
+pub mod lint;
+#[cfg(test)]
+mod mistakes;
+mod names;
+mod print;
+mod quantity;
+mod render;
+mod resolve;
+mod resolved;
+mod schema;
+mod syntax;
+mod table;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use opt_shared::arguments::PlainValue;
+use opt_shared::capture::DType;
+use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::settings::{
+    BuildSettings, CandidateSource, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings,
+};
+
+pub use compare::changed_keys;
+pub use error::{PlanError, PlanErrors};
+pub use first::first_plan;
+pub use layers::Settings;
+pub use quantity::{Amount, Floor};
+pub use resolved::resolved_toml;
+
+/// A plan is typed by a person, or written by a small program; what is larger is some other file.
+pub const MAX_PLAN_BYTES: u64 = 1 << 20;
+
+/// Each job has its capture set read and its own row in every report.
+pub const MAX_JOBS: usize = 1000;
+
+/// Of the whole plan. Each costs the supervisor a few hundred bytes, and a run hours long before this.
+pub const MAX_CANDIDATES: usize = 100_000;
+
+/// Of one job.
+pub const MAX_ENTRIES: usize = 100_000;
+
+/// Everything a run does, with no question left open. Paths are absolute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub source_path: PathBuf,
+    /// What relative paths are relative to.
+    pub base_dir: PathBuf,
+    pub run: RunSettings,
+    pub memory: MemorySettings,
+    /// What a job has unless it says otherwise.
+    pub settings: Settings,
+    pub jobs: Vec<JobPlan>,
+}
+
+/// `[run]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    pub name: String,
+    pub device: Device,
+    pub verifiers: NonZeroU32,
+    pub stages: Stages,
+}
+
+/// What runs the candidates. `"auto"` is the CPU as long as there is nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Cpu,
+}
+
+impl Device {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// Which stages run; each only with the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    pub build: bool,
+    pub verify: bool,
+    pub profile: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Build,
+    Verify,
+    Profile,
+}
+
+impl Stages {
+    fn list(self) -> Vec<Stage> {
+        [(self.build, Stage::Build), (self.verify, Stage::Verify), (self.profile, Stage::Profile)]
+            .into_iter()
+            .filter_map(|(runs, stage)| runs.then_some(stage))
+            .collect()
+    }
+}
+
+/// `[memory]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemorySettings {
+    /// Of min(RAM, cgroup limit).
+    pub host_ceiling: Amount,
+    pub host_floor: Floor,
+    pub device_ceiling: Amount,
+    pub swap: SwapUse,
+    pub unified: Unified,
+    pub spare: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapUse {
+    /// No page of our process tree goes to swap.
+    Own,
+    Any,
+}
+
+/// Whether host and device share one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unified {
+    Auto,
+    Yes,
+    No,
+}
+
+/// `[[job]]`: one op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobPlan {
+    pub id: JobId,
+    /// Unique in the plan.
+    pub name: String,
+    /// An existing folder.
+    pub captures: PathBuf,
+    /// Patterns of file names in it; [`entry_files`] applies them.
+    pub entries: Vec<String>,
+    pub dtypes: Option<Vec<DType>>,
+    pub params: Option<Vec<String>>,
+    pub defaults: BTreeMap<String, PlainValue>,
+    /// Candidates that do not do every entry are ranked too.
+    pub partial: bool,
+    pub baseline: Option<CandidateId>,
+    pub candidates: Vec<CandidatePlan>,
+    pub recycle: Arc<RecycleSettings>,
+    pub build: Arc<BuildSettings>,
+    pub verify: Arc<VerifySettings>,
+    pub profile: Arc<ProfileSettings>,
+    /// For candidates that are handed in while the job runs, like `build`.
+    pub limits: Arc<LimitSettings>,
+}
+
+/// One candidate, the baseline included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CandidatePlan {
+    pub id: CandidateId,
+    pub job: JobId,
+    /// Unique in its job.
+    pub name: String,
+    pub source: CandidateSource,
+    pub recycle: Arc<RecycleSettings>,
+    pub build: Arc<BuildSettings>,
+    pub verify: Arc<VerifySettings>,
+    pub profile: Arc<ProfileSettings>,
+    pub limits: Arc<LimitSettings>,
+    pub partial: bool,
+}
+
+impl Plan {
+    /// Reads and checks a plan. `set` are the arguments of `--set`, `KEY=VALUE` each.
+    pub fn load(path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
+        let text = read_bounded(path)?;
+        Self::parse(&text, path, set)
+    }
+
+    /// The same for a text that was read elsewhere; `path` is where it stands, or would.
+    pub fn parse(text: &str, path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
+        resolve::resolve(text, path, set)
+    }
+
+    pub fn job(&self, id: JobId) -> Option<&JobPlan> {
+        self.jobs.get(id.index())
+    }
+
+    /// Candidates are numbered job by job.
+    pub fn candidate(&self, id: CandidateId) -> Option<&CandidatePlan> {
+        self.jobs.iter().find_map(|job| {
+            let place = id.0.checked_sub(job.candidates.first()?.id.0)?;
+            job.candidates.get(place as usize)
+        })
+    }
+
+    pub fn candidates(&self) -> impl Iterator<Item = &CandidatePlan> {
+        self.jobs.iter().flat_map(|job| &job.candidates)
+    }
+}
+
+fn read_bounded(path: &Path) -> Result<String, PlanErrors> {
+    let refuse = |message: String, help: &str| {
+        PlanErrors::of_file(render::label(path), message, (!help.is_empty()).then(|| help.to_owned()))
+    };
+    let unreadable = |error: std::io::Error| {
+        let help = match error.kind() {
+            std::io::ErrorKind::NotFound => "`opt-supervisor init` writes a first plan",
+            _ => "",
+        };
+        refuse(format!("cannot read the plan: {error}"), help)
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.is_dir() {
+        return Err(refuse("cannot read the plan: it is a folder".to_owned(), "name the `.toml` file in it"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_PLAN_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_PLAN_BYTES {
+        return Err(refuse("the plan is larger than 1 MiB".to_owned(), "name candidates by patterns"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..valid].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        refuse(format!("the plan is not UTF-8: line {line} holds a byte that no character begins with"), "")
+    })
+}
+
+/// Why the entries of a job cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum EntriesError {
+    #[error("job `{job}`: the entries in `{}` cannot be listed", captures.display())]
+    Unlisted {
+        job: String,
+        captures: PathBuf,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error(
+        "job `{job}`: no file in `{}` matches {patterns} (look at `captures` and `entries` of the job)",
+        captures.display()
+    )]
+    None { job: String, captures: PathBuf, patterns: String },
+}
+
+/// The files of a job's capture set, sorted by name.
+pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
+    let listing = glob::list(&job.captures, &job.entries, MAX_ENTRIES).map_err(|source| {
+        EntriesError::Unlisted { job: job.name.clone(), captures: job.captures.clone(), source: Box::new(source) }
+    })?;
+    if listing.files.is_empty() {
+        let patterns = job.entries.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(", ");
+        return Err(EntriesError::None { job: job.name.clone(), captures: job.captures.clone(), patterns });
+    }
+    Ok(listing.files)
+}

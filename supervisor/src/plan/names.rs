@@ -1,0 +1,69 @@
+//! Rules for names that people will type, read in tables and find as folder names.
+
+/// Names stand in one column of a table and in `--only JOB/CANDIDATE`.
+pub(super) const LONGEST_NAME: usize = 128;
+
+/// What kind of thing bears the name: it decides what may stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameOf {
+    /// Becomes a folder beside `latest`.
+    Run,
+    /// Stands before the slash of `JOB/CANDIDATE`.
+    Job,
+    Candidate,
+    Parameter,
+}
+
+/// Why a text cannot be a name; `None` if it can.
+pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
+    if name.is_empty() {
+        return Some("is empty");
+    }
+    if name.chars().count() > LONGEST_NAME {
+        return Some("is longer than 128 characters");
+    }
+    if !name.chars().all(is_printable) {
+        return Some("holds a character that does not print");
+    }
+    if name.trim() != name {
+        return Some("begins or ends with a space");
+    }
+    if matches!(of, NameOf::Run | NameOf::Job) && name.contains('/') {
+        return Some("holds a `/`");
+    }
+    if of == NameOf::Run && name.starts_with('.') {
+        return Some("begins with a dot");
+    }
+    if of == NameOf::Run && name == "latest" {
+        return Some("is kept for the link to the newest run");
+    }
+    None
+}
+
+/// Neither a control character nor one that changes how the rest of a line is shown.
+pub(super) fn is_printable(c: char) -> bool {
+    let invisible = matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !c.is_control() && !invisible
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_people_can_type() {
+        for name in ["a", "naive v2", "größe", "a/b.c"] {
+            assert_eq!(objection(name, NameOf::Candidate), None, "{name}");
+        }
+        let long = "x".repeat(LONGEST_NAME + 1);
+        for name in ["", " a", "a ", "a\tb", "a\u{202e}b", "a\n", &long] {
+            assert!(objection(name, NameOf::Candidate).is_some(), "{name:?}");
+        }
+        assert!(objection("a/b", NameOf::Job).is_some());
+        assert!(objection("latest", NameOf::Run).is_some());
+        assert_eq!(objection("latest", NameOf::Job), None);
+        assert!(objection("..", NameOf::Run).is_some());
+    }
+}

@@ -1,0 +1,44 @@
+//! TOML text: of single values, and of a whole settled plan.
+//!
+//! The settled plan is what `check` prints and what `--resume` compares: read again, it gives the same plan.
+
+/// A basic string on one line.
+pub(super) fn string(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            c if super::names::is_printable(c) => quoted.push(c),
+            c => quoted.push_str(&format!("\\U{:08X}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Bare where it may be.
+pub(super) fn key(text: &str) -> String {
+    let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if bare { text.to_owned() } else { string(text) }
+}
+
+/// The shortest text that is read back as the same number.
+pub(super) fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    // `{:?}` always holds a point or an exponent, which is what tells a float from an integer.
+    format!("{value:?}")
+}
+
+pub(super) fn braces(pairs: &[String]) -> String {
+    if pairs.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", pairs.join(", ")) }
+}

@@ -1,0 +1,210 @@
+//! Amounts as a plan writes them: shares (`"60%"`), sizes or shares of a whole, `max(a, b)`, and durations.
+//!
+//! Owns both directions, text to value and back, so that what `check` prints is read back to the same bit. Sizes
+//! alone are [`Bytes`]'s own affair; which key takes which amount is the schema's.
+
+use std::time::Duration;
+
+use opt_shared::units::Bytes;
+
+/// Nothing in a run lasts longer than a year; a longer time is a slip of the pen, and would overflow deadlines.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A part of a machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// As a fraction: 0.75 for `"75%"`.
+    Share(f64),
+    Size(Bytes),
+}
+
+impl Amount {
+    /// What it comes to on a machine that has `whole`.
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Self::Share(share) => whole.fraction(share),
+            Self::Size(size) => size,
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        if text.ends_with('%') {
+            return parse_share(text).map(Self::Share);
+        }
+        text.parse().ok().map(Self::Size)
+    }
+
+    pub(super) fn print(self) -> String {
+        match self {
+            Self::Share(share) => print_share(share),
+            Self::Size(size) => print_size(size),
+        }
+    }
+}
+
+/// Memory that is left alone: one amount, or the larger of two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Floor {
+    Amount(Amount),
+    Larger(Amount, Amount),
+}
+
+impl Floor {
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Self::Amount(amount) => amount.of(whole),
+            Self::Larger(first, second) => first.of(whole).max(second.of(whole)),
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let Some(inner) = text.strip_prefix("max(").and_then(|rest| rest.strip_suffix(')')) else {
+            return Amount::parse(text).map(Self::Amount);
+        };
+        let (first, second) = inner.split_once(',')?;
+        Some(Self::Larger(Amount::parse(first)?, Amount::parse(second)?))
+    }
+
+    pub(super) fn print(self) -> String {
+        match self {
+            Self::Amount(amount) => amount.print(),
+            Self::Larger(first, second) => format!("max({}, {})", first.print(), second.print()),
+        }
+    }
+}
+
+/// `"60%"` as 0.6. Between 0% and 100%, both included.
+pub(super) fn parse_share(text: &str) -> Option<f64> {
+    let number = text.trim().strip_suffix('%')?.trim();
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let percent: f64 = number.parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+}
+
+/// The shortest percentage that is read back as this very share.
+pub(super) fn print_share(share: f64) -> String {
+    // `percent / 100.0` is not undone by `share * 100.0` to the last bit; a few neighbours hold the one that is.
+    const MOST_DIGITS: usize = 20;
+    let scaled = share * 100.0;
+    for digits in 0..=MOST_DIGITS {
+        for near in [scaled, scaled.next_down(), scaled.next_up()] {
+            let text = format!("{near:.digits$}%");
+            if parse_share(&text) == Some(share) {
+                return text;
+            }
+        }
+    }
+    format!("{scaled}%")
+}
+
+/// The largest binary unit that says the size exactly.
+pub(super) fn print_size(size: Bytes) -> String {
+    let bytes = size.get();
+    if bytes == 0 {
+        return "0".to_owned();
+    }
+    for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes}B")
+}
+
+const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// `"10ms"`, `"60s"`, `"1h30m"`: whole numbers, units from large to small, each at most once.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut milliseconds: u64 = 0;
+    let mut next_unit = 0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let place = DURATION_UNITS.iter().position(|(name, _)| *name == unit)?;
+        if place < next_unit {
+            return None;
+        }
+        next_unit = place + 1;
+        let part = number.parse::<u64>().ok()?.checked_mul(DURATION_UNITS[place].1)?;
+        milliseconds = milliseconds.checked_add(part)?;
+        rest = tail;
+    }
+    let duration = Duration::from_millis(milliseconds);
+    (duration <= LONGEST).then_some(duration)
+}
+
+/// Read back as the same duration, to the millisecond, which is the smallest unit a plan can write.
+pub(super) fn print_duration(duration: Duration) -> String {
+    let mut left = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut text = String::new();
+    for (unit, size) in DURATION_UNITS {
+        if left >= size {
+            text.push_str(&format!("{}{unit}", left / size));
+            left %= size;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_read_with_their_units() {
+        for (text, milliseconds) in
+            [("10ms", 10), ("60s", 60_000), ("2m", 120_000), ("1h", 3_600_000), ("1h30m", 5_400_000), ("0s", 0)]
+        {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in
+            ["", "5", "s", "1.5s", "-1s", "30m1h", "1s1s", "1d", "1 s", "99999999999h", "9000h", "1h30", "½s", "1é"]
+        {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_and_floors() {
+        let gib = |n| Amount::Size(Bytes::gib(n));
+        assert_eq!(Amount::parse("75%"), Some(Amount::Share(0.75)));
+        assert_eq!(Amount::parse("2GiB"), Some(gib(2)));
+        assert_eq!(Floor::parse("max(1GiB, 5%)"), Some(Floor::Larger(gib(1), Amount::Share(0.05))));
+        assert_eq!(Floor::parse("5%"), Some(Floor::Amount(Amount::Share(0.05))));
+        assert_eq!(Floor::Larger(gib(1), Amount::Share(0.05)).of(Bytes::gib(10)), Bytes::gib(1));
+        assert_eq!(Floor::Larger(gib(1), Amount::Share(0.5)).of(Bytes::gib(10)), Bytes::gib(5));
+        for text in ["", "%", "-5%", "101%", "1e1%", "max(1GiB)", "max(1GiB, 5%", "min(1GiB, 5%)", "max(,)", "nan%"] {
+            assert_eq!(Floor::parse(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(ms in 0..=31_622_400_000_u64, bytes: u64, hundredths in 0_u32..=1_000_000) {
+            let duration = Duration::from_millis(ms);
+            prop_assert_eq!(parse_duration(&print_duration(duration)), Some(duration));
+            prop_assert_eq!(print_size(Bytes::new(bytes)).parse(), Ok(Bytes::new(bytes)));
+            let share = f64::from(hundredths) / 10_000.0 / 100.0;
+            let written = format!("{}%", f64::from(hundredths) / 10_000.0);
+            prop_assert_eq!(parse_share(&written), Some(share));
+            prop_assert_eq!(print_share(share), written);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,20}") {
+            let _ = (parse_duration(&text), Floor::parse(&text), parse_share(&text));
+        }
+    }
+}

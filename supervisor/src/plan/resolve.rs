@@ -1,0 +1,244 @@
+//! Puts a plan together: reads all layers, looks up what jobs refer to, numbers jobs and candidates.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use opt_shared::ids::{CandidateId, JobId};
+
+use super::candidates::{Draft, Roster, enlist};
+use super::error::{Findings, PlanErrors, Spot, quote};
+use super::job::{RawJob, read_jobs};
+use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_set};
+use super::names::{NameOf, objection};
+use super::render::label;
+use super::schema::home_of;
+use super::table::TableReader;
+use super::{CandidatePlan, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
+
+/// Tables that have a meaning in a later version.
+const RESERVED: [&str; 3] = ["replay", "sandbox", "cache"];
+
+/// What `torch.save` is most often told to write.
+const DEFAULT_ENTRIES: &str = "*.pt";
+
+pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
+    let (source_path, base_dir) = absolute(path)?;
+    let mut findings = Findings::new(&base_dir);
+    let defaults = read_defaults(&mut findings);
+    let source = findings.add_source(&label(path), text);
+    let whole = Spot { source, span: 0..0, key: String::new() };
+    let (plan_layers, raw_jobs) = read_plan(text, &whole, &mut findings);
+    let set = read_set(set, &mut findings);
+    let top = defaults.under(&plan_layers);
+    let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole };
+    let settings = bare.top.settle(bare.set, &mut findings, &whole);
+    let mut jobs = Vec::with_capacity(raw_jobs.len());
+    if let Some(settings) = &settings {
+        bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings);
+    }
+    let mut head = top.under(&set);
+    head.run.name.get_or_insert_with(|| name_of_file(&source_path));
+    let run = complete(head.run, &mut findings, &whole);
+    let memory = complete(head.memory, &mut findings, &whole);
+    let plan = (|| Some(Plan { source_path, base_dir, run: run?, memory: memory?, settings: settings?, jobs }))();
+    findings.finish(plan)
+}
+
+/// The plan's path and its folder, absolute and UTF-8: everything a plan names is printed again.
+fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
+    let refuse = |message: &str| PlanErrors::of_file(label(path), message.to_owned(), None);
+    let source_path = std::path::absolute(path).map_err(|_| refuse("this is no path of a file"))?;
+    if source_path.to_str().is_none() {
+        return Err(refuse("the path of the plan is not UTF-8"));
+    }
+    let base_dir = source_path.parent().ok_or_else(|| refuse("this is no path of a file"))?.to_owned();
+    Ok((source_path, base_dir))
+}
+
+/// The stem of the plan's file, made into a name that a folder can have.
+fn name_of_file(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    if objection(&stem, NameOf::Run).is_none() { stem } else { "plan".to_owned() }
+}
+
+fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, Vec<RawJob>) {
+    let Some(table) = syntax::parse(text, whole.source, findings) else {
+        return (TopLayers::default(), Vec::new());
+    };
+    let mut root = TableReader::new(&table, whole.clone());
+    let layers = TopLayers::read(&mut root, findings);
+    let jobs = read_jobs(&mut root, findings);
+    root.finish(findings, &RESERVED, |key| match key {
+        "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "partial" => Some("[job]"),
+        key => home_of(key),
+    });
+    (layers, jobs)
+}
+
+/// The layers above a job.
+struct Levels<'l> {
+    top: &'l Layers,
+    set: &'l Layers,
+    whole: &'l Spot,
+}
+
+impl Levels<'_> {
+    fn settle_jobs(
+        &mut self,
+        raw_jobs: &[RawJob],
+        settings: &Settings,
+        jobs: &mut Vec<JobPlan>,
+        findings: &mut Findings,
+    ) {
+        let mut names: BTreeMap<String, ()> = BTreeMap::new();
+        let mut next_candidate: u32 = 0;
+        for raw in raw_jobs {
+            let roster = enlist(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
+            let captures = captures_of(raw, findings);
+            let name = name_of_job(raw, captures.as_deref());
+            if let Some((name, spot)) = &name
+                && names.insert(name.clone(), ()).is_some()
+            {
+                findings
+                    .report(spot, format!("two jobs are named `{}`", quote(name)))
+                    .help("give one of them another `name`");
+            }
+            // A job with a mistake is still looked at whole, but never used.
+            let (Some(captures), Some((name, _))) = (captures, name) else { continue };
+            let id = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
+            jobs.extend(self.settle_job(raw, id, name, captures, roster, &mut next_candidate, settings, findings));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call; what was found out about one job")]
+    fn settle_job(
+        &self,
+        raw: &RawJob,
+        id: JobId,
+        name: String,
+        captures: PathBuf,
+        roster: Roster,
+        next_candidate: &mut u32,
+        above: &Settings,
+        findings: &mut Findings,
+    ) -> Option<JobPlan> {
+        let own = self.top.settle_below(&raw.layers, self.set, above, findings, self.whole)?;
+        let layers = self.top.under(&raw.layers);
+        let partial = raw.partial.unwrap_or(false);
+        let first = *next_candidate;
+        let mut candidates = Vec::with_capacity(roster.drafts.len());
+        for draft in roster.drafts {
+            let candidate_id = CandidateId(*next_candidate);
+            *next_candidate = next_candidate.saturating_add(1);
+            candidates.push(self.settle_candidate(draft, candidate_id, id, &layers, &own, partial, findings)?);
+        }
+        let entries = raw.entries.as_ref().map_or_else(
+            || vec![DEFAULT_ENTRIES.to_owned()],
+            |patterns| patterns.iter().map(|pattern| pattern.value.clone()).collect(),
+        );
+        let baseline = roster.baseline.and_then(|place| u32::try_from(place).ok());
+        Some(JobPlan {
+            id,
+            name,
+            captures,
+            entries,
+            dtypes: raw.dtypes.clone(),
+            params: raw.params.clone(),
+            defaults: raw.defaults.clone(),
+            partial,
+            baseline: baseline.map(|place| CandidateId(first.saturating_add(place))),
+            candidates,
+            recycle: own.recycle,
+            build: own.build,
+            verify: own.verify,
+            profile: own.profile,
+            limits: own.limits,
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call; the levels above one candidate")]
+    fn settle_candidate(
+        &self,
+        draft: Draft,
+        id: CandidateId,
+        job: JobId,
+        layers: &Layers,
+        above: &Settings,
+        partial: bool,
+        findings: &mut Findings,
+    ) -> Option<CandidatePlan> {
+        let own = if draft.layers.is_empty() {
+            above.clone()
+        } else {
+            layers.settle_below(&draft.layers, self.set, above, findings, self.whole)?
+        };
+        Some(CandidatePlan {
+            id,
+            job,
+            name: draft.name,
+            source: draft.source,
+            recycle: own.recycle,
+            build: own.build,
+            verify: own.verify,
+            profile: own.profile,
+            limits: own.limits,
+            partial: draft.partial.unwrap_or(partial),
+        })
+    }
+}
+
+/// The capture folder of a job, if it is one and every pattern of the job finds something there.
+fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
+    let captures = raw.captures.as_ref()?;
+    let path = findings.absolute(&captures.value);
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => {
+            findings
+                .report(&captures.spot, format!("`{}` is not a folder", label(&path)))
+                .expected("a folder of recorded calls")
+                .help("name the folder here, and pick the file with `entries = [\"…\"]`");
+            return None;
+        }
+        Err(error) => {
+            findings
+                .report(&captures.spot, format!("cannot find the folder `{}`: {error}", label(&path)))
+                .help("paths are relative to the plan");
+            return None;
+        }
+    }
+    let patterns: Vec<String> = match &raw.entries {
+        Some(patterns) => patterns.iter().map(|pattern| pattern.value.clone()).collect(),
+        None => vec![DEFAULT_ENTRIES.to_owned()],
+    };
+    match glob::list(&path, &patterns, MAX_ENTRIES) {
+        Ok(listing) => {
+            for (place, _) in listing.hit.iter().enumerate().filter(|(_, hit)| !**hit) {
+                let pattern = raw.entries.as_ref().and_then(|patterns| patterns.get(place));
+                let spot = pattern.map_or(&captures.spot, |pattern| &pattern.spot);
+                findings.report(
+                    spot,
+                    format!("no file in `{}` matches `{}`", label(&path), quote(&patterns[place])),
+                );
+            }
+        }
+        Err(error) => {
+            findings.report(&captures.spot, error.to_string());
+        }
+    }
+    Some(path)
+}
+
+/// The job's name and where it comes from.
+fn name_of_job(raw: &RawJob, captures: Option<&Path>) -> Option<(String, Spot)> {
+    if let Some(name) = &raw.name {
+        return Some((name.value.clone(), name.spot.clone()));
+    }
+    let captures = captures?;
+    let whole = captures.file_name().map(ToOwned::to_owned).or_else(|| {
+        // `..` has no name of its own.
+        captures.canonicalize().ok()?.file_name().map(ToOwned::to_owned)
+    })?;
+    let spot = raw.captures.as_ref().map_or(&raw.spot, |captures| &captures.spot);
+    Some((whole.to_string_lossy().into_owned(), spot.clone()))
+}

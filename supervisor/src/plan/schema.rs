@@ -1,0 +1,399 @@
+//! Every table of a plan: its keys, and the kind of value each takes.
+//!
+//! One description gives the layer (what one table of one file says), how layers are laid over one another, and how
+//! the settled values are printed again. The contents of `[[job]]` are `job`'s.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use opt_shared::capture::DType;
+use opt_shared::settings::{
+    BeforeProfile, BuildSettings, CacheState, InputMemory, Language, LimitSettings, Nonfinite, ProfileEntries,
+    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, VerifySettings,
+};
+use toml::Spanned;
+
+use super::codec::{
+    Appended, AutoWord, Ceiling, Codec, CoresWord, Environment, Flag, Folder, FloorExpression, Kibibytes, List,
+    NonEmptyText, NonNegative, Number, OrWord, Percentage, Ratio, Seed, Size, Text, Time, Word, Words, located_list,
+    string, unknown_word,
+};
+use super::error::{Findings, Spot};
+use super::names::{NameOf, objection};
+use super::print;
+use super::table::{TableReader, TomlValue};
+use super::{Device, MemorySettings, RunSettings, Stage, Stages, SwapUse, Unified};
+
+/// One table of a plan, read from one place; what it does not say is left to weaker layers.
+pub(super) trait Section: Clone + Default {
+    type Settings: Clone + PartialEq;
+    const TABLE: &'static str;
+    const KEYS: &'static [&'static str];
+
+    fn read(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self;
+    fn is_empty(&self) -> bool;
+    fn lay_over(&mut self, stronger: &Self);
+    /// With a value for every key, or the key that no layer has.
+    fn settle(self) -> Result<Self::Settings, &'static str>;
+    /// Keys and their TOML.
+    fn print(settings: &Self::Settings) -> Vec<(&'static str, String)>;
+    /// What has to be written over `weaker` to get `settings`.
+    fn difference(weaker: &Self::Settings, settings: &Self::Settings) -> Vec<(&'static str, String)>;
+}
+
+macro_rules! sections {
+    ($($(#[$doc:meta])* $layer:ident => $settings:ident, $table:literal {
+        $($key:literal => $field:ident: $codec:ty,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct $layer {
+            $(pub(super) $field: Option<<$codec as Codec>::Value>,)*
+        }
+
+        impl Section for $layer {
+            type Settings = $settings;
+            const TABLE: &'static str = $table;
+            const KEYS: &'static [&'static str] = &[$($key,)*];
+
+            fn read(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self {
+                Self {$(
+                    $field: table.take($key).and_then(|(value, spot)| <$codec>::read(value, &spot, findings)),
+                )*}
+            }
+
+            fn is_empty(&self) -> bool {
+                true $(&& self.$field.is_none())*
+            }
+
+            fn lay_over(&mut self, stronger: &Self) {
+                $(match (&mut self.$field, &stronger.$field) {
+                    (Some(weaker), Some(stronger)) => <$codec>::lay_over(weaker, stronger),
+                    (weaker @ None, Some(stronger)) => *weaker = Some(stronger.clone()),
+                    (_, None) => {}
+                })*
+            }
+
+            fn settle(self) -> Result<$settings, &'static str> {
+                Ok($settings {$(
+                    $field: self.$field.ok_or($key)?,
+                )*})
+            }
+
+            fn print(settings: &$settings) -> Vec<(&'static str, String)> {
+                vec![$(($key, <$codec>::print(&settings.$field)),)*]
+            }
+
+            fn difference(weaker: &$settings, settings: &$settings) -> Vec<(&'static str, String)> {
+                let mut lines = Vec::new();
+                $(if let Some(value) = <$codec>::difference(&weaker.$field, &settings.$field) {
+                    lines.push(($key, <$codec>::print(&value)));
+                })*
+                lines
+            }
+        }
+    )*
+
+        /// Table and keys, for telling where a misplaced key belongs.
+        pub(super) const TABLES: &[(&str, &[&str])] = &[$(($table, $layer::KEYS),)*];
+    };
+}
+
+sections! {
+    RunLayer => RunSettings, "run" {
+        "name" => name: RunName,
+        "device" => device: DeviceName,
+        "verifiers" => verifiers: Verifiers,
+        "stages" => stages: StageList,
+    }
+    MemoryLayer => MemorySettings, "memory" {
+        "host_ceiling" => host_ceiling: Ceiling,
+        "host_floor" => host_floor: FloorExpression,
+        "device_ceiling" => device_ceiling: Ceiling,
+        "swap" => swap: Word<SwapUse>,
+        "unified" => unified: Word<Unified>,
+        "spare" => spare: Flag,
+    }
+    RecycleLayer => RecycleSettings, "recycle" {
+        "before_profile" => before_profile: Word<BeforeProfile>,
+        "large_job" => large_job: Size<0>,
+        "after_leases" => after_leases: Number<1, 1_000_000>,
+        "growth" => growth: Size<1>,
+        "max_age" => max_age: Time,
+    }
+    BuildLayer => BuildSettings, "build" {
+        "cc" => cc: NonEmptyText,
+        "cxx" => cxx: NonEmptyText,
+        "flags" => flags: List<Text>,
+        "extra_flags" => extra_flags: Appended,
+        "include" => include: List<Folder>,
+        "link_flags" => link_flags: List<Text>,
+        "libraries" => libraries: List<NonEmptyText>,
+        "library_path" => library_path: List<Folder>,
+        "env" => env: Environment,
+        "memory" => memory: Size<1>,
+        "timeout" => timeout: Time,
+    }
+    VerifyLayer => VerifySettings, "verify" {
+        "tolerance" => tolerance: Word<ToleranceProfile>,
+        "required_matched_ratio" => required_matched_ratio: Ratio,
+        "nonfinite" => nonfinite: Word<Nonfinite>,
+        // One call cannot show that a kernel depends on what its output held before.
+        "repeats" => repeats: Number<2, 1000>,
+        "stop_after" => stop_after: Number<0, 1_000_000>,
+        "call_timeout" => call_timeout: Time,
+        "seed" => seed: Seed,
+        "dtype" => dtype: DTypeOverrides,
+    }
+    ProfileLayer => ProfileSettings, "profile" {
+        "protocol" => protocol: Word<Protocol>,
+        "entries" => entries: Word<ProfileEntries>,
+        "batch_bytes" => batch_bytes: Size<1>,
+        "cache_state" => cache_state: Word<CacheState>,
+        "inputs" => inputs: Word<InputMemory>,
+        "max_noise" => max_noise: Percentage<false>,
+        "entry_timeout" => entry_timeout: Time,
+        "min_improvement" => min_improvement: Percentage<true>,
+    }
+    LimitLayer => LimitSettings, "limits" {
+        "memory" => memory: OrWord<AutoWord, Size<1>>,
+        "threads" => threads: OrWord<CoresWord, Number<1, 4096>>,
+        // The kernel's own most (PID_MAX_LIMIT).
+        "processes" => processes: OrWord<AutoWord, Number<1, 4_194_304>>,
+        // Below 16 not even the loader finds its libraries.
+        "open_files" => open_files: Number<16, 1_048_576>,
+        "output_kib" => output: Kibibytes<65_536>,
+        "env" => env: Environment,
+    }
+}
+
+macro_rules! words {
+    ($($enum:ident { $($variant:ident = $name:literal),* })*) => {$(
+        impl Words for $enum {
+            const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),*];
+        }
+    )*};
+}
+
+words! {
+    SwapUse { Own = "own", Any = "any" }
+    Unified { Auto = "auto", Yes = "yes", No = "no" }
+    BeforeProfile { Always = "always", Large = "large", Never = "never" }
+    ToleranceProfile { Standard = "standard", Gpu = "gpu", Torch = "torch", Kernelforge = "kernelforge" }
+    Nonfinite { Match = "match", Reject = "reject" }
+    Protocol { Paired = "paired", Kernelforge = "kernelforge" }
+    ProfileEntries { Distinct = "distinct", All = "all" }
+    CacheState { Auto = "auto", Warm = "warm", Cold = "cold", Rotate = "rotate" }
+    InputMemory { Mapped = "mapped", Copied = "copied" }
+    Stage { Build = "build", Verify = "verify", Profile = "profile" }
+    Language { C = "c", Cpp = "cpp", So = "so", Cuda = "cuda", Ptx = "ptx", Cubin = "cubin" }
+}
+
+/// Which table, if any, a key belongs in.
+pub(super) fn home_of(key: &str) -> Option<&'static str> {
+    let mut homes = TABLES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(table, _)| *table);
+    // A key of several tables tells nothing about which was meant.
+    homes.next().filter(|_| homes.next().is_none())
+}
+
+/// Said of everything that needs a CUDA device.
+pub(super) const NO_CUDA: &str = "the CUDA device is not supported by this version";
+
+pub(super) struct RunName;
+
+impl Codec for RunName {
+    type Value = String;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
+        let name = string(value, spot, "a name", findings)?;
+        if let Some(objection) = objection(&name, NameOf::Run) {
+            findings.report(spot, format!("this name {objection}")).expected("a name that a folder can have");
+            return None;
+        }
+        Some(name)
+    }
+
+    fn print(value: &String) -> String {
+        print::string(value)
+    }
+}
+
+pub(super) struct DeviceName;
+
+impl Codec for DeviceName {
+    type Value = Device;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Device> {
+        const FORM: &str = "`cpu` or `auto`";
+        let text = string(value, spot, FORM, findings)?;
+        match text.as_str() {
+            "cpu" | "auto" => return Some(Device::Cpu),
+            cuda if cuda == "cuda" || cuda.starts_with("cuda:") => {
+                findings.report(spot, NO_CUDA).expected(FORM);
+            }
+            other => unknown_word(other, &["cpu", "auto"], spot, "a device", findings),
+        }
+        None
+    }
+
+    fn print(value: &Device) -> String {
+        print::string(value.name())
+    }
+}
+
+pub(super) struct Verifiers;
+
+/// More processes than any machine of today has cores for.
+const MOST_VERIFIERS: u32 = 1024;
+
+impl Codec for Verifiers {
+    type Value = NonZeroU32;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<NonZeroU32> {
+        Number::<1, MOST_VERIFIERS>::read(value, spot, findings).and_then(NonZeroU32::new)
+    }
+
+    fn print(value: &NonZeroU32) -> String {
+        value.to_string()
+    }
+}
+
+pub(super) struct StageList;
+
+impl Codec for StageList {
+    type Value = Stages;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Stages> {
+        let items = located_list::<Word<Stage>>(value, spot, findings)?;
+        let mut stages = Stages { build: false, verify: false, profile: false };
+        for item in items {
+            let slot = match item.value {
+                Stage::Build => &mut stages.build,
+                Stage::Verify => &mut stages.verify,
+                Stage::Profile => &mut stages.profile,
+            };
+            if std::mem::replace(slot, true) {
+                findings.report(&item.spot, "this stage stands here twice");
+                return None;
+            }
+        }
+        let missing = match (stages.build, stages.verify, stages.profile) {
+            (_, false, true) => Some(("profile", "verify")),
+            (false, true, _) => Some(("verify", "build")),
+            (false, false, false) => {
+                findings.report(spot, "holds no stage").expected("`build`, then `verify`, then `profile`");
+                return None;
+            }
+            _ => None,
+        };
+        if let Some((stage, needed)) = missing {
+            findings
+                .report(spot, format!("the stage `{stage}` needs the stage `{needed}` before it"))
+                .help(format!("add \"{needed}\""));
+            return None;
+        }
+        Some(stages)
+    }
+
+    fn print(value: &Stages) -> String {
+        List::<Word<Stage>>::print(&value.list())
+    }
+}
+
+/// `[verify.dtype.NAME]`, merged figure by figure.
+pub(super) struct DTypeOverrides;
+
+impl Codec for DTypeOverrides {
+    type Value = BTreeMap<DType, ToleranceOverride>;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value> {
+        let table = TableReader::of(value, spot, findings)?;
+        let before = findings.count();
+        let mut overrides = BTreeMap::new();
+        for (name, value, spot, key_spot) in table.entries() {
+            let dtype = DTypeName::find(name, &key_spot, findings);
+            let Some(mut table) = TableReader::of(value, &spot, findings) else { continue };
+            let mut figure = |key| {
+                table.take(key).and_then(|(value, spot)| NonNegative::read(value, &spot, findings))
+            };
+            let figures =
+                ToleranceOverride { rtol: figure("rtol"), atol: figure("atol"), rel_l2: figure("rel_l2") };
+            table.finish(findings, &[], |_| None);
+            overrides.extend(dtype.map(|dtype| (dtype, figures)));
+        }
+        (findings.count() == before).then_some(overrides)
+    }
+
+    fn print(value: &Self::Value) -> String {
+        let tables: Vec<String> = value
+            .iter()
+            .map(|(dtype, figures)| {
+                let pairs: Vec<String> = [("rtol", figures.rtol), ("atol", figures.atol), ("rel_l2", figures.rel_l2)]
+                    .into_iter()
+                    .filter_map(|(key, figure)| figure.map(|figure| format!("{key} = {}", print::float(figure))))
+                    .collect();
+                format!("{} = {}", dtype.name(), print::braces(&pairs))
+            })
+            .collect();
+        print::braces(&tables)
+    }
+
+    fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
+        for (dtype, figures) in stronger {
+            let slot = weaker.entry(*dtype).or_default();
+            slot.rtol = figures.rtol.or(slot.rtol);
+            slot.atol = figures.atol.or(slot.atol);
+            slot.rel_l2 = figures.rel_l2.or(slot.rel_l2);
+        }
+    }
+
+    fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
+        // Figures are never taken away, so saying a changed data type whole gives it again.
+        let changed: Self::Value = value
+            .iter()
+            .filter(|(dtype, figures)| weaker.get(dtype) != Some(figures))
+            .map(|(dtype, figures)| (*dtype, *figures))
+            .collect();
+        (!changed.is_empty()).then_some(changed)
+    }
+}
+
+pub(super) struct DTypeName;
+
+impl DTypeName {
+    fn find(name: &str, spot: &Spot, findings: &mut Findings) -> Option<DType> {
+        let dtype = DType::from_name(name.strip_prefix("torch.").unwrap_or(name));
+        if dtype.is_none() {
+            let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+            unknown_word(name, &known, spot, "a data type", findings);
+        }
+        dtype
+    }
+}
+
+impl Codec for DTypeName {
+    type Value = DType;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<DType> {
+        let name = string(value, spot, "the name of a data type", findings)?;
+        Self::find(&name, spot, findings)
+    }
+
+    fn print(value: &DType) -> String {
+        print::string(value.name())
+    }
+}
+
+/// Reads one table of a section under its key, if it is there.
+pub(super) fn read_section<S: Section>(parent: &mut TableReader<'_, '_>, findings: &mut Findings) -> S {
+    let Some((value, spot)) = parent.take(S::TABLE) else { return S::default() };
+    read_section_at(value, &spot, findings)
+}
+
+fn read_section_at<S: Section>(value: &Spanned<toml::de::DeValue<'_>>, spot: &Spot, findings: &mut Findings) -> S {
+    let Some(mut table) = TableReader::of(value, spot, findings) else { return S::default() };
+    let section = S::read(&mut table, findings);
+    let reserved: &[&str] = if S::TABLE == "run" { &["jobs"] } else { &[] };
+    table.finish(findings, reserved, home_of);
+    section
+}
