@@ -26,11 +26,12 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let mut text = || arguments.next().and_then(|argument| argument.into_string().ok());
     let role = text().as_deref().and_then(Role::from_name);
     let supervisor = text().and_then(|pid| pid.parse().ok());
-    let (Some(role), Some(supervisor)) = (role, supervisor) else {
+    // The role is for people who look at the process list: what to do comes with each task.
+    let (Some(_), Some(supervisor)) = (role, supervisor) else {
         eprintln!("error: a worker is started by the supervisor, not by hand");
         return ExitCode::from(2);
     };
-    match opt_worker::serve::main(role, supervisor) {
+    match opt_worker::serve::main(supervisor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error is the worker's log in the run folder.

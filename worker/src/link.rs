@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use ipc_channel::ipc::{self, IpcSender};
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Role, Rung, Task, ToWorker};
+use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Rung, Task, ToWorker};
 use opt_shared::units::Bytes;
 
 use crate::executor::spawn::Namespaces;
@@ -50,7 +50,6 @@ pub(crate) struct RunnerNotice {
 }
 
 pub(crate) struct Link {
-    role: Role,
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
     /// Answers that came while another was waited for.
@@ -63,7 +62,6 @@ pub(crate) struct Link {
 impl Link {
     /// Connects to the supervisor's one-shot server and introduces this worker.
     pub(crate) fn connect(
-        role: Role,
         server: &str,
         nonce: String,
         executable: OwnedFd,
@@ -93,11 +91,7 @@ impl Link {
                 }
             })
             .map_err(LinkError::Channel)?;
-        Ok(Self { role, outbox, inbox, early: Vec::new(), executable, namespaces, said_rungs: false })
-    }
-
-    pub(crate) fn role(&self) -> Role {
-        self.role
+        Ok(Self { outbox, inbox, early: Vec::new(), executable, namespaces, said_rungs: false })
     }
 
     pub(crate) fn executable(&self) -> BorrowedFd<'_> {

@@ -5,7 +5,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, Role, SERVER_VARIABLE, Task, Work};
+use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{BuildReport, ProfileReport, Status, VerifyReport};
 use opt_shared::units::Bytes;
 
@@ -37,7 +37,7 @@ fn link_error(error: LinkError) -> WorkerError {
 }
 
 /// Entry point behind the hidden argument.
-pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
+pub fn main(supervisor: u32) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
@@ -48,7 +48,7 @@ pub fn main(role: Role, supervisor: u32) -> Result<(), WorkerError> {
     // What is not to be had is left out at the first clone, and reported with every runner.
     let namespaces = Namespaces::ALL;
     let mut link =
-        Link::connect(role, &server, nonce, executable, namespaces).map_err(link_error)?;
+        Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&mut link, &task);

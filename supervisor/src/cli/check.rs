@@ -116,7 +116,7 @@ fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) ->
         }
         text.push_str(&format!("    smallest ceiling for this job: {}\n", job_ceiling(plan, job, spec)));
         for lint in lints {
-            text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, lint.code.name()));
+            text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
         }
         text.push('\n');
     }
@@ -152,7 +152,7 @@ fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]
                 }).collect::<Vec<_>>(),
                 "smallest_ceiling_bytes": job_ceiling(plan, job, spec),
                 "lint": lints.iter().map(|lint| json!({
-                    "entry": lint.entry, "code": lint.code.name(), "message": lint.message, "bytes": lint.bytes,
+                    "entry": lint.entry, "code": code(lint), "message": lint.message, "bytes": lint.bytes,
                     "numbers": lint.numbers,
                 })).collect::<Vec<_>>(),
             })
@@ -165,6 +165,11 @@ fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]
         "smallest_ceiling_bytes": smallest_ceiling(plan, spec),
         "resolved_plan": crate::plan::resolved_toml(plan),
     })
+}
+
+/// `tiny-output` and the like.
+fn code(lint: &Lint) -> String {
+    serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
 
 fn job_lints(job: &JobPlan, facts: &JobFacts) -> Result<Vec<Lint>, Failure> {

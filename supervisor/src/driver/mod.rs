@@ -13,7 +13,6 @@ pub mod setup;
 mod tasks;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -260,7 +259,7 @@ impl Run<'_> {
 
     fn wait(&self, timeout: Duration) -> Result<(), RunError> {
         let mut polled = vec![
-            PollFd::from_borrowed_fd(self.pool.wake_descriptor().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
         ];
         polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Role, ToWorker};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use self::channel::Channel;
 pub use self::spawn::{Executable, SpawnError};
@@ -193,7 +193,7 @@ impl Pool {
         let deadline = Instant::now() + ORPHAN_PATIENCE;
         for orphan in self.orphans.drain(..) {
             wait_readable(&orphan, deadline.saturating_duration_since(Instant::now()));
-            let _ = waitid(rustix::process::WaitId::PidFd(orphan.as_fd()), WaitOptions::EXITED | WaitOptions::NOHANG);
+            let _ = waitid(WaitId::PidFd(orphan.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
         // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
         let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
@@ -202,7 +202,7 @@ impl Pool {
             let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { continue };
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             wait_readable(&pidfd, deadline.saturating_duration_since(Instant::now()));
-            let _ = waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), WaitOptions::EXITED | WaitOptions::NOHANG);
+            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
     }
 }
@@ -234,7 +234,7 @@ fn wait_readable(descriptor: &OwnedFd, timeout: Duration) -> bool {
 }
 
 fn describe_end(pidfd: &OwnedFd) -> String {
-    match waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), WaitOptions::EXITED) {
+    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),

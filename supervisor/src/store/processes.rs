@@ -146,6 +146,10 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::HostFloor { available, floor } => {
             ("host_floor", figures(&[("available_bytes", available), ("floor_bytes", floor)]))
         }
+        KillReason::Timeout { limit } => {
+            let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            ("timeout", Numbers::from_iter([("limit_ms".to_owned(), Value::from(limit))]))
+        }
         KillReason::Deadline => ("deadline", figures(&[])),
         KillReason::Interrupted => ("interrupted", figures(&[])),
         KillReason::Orphaned => ("orphaned", figures(&[])),

@@ -82,10 +82,6 @@ impl RunnerHandle {
         self.pid
     }
 
-    pub const fn namespaces(&self) -> Namespaces {
-        self.namespaces
-    }
-
     /// What clone granted. The runner reports the rest itself.
     pub fn rungs(&self) -> &[Rung] {
         &self.rungs
