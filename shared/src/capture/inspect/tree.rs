@@ -21,6 +21,9 @@ const MAX_LINES: usize = 2_000;
 /// Levels that are shown: what is deeper is counted.
 const SHOWN_LEVELS: usize = 32;
 
+/// Larger ints are described.
+const MAX_SHOWN_BITS: u64 = 128;
+
 /// One line for the file, one for each value, one for the storages.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
@@ -188,6 +191,7 @@ fn scalar(value: &Value) -> Option<String> {
         Value::Ellipsis => "...".to_owned(),
         Value::Bool(true) => "True".to_owned(),
         Value::Bool(false) => "False".to_owned(),
+        Value::Int(value) if value.bits() > MAX_SHOWN_BITS => format!("an int of {} bits", value.bits()),
         Value::Int(value) => value.to_string(),
         Value::Float(value) => float_text(*value),
         Value::Complex { real, imaginary } => {
