@@ -458,6 +458,40 @@ fn a_zip_that_contradicts_itself_is_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The second storage's header and data lie inside the first storage: each is whole, both cannot be.
+#[test]
+fn a_record_inside_another_is_refused() {
+    let pickle = tensor("0", &["4"], &["1"]);
+    let inner = zip(&[("a/data/1", &[9; 16])]);
+    // Its local header and data, without the directory.
+    let inner = &inner[..30 + 8 + 16];
+    let bytes =
+        zip(&[("a/data.pkl", &pickle), ("a/data/0", &[inner, &[7; 64]].concat()), ("a/data/1", &[9; 16])]);
+    let find = |what: &[u8], from: usize| {
+        from + bytes[from..].windows(what.len()).position(|window| window == what).expect("it is there")
+    };
+    let inside = find(inner, 0);
+    let entry = find(b"a/data/1", find(b"PK\x01\x02", 0)) - 46;
+    let outcome = |bytes: &[u8]| inspected(bytes).0;
+    assert_eq!(outcome_of(&outcome(&bytes)), "ok");
+    let mut overlapping = bytes.clone();
+    overlapping[entry + 42..entry + 46].copy_from_slice(&(inside as u32).to_le_bytes());
+    let document = outcome(&overlapping);
+    assert_eq!(outcome_of(&document), "corrupt_zip");
+    assert!(document["message"].as_str().is_some_and(|message| message.contains("overlap")), "{document}");
+}
+
+/// Whoever walks the values of an opened capture need not keep count.
+#[test]
+fn what_unfolds_without_end_is_not_opened() {
+    with_file(&capture_of(&laughs(40)), |path| {
+        assert_eq!(CaptureFile::open(path).expect_err("it is too large").kind.name(), "limit");
+    });
+    with_file(&capture_of(&laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
+    // What may be opened may still be too much to write out.
+    assert_eq!(outcome_of(&inspected(&capture_of(&laughs(20))).0), "limit");
+}
+
 #[test]
 fn what_is_no_file_is_an_io_error() {
     let folder = tempfile::tempdir().expect("a folder");

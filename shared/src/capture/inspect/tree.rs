@@ -31,9 +31,10 @@ pub fn tree(capture: &CaptureFile) -> String {
     let name = capture.path().display().to_string();
     let _ = writeln!(
         writer.out,
-        "{name}: {}, {} storages of {stored}",
+        "{name}: {}, {stored} in {} storage{}",
         capture.file_bytes(),
-        capture.storages().len()
+        capture.storages().len(),
+        if capture.storages().len() == 1 { "" } else { "s" }
     );
     writer.value("", capture.root(), 1);
     if writer.lines >= MAX_LINES {
