@@ -11,8 +11,11 @@ use std::os::unix::fs::FileExt;
 use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipLocator};
 
 use super::error::{ErrorKind, Fault, quoted};
-use super::limits::{MAX_DIRECTORY_BYTES, MAX_FALSE_DIRECTORIES, MAX_PICKLE_BYTES, MAX_RECORDS};
+use super::limits::{
+    DIRECTORY_SEARCH_BYTES, MAX_DIRECTORY_BYTES, MAX_FALSE_DIRECTORIES, MAX_PICKLE_BYTES, MAX_RECORDS,
+};
 use super::pickle::StorageName;
+use crate::units::Bytes;
 
 /// What the first record's header starts with.
 pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
@@ -81,13 +84,13 @@ impl<'a> Archive<'a> {
         Ok(Self { file, records, prefix, has_crcs })
     }
 
-    /// The bytes of the pickle, after everything that says whether this reader can take the capture.
+    /// The bytes of the pickle, once the records beside it say that this reader can take the capture.
     pub(super) fn pickle(&self) -> Result<Vec<u8>, Fault> {
-        if self.records.contains_key(&format!("{}/constants.pkl", self.prefix)) {
-            return Err(Fault::unsupported("this is a TorchScript archive (record with torch.save instead)"));
+        if self.has("constants.pkl") {
+            return Err(Fault::unsupported("it is a TorchScript archive (record with torch.save instead)"));
         }
-        if let Some(record) = self.records.get(&format!("{}/byteorder", self.prefix)) {
-            let order = self.read("byteorder", record, MAX_BYTEORDER_BYTES)?;
+        if self.has("byteorder") {
+            let order = self.read("byteorder", MAX_BYTEORDER_BYTES)?;
             if order != b"little" {
                 let order = String::from_utf8_lossy(&order);
                 return Err(Fault::unsupported(format!(
@@ -96,13 +99,11 @@ impl<'a> Archive<'a> {
                 )));
             }
         }
-        let name = format!("{}/data.pkl", self.prefix);
-        let record = self.record(&name)?;
-        let bytes = self.read("data.pkl", record, MAX_PICKLE_BYTES)?;
-        if self.has_crcs && crc32fast::hash(&bytes) != record.crc32 {
+        let bytes = self.read("data.pkl", MAX_PICKLE_BYTES)?;
+        if self.has_crcs && crc32fast::hash(&bytes) != self.record("data.pkl")?.crc32 {
             return Err(Fault::new(
                 ErrorKind::CrcMismatch,
-                "the CRC of data.pkl does not match (save it again)",
+                "the CRC of data.pkl does not match (the file is damaged: save it again)",
             ));
         }
         Ok(bytes)
@@ -110,7 +111,11 @@ impl<'a> Archive<'a> {
 
     pub(super) fn storage(&self, storage: &StorageName) -> Result<Place, Fault> {
         let name = format!("data/{}", storage.key);
-        let record = self.record(&format!("{}/{name}", self.prefix))?;
+        // Some writers leave out what has no bytes.
+        if storage.bytes == 0 && !self.has(&name) {
+            return Ok(Place { name, offset: 0, record_bytes: 0, crc32: None });
+        }
+        let record = self.record(&name)?;
         if record.bytes < storage.bytes {
             return Err(Fault::new(
                 ErrorKind::OutOfBounds,
@@ -130,8 +135,13 @@ impl<'a> Archive<'a> {
         })
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.records.contains_key(&format!("{}/{name}", self.prefix))
+    }
+
+    /// By its name below the prefix.
     fn record(&self, name: &str) -> Result<&Record, Fault> {
-        let record = self.records.get(name).ok_or_else(|| {
+        let record = self.records.get(&format!("{}/{name}", self.prefix)).ok_or_else(|| {
             Fault::new(ErrorKind::MissingRecord, format!("there is no record {}", quoted(name)))
         })?;
         if record.encrypted {
@@ -146,46 +156,49 @@ impl<'a> Archive<'a> {
         Ok(record)
     }
 
-    fn read(&self, what: &str, record: &Record, limit: u64) -> Result<Vec<u8>, Fault> {
-        if !record.stored || record.encrypted {
-            return Err(Fault::new(
-                ErrorKind::UnsupportedCompression,
-                format!("record {what} is compressed"),
-            ));
+    fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Fault> {
+        let record = self.record(name)?;
+        if record.bytes > limit {
+            return Err(Fault::limit(&format!("record {name} has {} bytes", record.bytes), limit));
         }
-        let length = usize::try_from(record.bytes)
-            .ok()
-            .filter(|_| record.bytes <= limit)
-            .ok_or_else(|| Fault::limit(&format!("record {what} has {} bytes", record.bytes), limit))?;
-        let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, record.offset).map_err(|source| Fault::read(what, source))?;
+        let mut bytes = vec![0; Bytes::new(record.bytes).to_usize()];
+        self.file.read_exact_at(&mut bytes, record.offset).map_err(|source| Fault::read(name, source))?;
         Ok(bytes)
     }
 }
 
-/// Finds the directory. The last signature wins, unless it stands in a comment and leads nowhere.
+/// Finds the directory. Of several signatures the one counts after which the zip ends exactly: a comment may hold
+/// others. Bytes after the zip are let pass where there is no such one, as torch does.
 fn locate<'a>(file: &'a File, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
+    let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
     let mut first = None;
     for _ in 0..MAX_FALSE_DIRECTORIES {
-        let (error, next) = match ZipLocator::new().locate_in_reader(Reader(file), buffer, end) {
-            Ok(zip) if zip.end_offset() == file_bytes => return Ok(zip),
-            Ok(zip) => {
-                let detail = format!("the zip ends at byte {} of {file_bytes}", zip.end_offset());
-                (Fault::new(ErrorKind::CorruptZip, detail), Some(zip.eocd_offset()))
-            }
-            Err((_, source)) => {
-                let offset = source.eocd_offset();
-                (zip_fault("the end of its directory", source), offset)
-            }
+        let found = locator.locate_in_reader(Reader(file), buffer, end);
+        let signature = match &found {
+            Ok(zip) if zip.end_offset() == file_bytes => return found.map_err(|_| no_directory()),
+            Ok(zip) => Some(zip.eocd_offset()),
+            Err((_, source)) => source.eocd_offset(),
         };
-        first.get_or_insert(error);
-        match next {
-            Some(next) if next < end => end = next,
+        if !matches!(first, Some(Ok(_))) {
+            match found {
+                Ok(zip) => first = Some(Ok(zip)),
+                Err((_, source)) if first.is_none() => {
+                    first = Some(Err(zip_fault("the end of its directory", source)));
+                }
+                Err(_) => {}
+            }
+        }
+        match signature {
+            Some(signature) if signature < end => end = signature,
             _ => break,
         }
     }
-    Err(first.unwrap_or_else(|| Fault::new(ErrorKind::CorruptZip, "the zip has no directory")))
+    first.unwrap_or_else(|| Err(no_directory()))
+}
+
+fn no_directory() -> Fault {
+    Fault::new(ErrorKind::Truncated, "the zip has no directory: its end is missing (copy or save it again)")
 }
 
 fn read_records(

@@ -3,6 +3,7 @@
 //! Opening reads the zip directory, the local headers and the pickle, whatever the size of the file. All reads are
 //! positioned, so that threads can share one capture.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,6 @@ use crate::ids::StorageId;
 use crate::units::Bytes;
 
 /// A capture whose pickle has been read; the bytes of its tensors stay in the file.
-#[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
     file: File,
@@ -26,6 +26,17 @@ pub struct CaptureFile {
     storages: Vec<Storage>,
     /// The whole record of each storage, which its CRC is over.
     record_bytes: Vec<u64>,
+}
+
+/// Without the values, which can be many.
+impl fmt::Debug for CaptureFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureFile")
+            .field("path", &self.path)
+            .field("bytes", &self.bytes)
+            .field("storages", &self.storages.len())
+            .finish_non_exhaustive()
+    }
 }
 
 struct Contents {

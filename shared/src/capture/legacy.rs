@@ -39,7 +39,7 @@ pub(super) struct Legacy<'a> {
 }
 
 impl<'a> Legacy<'a> {
-    /// `start` is the beginning of the file, as far as it was read to tell the format.
+    /// Reads the pickles, in ever larger pieces: nothing says where they end.
     pub(super) fn open(file: &'a File, file_bytes: u64) -> Result<Self, Fault> {
         let mut pickles = Vec::new();
         let mut bounds = [0; PICKLES + 1];

@@ -18,8 +18,14 @@ pub(super) const MAX_INTEGER_BYTES: usize = 1786;
 /// Digits of one integer written in decimal, for the same reason.
 pub(super) const MAX_INTEGER_DIGITS: usize = 4300;
 
-/// Objects made while one pickle is read: some 50 bytes each.
-pub(super) const MAX_NODES: usize = 1 << 19;
+/// Objects made while one pickle is read: some 50 bytes each, and as many again once they are values.
+pub(super) const MAX_NODES: usize = 1 << 18;
+
+/// What a dict or set costs beside its items, in places: a hash table can take as much as so many.
+pub(super) const TABLE_SLOTS: usize = 8;
+
+/// What a tensor or array costs beside its shape, in places.
+pub(super) const TENSOR_SLOTS: usize = 16;
 
 /// Places in containers, over all containers of one pickle: a shared object counts in each place.
 pub(super) const MAX_SLOTS: usize = 1 << 20;
@@ -53,11 +59,18 @@ pub(super) const MAX_RECORDS: u64 = MAX_STORAGES as u64 + 64;
 /// Bytes of the zip directory: 46 and a name for each record.
 pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
+/// Where the end of the directory is looked for: the longest comment, and the 22 bytes before it.
+pub(super) const DIRECTORY_SEARCH_BYTES: u64 = (64 << 10) + 22;
+
 /// False end-of-directory signatures looked past: a zip's comment may hold one.
 pub(super) const MAX_FALSE_DIRECTORIES: usize = 16;
 
 /// First read of a file in torch's old format; doubled until its pickles are in.
 pub(super) const FIRST_LEGACY_READ_BYTES: u64 = 64 << 10;
+
+/// Values counted in each place where they stand, as whoever walks them without a memory will meet them: a list of
+/// ten lists of ten lists … is small in a file and in memory, and endless to walk.
+pub(super) const MAX_UNFOLDED: u64 = 1 << 22;
 
 /// Containers found inside themselves: what hangs on them cannot be shared and is written out in each place.
 pub(super) const MAX_CYCLES: usize = 1 << 12;

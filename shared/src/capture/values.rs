@@ -14,9 +14,32 @@ use crate::units::Bytes;
 /// A gap between elements above which two reads are cheaper than one over the gap: a page.
 const WORTH_SKIPPING_BYTES: u64 = 4 << 10;
 
+/// How much is read and gathered at a time.
+#[derive(Clone, Copy)]
+struct Sizes {
+    chunk_bytes: u64,
+    gather_bytes: u64,
+    worth_skipping_bytes: u64,
+}
+
+const SIZES: Sizes = Sizes {
+    chunk_bytes: CHUNK_BYTES,
+    gather_bytes: GATHER_BYTES,
+    worth_skipping_bytes: WORTH_SKIPPING_BYTES,
+};
+
 /// Calls `sink` with the values in row-major order, little-endian, conj and neg applied; each chunk holds whole
 /// elements. Stops at the first error.
 pub fn logical_values<E: From<CaptureError>>(
+    capture: &CaptureFile,
+    tensor: &Tensor,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    values_in(SIZES, capture, tensor, sink)
+}
+
+fn values_in<E: From<CaptureError>>(
+    sizes: Sizes,
     capture: &CaptureFile,
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
@@ -25,12 +48,13 @@ pub fn logical_values<E: From<CaptureError>>(
         return Ok(());
     }
     if tensor.is_contiguous() {
-        return contiguous(capture, tensor, sink);
+        return contiguous(sizes, capture, tensor, sink);
     }
-    gathered(capture, tensor, sink)
+    gathered(sizes, capture, tensor, sink)
 }
 
 fn contiguous<E: From<CaptureError>>(
+    sizes: Sizes,
     capture: &CaptureFile,
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
@@ -38,10 +62,10 @@ fn contiguous<E: From<CaptureError>>(
     let total = tensor.logical_bytes().get();
     let start = tensor.byte_range().start;
     // A multiple of every element size.
-    let mut buffer = vec![0; Bytes::new(CHUNK_BYTES.min(total)).to_usize()];
+    let mut buffer = vec![0; Bytes::new(sizes.chunk_bytes.min(total)).to_usize()];
     let mut done = 0;
     while done < total {
-        let chunk = &mut buffer[..Bytes::new(CHUNK_BYTES.min(total - done)).to_usize()];
+        let chunk = &mut buffer[..Bytes::new(sizes.chunk_bytes.min(total - done)).to_usize()];
         capture.read_range(tensor.storage, start + done, chunk)?;
         apply_bits(tensor, chunk);
         sink(chunk)?;
@@ -59,20 +83,21 @@ struct Axis {
 }
 
 fn gathered<E: From<CaptureError>>(
+    sizes: Sizes,
     capture: &CaptureFile,
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let axes = merged_axes(tensor);
     let element = tensor.dtype.size();
-    let block_elements = GATHER_BYTES / element;
+    let block_elements = sizes.gather_bytes / element;
     // The first axis whose steps fit a block whole; the one before it is cut into runs of steps.
     let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
     let (outer, cut) = (&axes[..inner], axes[inner]);
     let steps = (block_elements / cut.place).clamp(1, cut.size);
     let length = Bytes::new(steps * cut.place * element).to_usize();
     let mut gather =
-        Gather { capture, storage: tensor.storage, element, block: vec![0; length], read: Vec::new() };
+        Gather { sizes, capture, storage: tensor.storage, element, block: vec![0; length], read: Vec::new() };
     let mut odometer = vec![0; outer.len()];
     loop {
         let base = tensor.storage_offset
@@ -130,6 +155,7 @@ fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
 }
 
 struct Gather<'a> {
+    sizes: Sizes,
     capture: &'a CaptureFile,
     storage: StorageId,
     element: u64,
@@ -140,11 +166,10 @@ struct Gather<'a> {
 impl Gather<'_> {
     /// Fills the places of these axes, the first of which has the longest stride.
     fn fill(&mut self, axes: &[Axis], base: u64, place: u64) -> Result<(), CaptureError> {
-        let (sizes, strides): (Vec<u64>, Vec<u64>) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
-        let extent = extent_elements(&sizes, &strides) * self.element;
+        let extent = extent(axes) * self.element;
         match axes.split_first() {
-            Some((first, _)) if extent > CHUNK_BYTES => {
-                let steps = steps_per_read(axes, self.element);
+            Some((first, _)) if extent > self.sizes.chunk_bytes => {
+                let steps = steps_per_read(self.sizes, axes, self.element);
                 let mut part = axes.to_vec();
                 let mut done = 0;
                 while done < first.size {
@@ -175,15 +200,20 @@ impl Gather<'_> {
 
 /// How many steps of the first axis to read at once: one, unless the gaps between them are cheaper to read than to
 /// skip.
-fn steps_per_read(axes: &[Axis], element: u64) -> u64 {
+fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     let (first, rest) = match axes.split_first() {
-        Some((first, rest)) if first.stride * element <= WORTH_SKIPPING_BYTES => (first, rest),
+        Some((first, rest)) if first.stride * element <= sizes.worth_skipping_bytes => (first, rest),
         _ => return 1,
     };
-    let (sizes, strides): (Vec<u64>, Vec<u64>) = rest.iter().map(|axis| (axis.size, axis.stride)).unzip();
-    let step_bytes = extent_elements(&sizes, &strides) * element;
     // One step less than fits, so that the extent stays below the size of a chunk.
-    (CHUNK_BYTES.saturating_sub(step_bytes) / (first.stride * element).max(1)).clamp(1, first.size)
+    let room = sizes.chunk_bytes.saturating_sub(extent(rest) * element);
+    (room / (first.stride * element).max(1)).clamp(1, first.size)
+}
+
+/// Elements from the first one reached to the last one, both included.
+fn extent(axes: &[Axis]) -> u64 {
+    let (sizes, strides): (Vec<u64>, Vec<u64>) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
+    extent_elements(&sizes, &strides)
 }
 
 /// Copies elements of `N` bytes from where they were read to their places.
@@ -254,5 +284,154 @@ fn negate_integer(bytes: &mut [u8]) {
     let mut carry = true;
     for byte in bytes {
         (*byte, carry) = (!*byte).overflowing_add(u8::from(carry));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::capture::value::Value;
+
+    /// Small enough that a small tensor takes every way through the code.
+    const SMALL: Sizes = Sizes { chunk_bytes: 32, gather_bytes: 48, worth_skipping_bytes: 24 };
+
+    const STORED_BYTES: usize = 1 << 10;
+
+    /// A capture of one uint8 tensor over bytes that count up, with a high bit here and there.
+    fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
+        let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251) as u8).collect();
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.")
+            .expect("written");
+        let object =
+            b"\x80\x02ctorch._utils\n_rebuild_tensor\n((U\x07storagectorch\nByteStorage\nU\x01kU\x03cpu\
+            M\x00\x04tQK\x00M\x00\x04\x85K\x01\x85tR.";
+        file.write_all(object).expect("written");
+        file.write_all(b"\x80\x02]U\x01ka.").expect("written");
+        file.write_all(&(STORED_BYTES as u64).to_le_bytes()).expect("written");
+        file.write_all(&stored).expect("written");
+        let capture = CaptureFile::open(file.path()).expect("a capture");
+        (file, capture, stored)
+    }
+
+    fn base(capture: &CaptureFile) -> Arc<Tensor> {
+        match capture.root() {
+            Value::Tensor(tensor) => tensor.clone(),
+            other => panic!("{other:?} is no tensor"),
+        }
+    }
+
+    fn streamed(sizes: Sizes, capture: &CaptureFile, tensor: &Tensor) -> Vec<u8> {
+        let mut values = Vec::new();
+        values_in(sizes, capture, tensor, &mut |chunk| -> Result<(), CaptureError> {
+            let bound = sizes.chunk_bytes.max(sizes.gather_bytes);
+            assert!(chunk.len() as u64 <= bound && (chunk.len() as u64).is_multiple_of(tensor.dtype.size()));
+            values.extend_from_slice(chunk);
+            Ok(())
+        })
+        .expect("the values are there");
+        values
+    }
+
+    /// One element after the other, as the definition says.
+    fn by_definition(tensor: &Tensor, stored: &[u8]) -> Vec<u8> {
+        let element = tensor.dtype.size() as usize;
+        let mut values = Vec::new();
+        for number in 0..tensor.elements() {
+            let mut rest = number;
+            let mut place = tensor.storage_offset;
+            for (size, stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
+                place += rest % size * stride;
+                rest /= size;
+            }
+            values.extend_from_slice(&stored[place as usize * element..][..element]);
+        }
+        values
+    }
+
+    fn geometry() -> impl Strategy<Value = (Vec<u64>, Vec<u64>, u64)> {
+        prop::collection::vec((0u64..6, 0u64..9), 0..5).prop_flat_map(|axes| {
+            let (shape, stride): (Vec<u64>, Vec<u64>) = axes.into_iter().unzip();
+            (Just(shape), Just(stride), 0u64..4)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_in_row_major_order(
+            (shape, stride, storage_offset) in geometry(),
+            dtype in prop::sample::select(DType::ALL),
+            permuted in any::<bool>(),
+        ) {
+            let (_file, capture, stored) = capture();
+            let mut tensor = Tensor { dtype, shape, stride, storage_offset, ..(*base(&capture)).clone() };
+            if permuted {
+                // Dense, with the first axis moved to the end: a transposed matrix or channels last.
+                tensor.stride = crate::capture::contiguous_strides(&tensor.shape);
+                if !tensor.shape.is_empty() {
+                    tensor.shape.rotate_left(1);
+                    tensor.stride.rotate_left(1);
+                }
+            }
+            prop_assume!(tensor.byte_range().end <= STORED_BYTES as u64);
+            let expected = by_definition(&tensor, &stored);
+            prop_assert_eq!(&streamed(SMALL, &capture, &tensor), &expected);
+            prop_assert_eq!(&streamed(SIZES, &capture, &tensor), &expected);
+        }
+    }
+
+    #[test]
+    fn conj_and_neg_bits_are_applied() {
+        let (_file, capture, stored) = capture();
+        let view = |dtype, conjugate, negative| Tensor {
+            dtype,
+            shape: vec![3],
+            stride: vec![2],
+            conjugate,
+            negative,
+            ..(*base(&capture)).clone()
+        };
+        let parts = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks::<4>().0.iter().map(|part| f32::from_le_bytes(*part)).collect()
+        };
+        let plain = parts(&by_definition(&view(DType::Complex64, false, false), &stored));
+        for (conjugate, negative, real, imaginary) in
+            [(true, false, 1.0, -1.0), (false, true, -1.0, -1.0), (true, true, -1.0, 1.0)]
+        {
+            let found = parts(&streamed(SIZES, &capture, &view(DType::Complex64, conjugate, negative)));
+            let expected: Vec<f32> = plain
+                .iter()
+                .enumerate()
+                .map(|(place, value)| value * if place % 2 == 0 { real } else { imaginary })
+                .collect();
+            assert_eq!(found, expected);
+        }
+        let integers = |bytes: &[u8]| -> Vec<i16> {
+            bytes.as_chunks::<2>().0.iter().map(|part| i16::from_le_bytes(*part)).collect()
+        };
+        let plain = integers(&by_definition(&view(DType::Int16, false, false), &stored));
+        let found = integers(&streamed(SIZES, &capture, &view(DType::Int16, false, true)));
+        assert_eq!(found, plain.iter().map(|value| value.wrapping_neg()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_sink_can_stop_it() {
+        let (_file, capture, _) = capture();
+        let mut calls = 0;
+        let stopped = values_in(SMALL, &capture, &base(&capture), &mut |_| {
+            calls += 1;
+            Err(CaptureError {
+                path: "here".into(),
+                kind: crate::capture::ErrorKind::Io,
+                detail: "enough".into(),
+                source: None,
+            })
+        });
+        assert_eq!((stopped.expect_err("it stopped").detail.as_str(), calls), ("enough", 1));
     }
 }

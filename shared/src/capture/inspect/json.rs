@@ -249,7 +249,7 @@ impl Renderer<'_> {
             SequenceKind::Tuple => "tuple",
             SequenceKind::Size => "torch.Size",
             SequenceKind::Set | SequenceKind::FrozenSet => {
-                items.sort_by_cached_key(sorting_text);
+                items = self.sorted(items)?;
                 if kind == SequenceKind::Set { "set" } else { "frozenset" }
             }
             SequenceKind::ReturnType(class) => {
@@ -260,6 +260,18 @@ impl Renderer<'_> {
             }
         };
         Ok(with(name, "items", items))
+    }
+
+    /// Members in the order of their text, which is charged: sets in sets are written out once more at each level.
+    fn sorted(&mut self, members: Vec<Json>) -> Result<Vec<Json>, CaptureError> {
+        let mut keyed = Vec::new();
+        for member in members {
+            let text = sorting_text(&member);
+            self.charge_text(text.len())?;
+            keyed.push((text, member));
+        }
+        keyed.sort_by(|(left, _), (right, _)| left.cmp(right));
+        Ok(keyed.into_iter().map(|(_, member)| member).collect())
     }
 
     fn dict(&mut self, kind: DictKind, items: &[(Value, Value)]) -> Result<Json, CaptureError> {

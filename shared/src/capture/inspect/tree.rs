@@ -21,6 +21,9 @@ const MAX_LINES: usize = 2_000;
 /// Levels that are shown: what is deeper is counted.
 const SHOWN_LEVELS: usize = 32;
 
+/// Larger ints are described.
+const MAX_SHOWN_BITS: u64 = 128;
+
 /// One line for the file, one for each value, one for the storages.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
@@ -28,9 +31,10 @@ pub fn tree(capture: &CaptureFile) -> String {
     let name = capture.path().display().to_string();
     let _ = writeln!(
         writer.out,
-        "{name}: {}, {} storages of {stored}",
+        "{name}: {}, {stored} in {} storage{}",
         capture.file_bytes(),
-        capture.storages().len()
+        capture.storages().len(),
+        if capture.storages().len() == 1 { "" } else { "s" }
     );
     writer.value("", capture.root(), 1);
     if writer.lines >= MAX_LINES {
@@ -188,6 +192,7 @@ fn scalar(value: &Value) -> Option<String> {
         Value::Ellipsis => "...".to_owned(),
         Value::Bool(true) => "True".to_owned(),
         Value::Bool(false) => "False".to_owned(),
+        Value::Int(value) if value.bits() > MAX_SHOWN_BITS => format!("an int of {} bits", value.bits()),
         Value::Int(value) => value.to_string(),
         Value::Float(value) => float_text(*value),
         Value::Complex { real, imaginary } => {

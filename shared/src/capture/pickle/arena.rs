@@ -11,7 +11,7 @@ use num_bigint::BigInt;
 use super::globals::Global;
 use super::keys::Keys;
 use crate::capture::error::Fault;
-use crate::capture::limits::{MAX_DERIVED_SLACK_BYTES, MAX_NODES, MAX_SLOTS};
+use crate::capture::limits::{MAX_DERIVED_SLACK_BYTES, MAX_NODES, MAX_SLOTS, TABLE_SLOTS};
 use crate::capture::{DType, DictKind, SequenceKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -172,6 +172,7 @@ impl Arena {
     }
 
     pub(super) fn new_dict(&mut self, kind: DictKind) -> Result<NodeId, Fault> {
+        self.charge_slots(TABLE_SLOTS)?;
         self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
     }
 
@@ -194,6 +195,7 @@ impl Arena {
     }
 
     pub(super) fn new_set(&mut self, kind: SequenceKind) -> Result<NodeId, Fault> {
+        self.charge_slots(TABLE_SLOTS)?;
         self.add(Node::Set(Box::new(Set { kind, items: Vec::new(), members: HashSet::new() })))
     }
 

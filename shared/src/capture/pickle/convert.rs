@@ -9,17 +9,19 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::arena::{Arena, ArrayContents, Node, NodeId, NumpyDType};
+use super::arena::{Arena, ArrayContents, ArrayNode, Node, NodeId, NumpyDType, TensorNode};
 use super::globals::Global;
 use crate::capture::error::Fault;
-use crate::capture::limits::{MAX_CYCLE_PATH_BYTES, MAX_CYCLES, MAX_DEPTH, MAX_NODES, MAX_SLOTS};
+use crate::capture::limits::{
+    MAX_CYCLE_PATH_BYTES, MAX_CYCLES, MAX_DEPTH, MAX_NODES, MAX_SLOTS, MAX_UNFOLDED,
+};
 use crate::capture::python::{float_text, quoted_text};
 use crate::capture::{NumpyArray, NumpyContents, Tensor, Value};
 use crate::ids::StorageId;
 
 pub(super) struct Converter<'a> {
     arena: &'a Arena,
-    done: HashMap<NodeId, Done>,
+    done: HashMap<NodeId, Made>,
     /// Open containers, by their level.
     open: HashMap<NodeId, usize>,
     path: Vec<Step>,
@@ -31,10 +33,30 @@ pub(super) struct Converter<'a> {
     cycles_left: usize,
 }
 
-struct Done {
-    value: Value,
+/// How large a value is to whoever walks it.
+#[derive(Clone, Copy)]
+struct Extent {
     /// Levels of containers in it, itself included.
     height: usize,
+    /// Values in it, itself included, each counted in every place.
+    unfolded: u64,
+    /// It names an open container by a path, so it means something in its place only.
+    placed: bool,
+}
+
+impl Extent {
+    const LEAF: Self = Self { height: 0, unfolded: 1, placed: false };
+    /// Around nothing yet.
+    const CONTAINER: Self = Self { height: 1, unfolded: 1, placed: false };
+
+    /// Of a container, with one more value in it.
+    fn around(self, inner: Self) -> Result<Self, Fault> {
+        let unfolded = self.unfolded.saturating_add(inner.unfolded);
+        if unfolded > MAX_UNFOLDED {
+            return Err(Fault::limit("shared containers unfold into too many values", MAX_UNFOLDED));
+        }
+        Ok(Self { height: self.height.max(1 + inner.height), unfolded, placed: self.placed || inner.placed })
+    }
 }
 
 /// How a value was reached from the one around it.
@@ -47,18 +69,7 @@ enum Step {
     Member,
 }
 
-struct Made {
-    value: Value,
-    height: usize,
-    /// It names an open container outside or inside of itself, by a path.
-    placed: bool,
-}
-
-impl Made {
-    fn leaf(value: Value) -> Self {
-        Self { value, height: 0, placed: false }
-    }
-}
+type Made = (Value, Extent);
 
 impl<'a> Converter<'a> {
     pub(super) fn new(arena: &'a Arena) -> Self {
@@ -76,7 +87,7 @@ impl<'a> Converter<'a> {
     }
 
     pub(super) fn root(&mut self, id: NodeId) -> Result<Value, Fault> {
-        self.convert(id).map(|made| made.value)
+        self.convert(id).map(|(value, _)| value)
     }
 
     fn convert(&mut self, id: NodeId) -> Result<Made, Fault> {
@@ -111,16 +122,16 @@ impl<'a> Converter<'a> {
             | Node::Range(_)
             | Node::NumpyArray(_) => return self.convert_shared(id),
         };
-        Ok(Made::leaf(value))
+        Ok((value, Extent::LEAF))
     }
 
     fn convert_shared(&mut self, id: NodeId) -> Result<Made, Fault> {
         let level = self.open.len();
-        if let Some(done) = self.done.get(&id) {
-            if level + done.height > MAX_DEPTH {
+        if let Some((value, extent)) = self.done.get(&id) {
+            if level + extent.height > MAX_DEPTH {
                 return Err(too_deep());
             }
-            return Ok(Made { value: done.value.clone(), height: done.height, placed: false });
+            return Ok((value.clone(), *extent));
         }
         if let Some(&outer) = self.open.get(&id) {
             self.cycles_left = self
@@ -128,7 +139,7 @@ impl<'a> Converter<'a> {
                 .checked_sub(1)
                 .ok_or_else(|| Fault::limit("too many containers hold themselves", MAX_CYCLES))?;
             let path = self.path_to(outer)?;
-            return Ok(Made { value: Value::Cycle(path), height: 0, placed: true });
+            return Ok((Value::Cycle(path), Extent { placed: true, ..Extent::LEAF }));
         }
         if level >= MAX_DEPTH {
             return Err(too_deep());
@@ -136,82 +147,82 @@ impl<'a> Converter<'a> {
         self.open.insert(id, level);
         let made = self.container(id);
         self.open.remove(&id);
-        let made = made?;
-        if !made.placed {
-            self.done.insert(id, Done { value: made.value.clone(), height: made.height });
+        let (value, extent) = made?;
+        if !extent.placed {
+            self.done.insert(id, (value.clone(), extent));
         }
-        Ok(made)
+        Ok((value, extent))
     }
 
     fn container(&mut self, id: NodeId) -> Result<Made, Fault> {
         let arena = self.arena;
-        match arena.get(id) {
+        Ok(match arena.get(id) {
             Node::Sequence(kind, items) => {
-                let (items, height, placed) = self.children(items, Step::Index)?;
-                Ok(Made { value: Value::Sequence { kind: *kind, items: items.into() }, height, placed })
+                let (items, extent) = self.children(items, Step::Index)?;
+                (Value::Sequence { kind: *kind, items: items.into() }, extent)
             }
             Node::Set(set) => {
-                let (items, height, placed) = self.children(&set.items, |_| Step::Member)?;
-                Ok(Made { value: Value::Sequence { kind: set.kind, items: items.into() }, height, placed })
+                let (items, extent) = self.children(&set.items, |_| Step::Member)?;
+                (Value::Sequence { kind: set.kind, items: items.into() }, extent)
             }
             Node::Dict(dict) => {
                 let mut items = Vec::with_capacity(dict.items.len());
-                let (mut height, mut placed) = (1, false);
+                let mut extent = Extent::CONTAINER;
                 for &(key, value) in &dict.items {
-                    let made_key = self.child(key, Step::Key(key))?;
-                    let made_value = self.child(value, Step::Value(key))?;
-                    height = height.max(1 + made_key.height.max(made_value.height));
-                    placed |= made_key.placed || made_value.placed;
-                    items.push((made_key.value, made_value.value));
+                    let (made_key, key_extent) = self.child(key, Step::Key(key))?;
+                    let (made_value, value_extent) = self.child(value, Step::Value(key))?;
+                    extent = extent.around(key_extent)?.around(value_extent)?;
+                    items.push((made_key, made_value));
                 }
-                Ok(Made { value: Value::Dict { kind: dict.kind, items: items.into() }, height, placed })
+                (Value::Dict { kind: dict.kind, items: items.into() }, extent)
             }
             Node::Slice(parts) => {
-                let (parts, height, placed) = self.three(parts)?;
-                Ok(Made { value: Value::Slice(parts), height, placed })
+                let (parts, extent) = self.three(parts)?;
+                (Value::Slice(parts), extent)
             }
             Node::Range(parts) => {
-                let (parts, height, placed) = self.three(parts)?;
-                Ok(Made { value: Value::Range(parts), height, placed })
+                let (parts, extent) = self.three(parts)?;
+                (Value::Range(parts), extent)
             }
-            Node::NumpyArray(array) => {
-                let (contents, height, placed) = match &array.contents {
-                    ArrayContents::Missing => {
-                        return Err(Fault::bad_pickle("a numpy array was never filled"));
-                    }
-                    ArrayContents::Bytes(bytes) => (NumpyContents::Bytes(bytes.clone()), 1, false),
-                    ArrayContents::Objects(items) => {
-                        let (items, height, placed) = self.children(items, |_| Step::Member)?;
-                        (NumpyContents::Objects(items.into()), height, placed)
-                    }
-                };
-                let array = NumpyArray {
-                    dtype: descr(&array.dtype),
-                    shape: array.shape.clone(),
-                    fortran_order: array.fortran_order,
-                    contents,
-                };
-                Ok(Made { value: Value::NumpyArray(Arc::new(array)), height, placed })
+            Node::NumpyArray(array) => self.array(array)?,
+            Node::Tensor(tensor) => (self.tensor(tensor), Extent::CONTAINER),
+            _ => return Err(Fault::bad_pickle("an object is no container")),
+        })
+    }
+
+    fn array(&mut self, array: &ArrayNode) -> Result<Made, Fault> {
+        let (contents, extent) = match &array.contents {
+            ArrayContents::Missing => return Err(Fault::bad_pickle("a numpy array was never filled")),
+            ArrayContents::Bytes(bytes) => (NumpyContents::Bytes(bytes.clone()), Extent::CONTAINER),
+            ArrayContents::Objects(items) => {
+                let (items, extent) = self.children(items, |_| Step::Member)?;
+                (NumpyContents::Objects(items.into()), extent)
             }
-            Node::Tensor(tensor) => {
-                let object = self.tensors;
-                self.tensors += 1;
-                let tensor = Tensor {
-                    object,
-                    dtype: tensor.dtype,
-                    shape: tensor.shape.clone(),
-                    stride: tensor.stride.clone(),
-                    storage_offset: tensor.storage_offset,
-                    storage: self.storage(tensor.storage),
-                    requires_grad: tensor.requires_grad,
-                    parameter: tensor.parameter,
-                    conjugate: tensor.conjugate,
-                    negative: tensor.negative,
-                };
-                Ok(Made { value: Value::Tensor(Arc::new(tensor)), height: 1, placed: false })
-            }
-            _ => Err(Fault::bad_pickle("an object is no container")),
-        }
+        };
+        let array = NumpyArray {
+            dtype: descr(&array.dtype),
+            shape: array.shape.clone(),
+            fortran_order: array.fortran_order,
+            contents,
+        };
+        Ok((Value::NumpyArray(Arc::new(array)), extent))
+    }
+
+    fn tensor(&mut self, tensor: &TensorNode) -> Value {
+        let object = self.tensors;
+        self.tensors += 1;
+        Value::Tensor(Arc::new(Tensor {
+            object,
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            stride: tensor.stride.clone(),
+            storage_offset: tensor.storage_offset,
+            storage: self.storage(tensor.storage),
+            requires_grad: tensor.requires_grad,
+            parameter: tensor.parameter,
+            conjugate: tensor.conjugate,
+            negative: tensor.negative,
+        }))
     }
 
     fn child(&mut self, id: NodeId, step: Step) -> Result<Made, Fault> {
@@ -225,23 +236,22 @@ impl<'a> Converter<'a> {
         &mut self,
         items: &[NodeId],
         step: impl Fn(usize) -> Step,
-    ) -> Result<(Vec<Value>, usize, bool), Fault> {
+    ) -> Result<(Vec<Value>, Extent), Fault> {
         let mut values = Vec::with_capacity(items.len());
-        let (mut height, mut placed) = (1, false);
+        let mut extent = Extent::CONTAINER;
         for (place, &item) in items.iter().enumerate() {
-            let made = self.child(item, step(place))?;
-            height = height.max(1 + made.height);
-            placed |= made.placed;
-            values.push(made.value);
+            let (value, inner) = self.child(item, step(place))?;
+            extent = extent.around(inner)?;
+            values.push(value);
         }
-        Ok((values, height, placed))
+        Ok((values, extent))
     }
 
-    fn three(&mut self, parts: &[NodeId; 3]) -> Result<(Arc<[Value; 3]>, usize, bool), Fault> {
-        let (values, height, placed) = self.children(parts, |_| Step::Member)?;
+    fn three(&mut self, parts: &[NodeId; 3]) -> Result<(Arc<[Value; 3]>, Extent), Fault> {
+        let (values, extent) = self.children(parts, |_| Step::Member)?;
         let values: [Value; 3] =
             values.try_into().map_err(|_| Fault::bad_pickle("a slice does not have three parts"))?;
-        Ok((Arc::new(values), height, placed))
+        Ok((Arc::new(values), extent))
     }
 
     fn storage(&mut self, index: u32) -> StorageId {

@@ -141,6 +141,10 @@ impl Machine {
             Opcode::AddItems => {
                 let items = self.pop_mark()?;
                 let set = self.top()?;
+                // A frozen set may be a key already, and keys are compared once.
+                if matches!(self.arena.get(set), Node::Set(set) if set.kind == SequenceKind::FrozenSet) {
+                    return Err(Fault::bad_pickle("a member is added to a frozenset"));
+                }
                 self.add_members(set, &items)
             }
             Opcode::Global { module, name } => self.push_global(module, name),

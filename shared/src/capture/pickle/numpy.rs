@@ -17,6 +17,7 @@ impl Machine {
             (Global::NumpyReconstruct, &[class, _shape, _code])
                 if matches!(self.arena.get(class), Node::Global(Global::NumpyArray)) =>
             {
+                self.charge_tensor(1)?;
                 Ok(Node::NumpyArray(Box::new(ArrayNode {
                     dtype: Arc::new(dtype_of("i1")?),
                     shape: vec![0],
@@ -99,6 +100,7 @@ impl Machine {
         let Node::NumpyDType(dtype) = self.arena.get(dtype) else { return Err(malformed()) };
         let dtype = dtype.clone();
         let shape = self.sizes(shape)?;
+        self.charge_tensor(shape.len())?;
         let count =
             shape.iter().try_fold(1u64, |count, &size| count.checked_mul(size)).ok_or_else(malformed)?;
         let contents = match self.arena.get(data) {

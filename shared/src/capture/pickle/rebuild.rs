@@ -5,7 +5,7 @@ use super::calls::mismatch;
 use super::globals::Global;
 use super::machine::Machine;
 use crate::capture::error::{ErrorKind, Fault, quoted};
-use crate::capture::limits::MAX_RANK;
+use crate::capture::limits::{MAX_RANK, TENSOR_SLOTS};
 use crate::capture::{DType, Kind};
 
 impl Machine {
@@ -42,6 +42,7 @@ impl Machine {
             | (Global::RebuildParameterWithState, &[data, gradient, _hooks, _]) => {
                 let Node::Tensor(data) = self.arena.get(data) else { return Err(mismatch(global)) };
                 let data = data.clone();
+                self.charge_tensor(data.shape.len())?;
                 TensorNode { requires_grad: self.flag(gradient)?, parameter: true, ..*data }
             }
             _ => return Err(mismatch(global)),
@@ -70,7 +71,7 @@ impl Machine {
     }
 
     fn tensor(
-        &self,
+        &mut self,
         storage: NodeId,
         offset: NodeId,
         size: NodeId,
@@ -88,6 +89,7 @@ impl Machine {
         if shape.len() != stride.len() {
             return Err(malformed());
         }
+        self.charge_tensor(shape.len())?;
         let tensor = TensorNode {
             storage: index,
             dtype,
@@ -114,6 +116,11 @@ impl Machine {
             ));
         }
         Ok(tensor)
+    }
+
+    /// One tuple of sizes can be shared by many tensors, each of which gets its own.
+    pub(super) fn charge_tensor(&mut self, rank: usize) -> Result<(), Fault> {
+        self.arena.charge_slots(TENSOR_SLOTS + 2 * rank)
     }
 
     pub(super) fn sizes(&self, id: NodeId) -> Result<Vec<u64>, Fault> {
@@ -155,8 +162,10 @@ impl Machine {
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        if tensor.negative && tensor.dtype == DType::Bool {
-            return Err(Fault::bad_pickle("a bool tensor has its neg bit set"));
+        // Bools have no negative, and the fnuz floats no negative zero to flip a sign bit into.
+        let no_sign = [DType::Bool, DType::Float8E4M3FnUz, DType::Float8E5M2FnUz].contains(&tensor.dtype);
+        if tensor.negative && no_sign {
+            return Err(Fault::bad_pickle(format!("a tensor of {} has its neg bit set", tensor.dtype)));
         }
         Ok(())
     }
