@@ -53,7 +53,8 @@ pub(super) fn enlist(job: &RawJob, most: usize, findings: &mut Findings) -> Rost
     }
     assign_names(&mut drafts);
     let sound = findings.count() == before;
-    let baseline = job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
+    let baseline =
+        job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
     if sound {
         report_duplicates(&drafts, findings);
     }
@@ -85,13 +86,17 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     }
     let first = raw.sources.first()?;
     if language == Some(Language::So) && raw.sources.len() > 1 {
-        findings.report(&raw.sources[1].spot, "a shared library is a candidate by itself").expected("one source");
+        findings
+            .report(&raw.sources[1].spot, "a shared library is a candidate by itself")
+            .expected("one source");
         return None;
     }
     let stem = Path::new(&first.value).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = raw.name.as_ref().map_or(stem, |name| name.value.clone());
     if let Some(objection) = objection(&name, NameOf::Candidate) {
-        findings.report(&first.spot, format!("the name of this file {objection}")).help("give the candidate a `name`");
+        findings
+            .report(&first.spot, format!("the name of this file {objection}"))
+            .help("give the candidate a `name`");
         return None;
     }
     Some(Draft {
@@ -161,7 +166,10 @@ fn from_pattern(
             Some(language) => {
                 if let Some(objection) = objection(&relative, NameOf::Candidate) {
                     findings
-                        .report(&pattern.spot, format!("the name of the file `{}` {objection}", quote(&relative)))
+                        .report(
+                            &pattern.spot,
+                            format!("the name of the file `{}` {objection}", quote(&relative)),
+                        )
                         .help("give it a name in a `[[job.candidate]]`");
                     return;
                 }
@@ -230,7 +238,10 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
             let files = [first, &draft].map(|draft| draft.source.sources.first().map(|path| label(path)));
             let [one, other] = files.map(Option::unwrap_or_default);
             findings
-                .report(&draft.spot, format!("two candidates are named `{}`: `{one}` and `{other}`", quote(&draft.name)))
+                .report(
+                    &draft.spot,
+                    format!("two candidates are named `{}`: `{one}` and `{other}`", quote(&draft.name)),
+                )
                 .help("name one of them in a `[[job.candidate]]`, or use one pattern over both folders");
         } else {
             first_of.insert(&draft.name, draft);
@@ -255,7 +266,10 @@ fn find_baseline(
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
             findings
-                .report(&baseline.spot, format!("`{}` is neither a candidate nor a file", quote(&baseline.value)))
+                .report(
+                    &baseline.spot,
+                    format!("`{}` is neither a candidate nor a file", quote(&baseline.value)),
+                )
                 .expected("the name of a candidate, or a file")
                 .help_if(help);
         }
@@ -263,7 +277,9 @@ fn find_baseline(
     }
     let wanted = identity(&path);
     let made_of_it: Vec<usize> = (0..drafts.len())
-        .filter(|&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted))
+        .filter(
+            |&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted),
+        )
         .collect();
     match made_of_it.as_slice() {
         [] => {}

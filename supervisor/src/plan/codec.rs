@@ -325,9 +325,7 @@ impl Codec for Ceiling {
             Amount::Size(size) => *size > Bytes::ZERO,
         });
         if amount.is_none() {
-            findings
-                .report(spot, format!("{} is no such amount", describe(value.get_ref())))
-                .expected(FORM);
+            findings.report(spot, format!("{} is no such amount", describe(value.get_ref()))).expected(FORM);
         }
         amount
     }
@@ -347,9 +345,7 @@ impl Codec for FloorExpression {
         let text = string(value, spot, FORM, findings)?;
         let floor = Floor::parse(&text);
         if floor.is_none() {
-            findings
-                .report(spot, format!("{} is no such amount", describe(value.get_ref())))
-                .expected(FORM);
+            findings.report(spot, format!("{} is no such amount", describe(value.get_ref()))).expected(FORM);
         }
         floor
     }
@@ -415,15 +411,18 @@ pub(super) fn located_list<C: Codec>(
     findings: &mut Findings,
 ) -> Option<Vec<Located<C::Value>>> {
     let DeValue::Array(array) = value.get_ref() else {
-        let report =
-            findings.report(spot, format!("wrong type: found {}", describe(value.get_ref()))).expected("an array");
+        let report = findings
+            .report(spot, format!("wrong type: found {}", describe(value.get_ref())))
+            .expected("an array");
         if let DeValue::String(text) = value.get_ref() {
             report.help(format!("write [{}]", print::string(&super::error::quote(text))));
         }
         return None;
     };
     if array.len() > LONGEST_LIST {
-        findings.report(spot, format!("holds {} elements", array.len())).expected(format!("{LONGEST_LIST} at most"));
+        findings
+            .report(spot, format!("holds {} elements", array.len()))
+            .expected(format!("{LONGEST_LIST} at most"));
         return None;
     }
     let items: Vec<Option<Located<C::Value>>> = array
@@ -477,7 +476,10 @@ impl Codec for Folder {
                 None
             }
             Err(error) => {
-                findings.report(spot, format!("cannot find the folder `{}`: {error}", super::render::label(&path)));
+                findings.report(
+                    spot,
+                    format!("cannot find the folder `{}`: {error}", super::render::label(&path)),
+                );
                 None
             }
         }
@@ -500,7 +502,9 @@ impl Codec for Environment {
         let before = findings.count();
         for (name, value, spot, key_spot) in table.entries() {
             if name.is_empty() || name.contains(['=', '\0']) {
-                findings.report(&key_spot, "is no name of an environment variable").expected("no `=` and no NUL in it");
+                findings
+                    .report(&key_spot, "is no name of an environment variable")
+                    .expected("no `=` and no NUL in it");
             }
             if let Some(text) = Text::read(value, &spot, findings) {
                 variables.insert(name.to_owned(), text);
@@ -510,8 +514,10 @@ impl Codec for Environment {
     }
 
     fn print(value: &Self::Value) -> String {
-        let pairs: Vec<String> =
-            value.iter().map(|(name, text)| format!("{} = {}", print::key(name), print::string(text))).collect();
+        let pairs: Vec<String> = value
+            .iter()
+            .map(|(name, text)| format!("{} = {}", print::key(name), print::string(text)))
+            .collect();
         print::braces(&pairs)
     }
 
@@ -531,10 +537,17 @@ impl Codec for Environment {
 
 /// One of a closed list that is too long to be shown whole.
 pub(super) fn unknown_word(text: &str, known: &[&str], spot: &Spot, what: &str, findings: &mut Findings) {
-    findings.report(spot, format!("`{}` is not {what}", super::error::quote(text))).help(suggest(text, known));
+    findings
+        .report(spot, format!("`{}` is not {what}", super::error::quote(text)))
+        .help(suggest(text, known));
 }
 
-pub(super) fn string(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &mut Findings) -> Option<String> {
+pub(super) fn string(
+    value: &TomlValue<'_>,
+    spot: &Spot,
+    form: &str,
+    findings: &mut Findings,
+) -> Option<String> {
     if let DeValue::String(text) = value.get_ref() {
         return Some(text.clone().into_owned());
     }
@@ -542,7 +555,12 @@ pub(super) fn string(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &
     None
 }
 
-pub(super) fn integer(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &mut Findings) -> Option<i64> {
+pub(super) fn integer(
+    value: &TomlValue<'_>,
+    spot: &Spot,
+    form: &str,
+    findings: &mut Findings,
+) -> Option<i64> {
     let DeValue::Integer(integer) = value.get_ref() else {
         wrong_type(value.get_ref(), spot, form, findings);
         return None;
@@ -560,11 +578,16 @@ pub(super) fn number(value: &TomlValue<'_>, spot: &Spot, form: &str, findings: &
         DeValue::Float(float) => {
             let parsed = float.as_str().parse().ok();
             if parsed.is_none() {
-                findings.report(spot, format!("{} is out of range", describe(value.get_ref()))).expected(form);
+                findings
+                    .report(spot, format!("{} is out of range", describe(value.get_ref())))
+                    .expected(form);
             }
             parsed
         }
-        #[expect(clippy::cast_precision_loss, reason = "a tolerance written as a whole number is a small one")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a tolerance written as a whole number is a small one"
+        )]
         DeValue::Integer(_) => integer(value, spot, form, findings).map(|number| number as f64),
         other => {
             wrong_type(other, spot, form, findings);
