@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use opt_shared::settings::{CandidateSource, Language};
 
@@ -22,8 +23,9 @@ pub(super) struct Draft {
     pub(super) name: String,
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
-    pub(super) layers: Layers,
-    pub(super) spot: Spot,
+    /// Of a table; boxed, for most candidates are files and have none.
+    pub(super) layers: Option<Box<Layers>>,
+    spot: Rc<Spot>,
     naming: Naming,
 }
 
@@ -107,8 +109,8 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
             symbol: raw.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
         },
         partial: raw.partial,
-        layers: raw.layers.clone(),
-        spot: raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone(),
+        layers: (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone())),
+        spot: Rc::new(raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone()),
         naming: Naming::Given,
     })
 }
@@ -154,6 +156,7 @@ fn from_pattern(
         }
     };
     let total = matches.len();
+    let spot = Rc::new(pattern.spot.clone());
     let mut foreign: Vec<String> = Vec::new();
     let mut device: Vec<String> = Vec::new();
     for Match { path, relative } in matches {
@@ -173,7 +176,7 @@ fn from_pattern(
                         .help("give it a name in a `[[job.candidate]]`");
                     return;
                 }
-                drafts.push(draft_of_file(path, relative, language, pattern.spot.clone()));
+                drafts.push(draft_of_file(path, relative, language, Rc::clone(&spot)));
             }
         }
     }
@@ -201,13 +204,13 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     }
 }
 
-fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Spot) -> Draft {
+fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<Spot>) -> Draft {
     let short = Path::new(&relative).with_extension("").to_string_lossy().into_owned();
     Draft {
         name: String::new(),
         source: CandidateSource { sources: vec![path], language, symbol: DEFAULT_SYMBOL.to_owned() },
         partial: None,
-        layers: Layers::default(),
+        layers: None,
         spot,
         naming: Naming::File { short, long: relative },
     }
@@ -307,7 +310,7 @@ fn find_baseline(
         findings.report(&baseline.spot, format!("the name of this file {objection}"));
         return None;
     }
-    drafts.push(draft_of_file(path, file_name, language, baseline.spot.clone()));
+    drafts.push(draft_of_file(path, file_name, language, Rc::new(baseline.spot.clone())));
     assign_names(drafts);
     Some(drafts.len() - 1)
 }

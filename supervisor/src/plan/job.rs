@@ -10,9 +10,10 @@ use opt_shared::settings::Language;
 use toml::de::DeValue;
 
 use super::candidates::{language_of, on_device};
-use super::codec::{Codec, Flag, List, NonEmptyText, Word, integer, located_list, number, string};
+use super::codec::{Codec, Flag, NonEmptyText, Word, integer, number, string};
 use super::error::{Findings, Located, Spot};
 use super::layers::Layers;
+use super::lists::{List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::schema::{DTypeName, home_of};

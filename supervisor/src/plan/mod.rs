@@ -8,6 +8,7 @@
 //!                    └───────────────────────── mistakes: error ──render──▶ standard error
 //! ```
 
+mod amounts;
 mod candidates;
 mod codec;
 mod compare;
@@ -16,6 +17,7 @@ mod first;
 mod glob;
 mod job;
 mod layers;
+mod lists;
 #[cfg(test)]
 mod mistakes;
 mod names;

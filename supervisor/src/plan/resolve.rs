@@ -187,10 +187,9 @@ impl Levels<'_> {
         partial: bool,
         findings: &mut Findings,
     ) -> Option<CandidatePlan> {
-        let own = if draft.layers.is_empty() {
-            above.clone()
-        } else {
-            layers.settle_below(&draft.layers, self.set, above, findings, self.whole)?
+        let own = match &draft.layers {
+            Some(own) => layers.settle_below(own, self.set, above, findings, self.whole)?,
+            None => above.clone(),
         };
         Some(CandidatePlan {
             id,

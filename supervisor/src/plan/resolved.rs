@@ -6,9 +6,10 @@
 use std::fmt::Write;
 
 use super::candidates::language_of;
-use super::codec::{Codec, List, NonEmptyText, Word};
+use super::codec::{Codec, NonEmptyText, Word};
 use super::job::Plain;
 use super::layers::Settings;
+use super::lists::List;
 use super::print::{braces, key, string};
 use super::schema::{
     BuildLayer, DTypeName, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section,

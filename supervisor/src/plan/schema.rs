@@ -14,12 +14,13 @@ use opt_shared::settings::{
 };
 use toml::Spanned;
 
+use super::amounts::{Ceiling, FloorExpression, Kibibytes, Percentage, Size, Time};
 use super::codec::{
-    Appended, AutoWord, Ceiling, Codec, CoresWord, Environment, Flag, FloorExpression, Folder, Kibibytes,
-    List, NonEmptyText, NonNegative, Number, OrWord, Percentage, Ratio, Seed, Size, Text, Time, Word, Words,
-    located_list, string, unknown_word,
+    AutoWord, Codec, CoresWord, Flag, NonEmptyText, NonNegative, Number, OrWord, Ratio, Seed, Text, Word,
+    Words, string, unknown_word,
 };
 use super::error::{Findings, Spot};
+use super::lists::{Appended, Environment, Folder, List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
