@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use opt_shared::settings::{CandidateSource, Language};
 
@@ -22,8 +23,9 @@ pub(super) struct Draft {
     pub(super) name: String,
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
-    pub(super) layers: Layers,
-    pub(super) spot: Spot,
+    /// Of a table; boxed, for most candidates are files and have none.
+    pub(super) layers: Option<Box<Layers>>,
+    spot: Rc<Spot>,
     naming: Naming,
 }
 
@@ -53,7 +55,8 @@ pub(super) fn enlist(job: &RawJob, most: usize, findings: &mut Findings) -> Rost
     }
     assign_names(&mut drafts);
     let sound = findings.count() == before;
-    let baseline = job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
+    let baseline =
+        job.baseline.as_ref().and_then(|baseline| find_baseline(baseline, &mut drafts, sound, findings));
     if sound {
         report_duplicates(&drafts, findings);
     }
@@ -85,13 +88,17 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     }
     let first = raw.sources.first()?;
     if language == Some(Language::So) && raw.sources.len() > 1 {
-        findings.report(&raw.sources[1].spot, "a shared library is a candidate by itself").expected("one source");
+        findings
+            .report(&raw.sources[1].spot, "a shared library is a candidate by itself")
+            .expected("one source");
         return None;
     }
     let stem = Path::new(&first.value).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = raw.name.as_ref().map_or(stem, |name| name.value.clone());
     if let Some(objection) = objection(&name, NameOf::Candidate) {
-        findings.report(&first.spot, format!("the name of this file {objection}")).help("give the candidate a `name`");
+        findings
+            .report(&first.spot, format!("the name of this file {objection}"))
+            .help("give the candidate a `name`");
         return None;
     }
     Some(Draft {
@@ -102,8 +109,8 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
             symbol: raw.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
         },
         partial: raw.partial,
-        layers: raw.layers.clone(),
-        spot: raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone(),
+        layers: (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone())),
+        spot: Rc::new(raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone()),
         naming: Naming::Given,
     })
 }
@@ -149,6 +156,7 @@ fn from_pattern(
         }
     };
     let total = matches.len();
+    let spot = Rc::new(pattern.spot.clone());
     let mut foreign: Vec<String> = Vec::new();
     let mut device: Vec<String> = Vec::new();
     for Match { path, relative } in matches {
@@ -161,11 +169,14 @@ fn from_pattern(
             Some(language) => {
                 if let Some(objection) = objection(&relative, NameOf::Candidate) {
                     findings
-                        .report(&pattern.spot, format!("the name of the file `{}` {objection}", quote(&relative)))
+                        .report(
+                            &pattern.spot,
+                            format!("the name of the file `{}` {objection}", quote(&relative)),
+                        )
                         .help("give it a name in a `[[job.candidate]]`");
                     return;
                 }
-                drafts.push(draft_of_file(path, relative, language, pattern.spot.clone()));
+                drafts.push(draft_of_file(path, relative, language, Rc::clone(&spot)));
             }
         }
     }
@@ -193,13 +204,13 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     }
 }
 
-fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Spot) -> Draft {
+fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<Spot>) -> Draft {
     let short = Path::new(&relative).with_extension("").to_string_lossy().into_owned();
     Draft {
         name: String::new(),
         source: CandidateSource { sources: vec![path], language, symbol: DEFAULT_SYMBOL.to_owned() },
         partial: None,
-        layers: Layers::default(),
+        layers: None,
         spot,
         naming: Naming::File { short, long: relative },
     }
@@ -230,7 +241,10 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
             let files = [first, &draft].map(|draft| draft.source.sources.first().map(|path| label(path)));
             let [one, other] = files.map(Option::unwrap_or_default);
             findings
-                .report(&draft.spot, format!("two candidates are named `{}`: `{one}` and `{other}`", quote(&draft.name)))
+                .report(
+                    &draft.spot,
+                    format!("two candidates are named `{}`: `{one}` and `{other}`", quote(&draft.name)),
+                )
                 .help("name one of them in a `[[job.candidate]]`, or use one pattern over both folders");
         } else {
             first_of.insert(&draft.name, draft);
@@ -255,7 +269,10 @@ fn find_baseline(
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
             findings
-                .report(&baseline.spot, format!("`{}` is neither a candidate nor a file", quote(&baseline.value)))
+                .report(
+                    &baseline.spot,
+                    format!("`{}` is neither a candidate nor a file", quote(&baseline.value)),
+                )
                 .expected("the name of a candidate, or a file")
                 .help_if(help);
         }
@@ -263,7 +280,9 @@ fn find_baseline(
     }
     let wanted = identity(&path);
     let made_of_it: Vec<usize> = (0..drafts.len())
-        .filter(|&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted))
+        .filter(
+            |&place| matches!(drafts[place].source.sources.as_slice(), [only] if identity(only) == wanted),
+        )
         .collect();
     match made_of_it.as_slice() {
         [] => {}
@@ -291,7 +310,7 @@ fn find_baseline(
         findings.report(&baseline.spot, format!("the name of this file {objection}"));
         return None;
     }
-    drafts.push(draft_of_file(path, file_name, language, baseline.spot.clone()));
+    drafts.push(draft_of_file(path, file_name, language, Rc::new(baseline.spot.clone())));
     assign_names(drafts);
     Some(drafts.len() - 1)
 }

@@ -24,11 +24,20 @@ pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
 fn compare_tables(old: &Table, new: &Table, path: &str, changed: &mut BTreeSet<String>) {
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     for key in keys {
-        let below = if path.is_empty() { super::print::key(key) } else { format!("{path}.{}", super::print::key(key)) };
+        let below = if path.is_empty() {
+            super::print::key(key)
+        } else {
+            format!("{path}.{}", super::print::key(key))
+        };
         match (old.get(key), new.get(key)) {
             (Some(Value::Table(old)), Some(Value::Table(new))) => compare_tables(old, new, &below, changed),
             (old, new) if named(old).is_some() || named(new).is_some() => {
-                compare_named(&named(old).unwrap_or_default(), &named(new).unwrap_or_default(), &below, changed);
+                compare_named(
+                    &named(old).unwrap_or_default(),
+                    &named(new).unwrap_or_default(),
+                    &below,
+                    changed,
+                );
             }
             (old, new) if old != new => {
                 changed.insert(below);
@@ -68,7 +77,11 @@ fn compare_named(old: &[(&str, &Table)], new: &[(&str, &Table)], path: &str, cha
     }
     // Jobs and candidates are numbered by their places.
     let order = |these: &[(&str, &Table)], others: &BTreeMap<&str, &Table>| -> Vec<String> {
-        these.iter().filter(|(name, _)| others.contains_key(name)).map(|(name, _)| (*name).to_owned()).collect()
+        these
+            .iter()
+            .filter(|(name, _)| others.contains_key(name))
+            .map(|(name, _)| (*name).to_owned())
+            .collect()
     };
     if order(old, &new_by_name) != order(new, &old_by_name) {
         changed.insert(format!("{path} (order)"));
@@ -85,12 +98,18 @@ mod tests {
                    symbol = \"run\"\n[[job.candidate]]\nname = \"n\"\n[[job]]\nname = \"b\"\n";
         assert_eq!(changed_keys(old, old), Vec::<String>::new());
         assert_eq!(changed_keys(old, &old.replace("seed = 0", "seed = 1")), ["verify.seed"]);
-        assert_eq!(changed_keys(old, &old.replace("\"run\"", "\"go\"")), ["job.a.candidate.\"k/v 1\".symbol"]);
+        assert_eq!(
+            changed_keys(old, &old.replace("\"run\"", "\"go\"")),
+            ["job.a.candidate.\"k/v 1\".symbol"]
+        );
         assert_eq!(changed_keys(old, &old.replace("\"x\"", "\"y\"")), ["job.a.captures"]);
         assert_eq!(changed_keys(old, &old.replace("\"b\"", "\"c\"")), ["job.b", "job.c"]);
         assert_eq!(changed_keys(old, &old.replace("[verify]\nseed = 0\n", "")), ["verify"]);
         let swapped = "[[job]]\nname = \"b\"\n".to_owned() + &old.replace("[[job]]\nname = \"b\"\n", "");
-        assert!(changed_keys(old, &swapped.replace("[verify]\nseed = 0\n", "")).contains(&"job (order)".to_owned()));
+        assert!(
+            changed_keys(old, &swapped.replace("[verify]\nseed = 0\n", ""))
+                .contains(&"job (order)".to_owned())
+        );
         assert_eq!(changed_keys(old, "= broken"), ["the whole plan"]);
     }
 }

@@ -293,7 +293,7 @@ pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
 }
 
 /// "did you mean …", or the whole list if nothing is near.
-pub(super) fn suggest<'k>(word: &str, known: &[&'k str]) -> String {
+pub(super) fn suggest(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("known: {}", list(known)),

@@ -10,9 +10,10 @@ use opt_shared::settings::Language;
 use toml::de::DeValue;
 
 use super::candidates::{language_of, on_device};
-use super::codec::{Codec, Flag, List, NonEmptyText, Word, integer, located_list, number, string};
+use super::codec::{Codec, Flag, NonEmptyText, Word, integer, number, string};
 use super::error::{Findings, Located, Spot};
 use super::layers::Layers;
+use super::lists::{List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::schema::{DTypeName, home_of};
@@ -81,7 +82,9 @@ fn tables<'v, 't>(
         return Vec::new();
     };
     if array.len() > most {
-        findings.report(spot, format!("stands here {} times", array.len())).expected(format!("{most} at most"));
+        findings
+            .report(spot, format!("stands here {} times", array.len()))
+            .expected(format!("{most} at most"));
         return Vec::new();
     }
     array.iter().filter_map(|item| TableReader::of(item, &spot.at(item.span()), findings)).collect()
@@ -178,7 +181,11 @@ fn take_with<T>(
     Some(read(value, &spot, findings))
 }
 
-fn read_name(table: &mut TableReader<'_, '_>, of: NameOf, findings: &mut Findings) -> Option<Located<String>> {
+fn read_name(
+    table: &mut TableReader<'_, '_>,
+    of: NameOf,
+    findings: &mut Findings,
+) -> Option<Located<String>> {
     let (value, spot) = table.take("name")?;
     let name = string(value, &spot, "a name", findings)?;
     if let Some(objection) = objection(&name, of) {
@@ -272,7 +279,8 @@ impl Codec for Plain {
     type Value = PlainValue;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<PlainValue> {
-        const FORM: &str = "a number, a boolean, a string (\"none\" for None), or an array of numbers or booleans";
+        const FORM: &str =
+            "a number, a boolean, a string (\"none\" for None), or an array of numbers or booleans";
         match value.get_ref() {
             DeValue::String(text) if text == "none" => Some(PlainValue::None),
             DeValue::String(text) => Some(PlainValue::Str(text.clone().into_owned())),
@@ -292,7 +300,9 @@ impl Codec for Plain {
                 }
                 array
                     .iter()
-                    .map(|item| number(item, &spot.at(item.span()), "numbers only, or booleans only", findings))
+                    .map(|item| {
+                        number(item, &spot.at(item.span()), "numbers only, or booleans only", findings)
+                    })
                     .collect::<Option<_>>()
                     .map(PlainValue::Floats)
             }

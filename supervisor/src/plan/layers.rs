@@ -206,7 +206,7 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_toml_errors.is_empty() {
         return as_toml;
     }
-    let as_string = read(&format!("{key} = {}", super::print::string(value.trim())), findings);
+    let as_string = read(&format!("{key}={}", super::print::string(value.trim())), findings);
     let as_string_errors = findings.split_off(before);
     if as_string_errors.is_empty() {
         return as_string;

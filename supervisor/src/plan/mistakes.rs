@@ -1,1 +1,379 @@
-//! x
+//! Every kind of mistake a plan can hold, each with the one message it gives and where.
+
+use std::path::Path;
+
+use super::{Plan, PlanError};
+
+/// A folder with a capture set and some kernels, as the plans below name them.
+pub(super) fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in [
+        "cap/entry_000000.pt",
+        "cap/entry_000001.pt",
+        "other/entry_000000.pt",
+        "empty/readme.txt",
+        "k/naive.c",
+        "k/fast.c",
+        "k/fast.cpp",
+        "k/deep/tiled.cpp",
+        "k2/naive.c",
+        "gpu/a.cu",
+        "mixed/a.c",
+        "mixed/notes.md",
+        "include/x.h",
+    ] {
+        let path = folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    folder
+}
+
+fn errors(text: &str, folder: &Path, set: &[&str]) -> Vec<PlanError> {
+    let set: Vec<String> = set.iter().map(|&argument| argument.to_owned()).collect();
+    match Plan::parse(text, &folder.join("plan.toml"), &set) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.errors,
+    }
+}
+
+/// A job that is right, in the first three lines; mistakes are written below it, from line 4 on.
+const JOB: &str = "[[job]]\ncaptures = \"cap\"\nbaseline = \"k/naive.c\"\n";
+
+#[test]
+fn one_mistake_gives_one_message_at_its_place() {
+    // What stands below the job; line, column, key, a part of what is said.
+    let below: &[(&str, usize, usize, &str, &str)] = &[
+        ("[verify]\nrepeat = 3", 5, 1, "verify.repeat", "did you mean `repeats`?"),
+        ("[verifi]\nrepeats = 3", 4, 2, "verifi", "did you mean `verify`?"),
+        ("verify.Repeats = 3", 4, 8, "job.verify.Repeats", "did you mean `repeats`?"),
+        ("[profile]\nstop_after = 3", 5, 1, "profile.stop_after", "belongs in `[verify]`"),
+        ("candidate_files = []", 4, 1, "job.candidate_files", "unknown key in `job`"),
+        ("[verify]\nrepeats = \"two\"", 5, 11, "verify.repeats", "found the string \"two\""),
+        ("[verify]\nrepeats = 1", 5, 11, "verify.repeats", "expected a whole number from 2 to 1000"),
+        ("[verify]\nrepeats = 99999999999999999999", 5, 11, "verify.repeats", "out of range"),
+        ("[verify]\nrepeats = two", 5, 11, "", "a string must be quoted"),
+        ("[verify]\nrepeats =", 5, 10, "", "a key without a value"),
+        ("[run]\nverifiers = 0", 5, 13, "run.verifiers", "expected a whole number from 1 to 1024"),
+        ("[verify]\nrequired_matched_ratio = 1.5", 5, 26, "verify.required_matched_ratio", "at most 1"),
+        ("[verify]\nseed = -1", 5, 8, "verify.seed", "0 or more"),
+        ("[verify]\ntolerance = \"standart\"", 5, 13, "verify.tolerance", "did you mean `standard`?"),
+        ("[verify.dtype.bf16]\nrtol = 0.1", 4, 15, "verify.dtype.bf16", "did you mean `bfloat16`?"),
+        ("[verify.dtype.bfloat16]\nrtol = -0.1", 5, 8, "verify.dtype.bfloat16.rtol", "0 or more"),
+        ("[verify.dtype.bfloat16]\nrtoll = 0.1", 5, 1, "verify.dtype.bfloat16.rtoll", "did you mean `rtol`?"),
+        ("[verify]\ncall_timeout = \"60\"", 5, 16, "verify.call_timeout", "is not a duration"),
+        ("[verify]\ncall_timeout = 60", 5, 16, "verify.call_timeout", "found the integer 60"),
+        ("[verify]\ncall_timeout = \"0s\"", 5, 16, "verify.call_timeout", "leaves no time"),
+        ("[build]\nmemory = \"4 gigs\"", 5, 10, "build.memory", "is not a size"),
+        ("[build]\nmemory = \"0\"", 5, 10, "build.memory", "too small"),
+        ("[build]\nflags = \"-O3\"", 5, 9, "build.flags", "write [\"-O3\"]"),
+        ("[build]\nflags = [\"-O3\", 3]", 5, 17, "build.flags", "found the integer 3"),
+        ("[build]\ninclude = [\"nowhere\"]", 5, 12, "build.include", "cannot find the folder"),
+        ("[build]\nenv = { A = 1 }", 5, 13, "build.env.A", "expected a string"),
+        (
+            "[build]\nenv = { \"A=B\" = \"1\" }",
+            5,
+            9,
+            "build.env.\"A=B\"",
+            "no name of an environment variable",
+        ),
+        ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
+        ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),
+        ("[memory]\nhost_ceiling = \"120%\"", 5, 16, "memory.host_ceiling", "no such amount"),
+        ("[memory]\nhost_floor = \"max(1GiB)\"", 5, 14, "memory.host_floor", "max(1GiB, 5%)"),
+        ("[memory]\nspare = \"yes\"", 5, 9, "memory.spare", "`true` or `false`"),
+        ("[limits]\nthreads = \"all\"", 5, 11, "limits.threads", "or \"cores\""),
+        ("[limits]\nthreads = 0", 5, 11, "limits.threads", "from 1 to 4096, or \"cores\""),
+        ("[run]\nstages = [\"build\", \"verfy\"]", 5, 20, "run.stages", "did you mean `verify`?"),
+        (
+            "[run]\nstages = [\"build\", \"profile\"]",
+            5,
+            10,
+            "run.stages",
+            "`profile` needs the stage `verify`",
+        ),
+        ("[run]\nstages = []", 5, 10, "run.stages", "holds no stage"),
+        ("[run]\nstages = [\"build\", \"build\"]", 5, 20, "run.stages", "stands here twice"),
+        ("[run]\ndevice = \"cuda:0\"", 5, 10, "run.device", "not supported by this version"),
+        ("[run]\nname = \"a/b\"", 5, 8, "run.name", "holds a `/`"),
+        ("[run]\nname = \"latest\"", 5, 8, "run.name", "newest run"),
+        ("[run]\njobs = 4", 5, 1, "run.jobs", "reserved for a later version"),
+        ("[job.search]\nwidth = 4", 4, 6, "job.search", "reserved for a later version"),
+        ("[job.proposer]\nmodel = \"x\"", 4, 6, "job.proposer", "reserved for a later version"),
+        ("holdout = 0.2", 4, 1, "job.holdout", "reserved for a later version"),
+        ("[[replay]]\nx = 1", 4, 3, "replay", "reserved for a later version"),
+        ("[sandbox]\nx = 1", 4, 2, "sandbox", "reserved for a later version"),
+        ("[cache]", 4, 2, "cache", "reserved for a later version"),
+        ("[[job]]\nname = \"second\"", 4, 1, "job", "the key `captures` is missing"),
+        ("[[job]]\ncaptures = \"cap\"", 5, 12, "job.captures", "two jobs are named `cap`"),
+        ("[[job]]\ncaptures = \"nowhere\"", 5, 12, "job.captures", "cannot find the folder"),
+        ("[[job]]\ncaptures = \"k/naive.c\"", 5, 12, "job.captures", "is not a folder"),
+        ("[[job]]\ncaptures = \"empty\"", 5, 12, "job.captures", "matches `*.pt`"),
+        ("entries = [\"*.pt\", \"e[.pt\"]", 4, 20, "job.entries", "not a pattern"),
+        ("entries = [\"*.pt\", \"e9*.pt\"]", 4, 20, "job.entries", "matches `e9*.pt`"),
+        ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "holds a `/`"),
+        ("dtypes = [\"float31\"]", 4, 11, "job.dtypes", "did you mean `float32`?"),
+        ("params = [\"a\", \"a\"]", 4, 16, "job.params", "stands here twice"),
+        ("params = [\"a\"]\ndefaults = { b = 1 }", 5, 14, "job.defaults.b", "not among `params`"),
+        ("defaults = { b = [1, \"x\"] }", 4, 22, "job.defaults.b", "numbers only"),
+        ("defaults = { b = { c = 1 } }", 4, 18, "job.defaults.b", "found a table"),
+        ("candidates = [\"k/*.cc\"]", 4, 15, "job.candidates", "no file matches"),
+        ("candidates = [\"nok/*.c\"]", 4, 15, "job.candidates", "cannot find the folder"),
+        ("candidates = [\"k/nope.c\"]", 4, 15, "job.candidates", "cannot find the file"),
+        ("candidates = \"k/*.c\"", 4, 14, "job.candidates", "write [\"k/*.c\"]"),
+        (
+            "candidates = [\"gpu/*\"]",
+            4,
+            15,
+            "job.candidates",
+            "the CUDA device is not supported by this version",
+        ),
+        ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "`notes.md` for one"),
+        (
+            "candidates = [\"k/naive.c\", \"k2/*.c\"]",
+            4,
+            28,
+            "job.candidates",
+            "two candidates are named `naive.c`",
+        ),
+        ("baseline = \"k/fast.c\"", 4, 1, "", "this key stands here twice"),
+        ("[[job.candidate]]\nname = \"x\"", 4, 1, "job.candidate", "the key `sources` is missing"),
+        ("[[job.candidate]]\nsources = []", 5, 11, "job.candidate.sources", "at least one source"),
+        ("[[job.candidate]]\nsources = [\"k/q.c\"]", 5, 12, "job.candidate.sources", "cannot find the file"),
+        (
+            "[[job.candidate]]\nsources = [\"mixed/notes.md\"]",
+            5,
+            12,
+            "job.candidate.sources",
+            "tells no language",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\", \"k/fast.cpp\"]",
+            5,
+            24,
+            "job.candidate.sources",
+            "two languages",
+        ),
+        ("[[job.candidate]]\nsources = [\"gpu/a.cu\"]\ngrid = \"n\"", 5, 12, "job.candidate.sources", "CUDA"),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlanguage = \"cuda\"",
+            6,
+            12,
+            "job.candidate.language",
+            "CUDA",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlanguage = \"c++\"",
+            6,
+            12,
+            "job.candidate.language",
+            "`cpp`",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nsymbol = \"a-b\"",
+            6,
+            10,
+            "job.candidate.symbol",
+            "no symbol",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nname = \" x\"",
+            6,
+            8,
+            "job.candidate.name",
+            "with a space",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nname = \"a\\u001b\"",
+            6,
+            8,
+            "job.candidate.name",
+            "not print",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nprofil = {}",
+            6,
+            1,
+            "job.candidate.profil",
+            "`profile`",
+        ),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\"]\nlimits.open_files = 1",
+            6,
+            21,
+            "job.candidate.limits.open_files",
+            "16",
+        ),
+        ("x = [1, 2", 4, 10, "", "not TOML"),
+        ("name = \"abc", 4, 12, "", "not TOML"),
+        ("x == 1", 4, 4, "", "not TOML"),
+        ("[x", 4, 3, "", "not TOML"),
+    ];
+    let folder = place();
+    let wrong: Vec<String> = below
+        .iter()
+        .filter_map(|(mistake, line, column, key, said)| {
+            check(&format!("{JOB}{mistake}\n"), &[], (*line, *column, key, said), folder.path())
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn mistakes_elsewhere() {
+    let folder = place();
+    let whole: &[(&str, usize, usize, &str, &str)] = &[
+        ("", 1, 1, "", "the plan has no job"),
+        ("job = 3\n", 1, 7, "job", "write `[[job]]`"),
+        ("[job]\ncaptures = \"cap\"\n", 1, 1, "job", "write `[[job]]`"),
+        (
+            "[[job]]\ncaptures = \"cap\"\nbaseline = \"naiv\"\ncandidates = [\"k/n*.c\"]\n",
+            3,
+            12,
+            "job.baseline",
+            "`naive`?",
+        ),
+        ("[[job]]\ncaptures = \"cap\"\nbaseline = \"gpu/a.cu\"\n", 3, 12, "job.baseline", "CUDA"),
+        (
+            "[[job]]\ncaptures = \"cap\"\nbaseline = \"mixed/notes.md\"\n",
+            3,
+            12,
+            "job.baseline",
+            "tells no language",
+        ),
+    ];
+    for (text, line, column, key, said) in whole {
+        assert_eq!(check(text, &[], (*line, *column, key, said), folder.path()), None);
+    }
+    for (set, column, key, said) in [
+        ("verify.repeats=1", 16, "verify.repeats", "from 2 to 1000"),
+        ("verify.repeat=3", 8, "verify.repeat", "did you mean `repeats`?"),
+        ("verify.repeats", 1, "", "expected KEY=VALUE"),
+        ("job.name=x", 1, "job", "unknown key at the top"),
+        ("verify.tolerance=loose", 18, "verify.tolerance", "is not known here"),
+    ] {
+        assert_eq!(check(JOB, &[set], (1, column, key, said), folder.path()), None);
+        let found = errors(JOB, folder.path(), &[set]);
+        assert_eq!(found[0].file, format!("--set {set}"));
+    }
+}
+
+/// Line, column, key, and a part of what is said.
+type Expected<'e> = (usize, usize, &'e str, &'e str);
+
+/// What is wrong with what is said about a plan's one mistake.
+fn check(text: &str, set: &[&str], (line, column, key, said): Expected<'_>, folder: &Path) -> Option<String> {
+    let found = errors(text, folder, set);
+    let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let right = found.len() == 1
+        && (found[0].line, found[0].column, found[0].key.as_str()) == (line, column, key)
+        && shown[0].contains(said);
+    (!right).then(|| format!("{text}{set:?}\nwants {line}:{column} `{key}` `{said}`\ngets  {shown:#?}\n"))
+}
+
+#[test]
+fn all_mistakes_are_reported_in_their_order() {
+    let folder = place();
+    let text = "\
+[run]
+verifiers = 0
+devise = \"cpu\"
+
+[[job]]
+captures = \"nowhere\"
+verify = { repeats = 1, tolerance = \"x\" }
+
+[memory]
+swap = 3
+
+[[job]]
+captures = \"cap\"
+candidates = [\"k/*.cc\", \"q/*.c\"]
+
+[[job.candidate]]
+sources = [\"k/none.c\"]
+";
+    let found = errors(text, folder.path(), &["verify.seed=x"]);
+    let places: Vec<(usize, &str)> = found.iter().map(|error| (error.line, error.key.as_str())).collect();
+    let expected = [
+        (2, "run.verifiers"),
+        (3, "run.devise"),
+        (6, "job.captures"),
+        (7, "job.verify.repeats"),
+        (7, "job.verify.tolerance"),
+        (10, "memory.swap"),
+        (14, "job.candidates"),
+        (14, "job.candidates"),
+        (17, "job.candidate.sources"),
+        (1, "verify.seed"),
+    ];
+    assert_eq!(places, expected);
+}
+
+#[test]
+fn mistakes_are_drawn_where_they_stand() {
+    let folder = place();
+    let text = format!("{JOB}[verify]\nrepeat = 3\nseed = -1 # süß\n");
+    let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
+    let plain = errors.render(false);
+    assert!(plain.contains("5 | repeat = 3\n  | ^^^^^^"), "{plain}");
+    assert!(
+        plain.contains("6 | seed = -1 # süß\n  |        ^^ expected a whole number, 0 or more"),
+        "{plain}"
+    );
+    assert!(plain.contains("plan.toml:5:1"), "{plain}");
+    assert!(plain.contains("help: did you mean `repeats`?"), "{plain}");
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+    assert!(errors.render(true).contains('\u{1b}'));
+    assert_eq!(errors.to_string(), plain);
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_never_drawn() {
+    let folder = place();
+    for mistake in [
+        "x = \"\u{202e}abc\"",
+        "\"\\u001b[2J\" = 1",
+        "[verify]\ntolerance = \"\\u001b[2J\"",
+        "name = \"\u{1b}\"",
+    ] {
+        let errors =
+            Plan::parse(&format!("{JOB}{mistake}\n"), &folder.path().join("plan.toml"), &[]).unwrap_err();
+        let drawn = errors.render(false);
+        assert!(!drawn.contains(['\u{1b}', '\u{202e}']), "{drawn:?}");
+    }
+}
+
+#[test]
+fn files_that_are_no_plans() {
+    let folder = place();
+    let path = folder.path().join("big.toml");
+    std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+    let latin = folder.path().join("latin.toml");
+    std::fs::write(&latin, b"[run]\nname = \"\xe9\"\n").unwrap();
+    for (path, said) in [
+        (path, "larger than 1 MiB"),
+        (latin, "line 2 holds a byte"),
+        (folder.path().to_owned(), "it is a folder"),
+        (folder.path().join("nowhere.toml"), "cannot read the plan"),
+    ] {
+        let errors = Plan::load(&path, &[]).unwrap_err();
+        assert_eq!(errors.errors.len(), 1);
+        assert!(errors.render(false).contains(said), "{}", errors.render(false));
+    }
+}
+
+#[test]
+fn a_plan_full_of_mistakes_is_answered_at_once() {
+    let folder = place();
+    let mut text = JOB.to_owned();
+    for number in 0..50_000 {
+        text.push_str(&format!("x{number} = 1\n"));
+    }
+    let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
+    assert_eq!(errors.errors.len(), 50_000);
+    assert!(errors.render(false).ends_with("… and 49900 more mistakes\n"));
+    let jobs = "[[job]]\ncaptures = \"cap\"\n".repeat(1001);
+    let errors = Plan::parse(&jobs, &folder.path().join("plan.toml"), &[]).unwrap_err();
+    assert!(errors.errors[0].to_string().contains("1000 at most"), "{errors}");
+}

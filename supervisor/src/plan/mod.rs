@@ -8,6 +8,7 @@
 //!                    └───────────────────────── mistakes: error ──render──▶ standard error
 //! ```
 
+mod amounts;
 mod candidates;
 mod codec;
 mod compare;
@@ -17,6 +18,7 @@ mod glob;
 mod job;
 mod layers;
 pub mod lint;
+mod lists;
 #[cfg(test)]
 mod mistakes;
 mod names;
@@ -28,6 +30,8 @@ mod resolved;
 mod schema;
 mod syntax;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -264,11 +268,15 @@ pub enum EntriesError {
 
 /// The files of a job's capture set, sorted by name.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
-    let listing = glob::list(&job.captures, &job.entries, MAX_ENTRIES).map_err(|source| {
-        EntriesError::Unlisted { job: job.name.clone(), captures: job.captures.clone(), source: Box::new(source) }
-    })?;
+    let listing =
+        glob::list(&job.captures, &job.entries, MAX_ENTRIES).map_err(|source| EntriesError::Unlisted {
+            job: job.name.clone(),
+            captures: job.captures.clone(),
+            source: Box::new(source),
+        })?;
     if listing.files.is_empty() {
-        let patterns = job.entries.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(", ");
+        let patterns =
+            job.entries.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(", ");
         return Err(EntriesError::None { job: job.name.clone(), captures: job.captures.clone(), patterns });
     }
     Ok(listing.files)

@@ -164,14 +164,32 @@ mod tests {
 
     #[test]
     fn durations_are_read_with_their_units() {
-        for (text, milliseconds) in
-            [("10ms", 10), ("60s", 60_000), ("2m", 120_000), ("1h", 3_600_000), ("1h30m", 5_400_000), ("0s", 0)]
-        {
+        for (text, milliseconds) in [
+            ("10ms", 10),
+            ("60s", 60_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("1h30m", 5_400_000),
+            ("0s", 0),
+        ] {
             assert_eq!(parse_duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
         }
-        for text in
-            ["", "5", "s", "1.5s", "-1s", "30m1h", "1s1s", "1d", "1 s", "99999999999h", "9000h", "1h30", "½s", "1é"]
-        {
+        for text in [
+            "",
+            "5",
+            "s",
+            "1.5s",
+            "-1s",
+            "30m1h",
+            "1s1s",
+            "1d",
+            "1 s",
+            "99999999999h",
+            "9000h",
+            "1h30",
+            "½s",
+            "1é",
+        ] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }
@@ -185,7 +203,9 @@ mod tests {
         assert_eq!(Floor::parse("5%"), Some(Floor::Amount(Amount::Share(0.05))));
         assert_eq!(Floor::Larger(gib(1), Amount::Share(0.05)).of(Bytes::gib(10)), Bytes::gib(1));
         assert_eq!(Floor::Larger(gib(1), Amount::Share(0.5)).of(Bytes::gib(10)), Bytes::gib(5));
-        for text in ["", "%", "-5%", "101%", "1e1%", "max(1GiB)", "max(1GiB, 5%", "min(1GiB, 5%)", "max(,)", "nan%"] {
+        for text in
+            ["", "%", "-5%", "101%", "1e1%", "max(1GiB)", "max(1GiB, 5%", "min(1GiB, 5%)", "max(,)", "nan%"]
+        {
             assert_eq!(Floor::parse(text), None, "{text}");
         }
     }

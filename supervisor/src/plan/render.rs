@@ -42,8 +42,11 @@ fn draw<'a>(error: &'a PlanError, source: Option<&'a Source>) -> Group<'a> {
         if let Some(expected) = &error.expected {
             mark = mark.label(expected.as_str());
         }
-        let snippet =
-            Snippet::source(line).line_start(error.line).path(error.file.as_str()).fold(false).annotation(mark);
+        let snippet = Snippet::source(line)
+            .line_start(error.line)
+            .path(error.file.as_str())
+            .fold(false)
+            .annotation(mark);
         title.element(snippet)
     } else {
         let mut origin = Origin::path(error.file.as_str());

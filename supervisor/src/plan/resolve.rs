@@ -40,7 +40,8 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
     let memory = complete(head.memory, &mut findings, &whole);
-    let plan = (|| Some(Plan { source_path, base_dir, run: run?, memory: memory?, settings: settings?, jobs }))();
+    let plan =
+        (|| Some(Plan { source_path, base_dir, run: run?, memory: memory?, settings: settings?, jobs }))();
     findings.finish(plan)
 }
 
@@ -69,7 +70,9 @@ fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, V
     let layers = TopLayers::read(&mut root, findings);
     let jobs = read_jobs(&mut root, findings);
     root.finish(findings, &RESERVED, |key| match key {
-        "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "partial" => Some("[job]"),
+        "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "partial" => {
+            Some("[job]")
+        }
         key => home_of(key),
     });
     (layers, jobs)
@@ -106,7 +109,16 @@ impl Levels<'_> {
             // A job with a mistake is still looked at whole, but never used.
             let (Some(captures), Some((name, _))) = (captures, name) else { continue };
             let id = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
-            jobs.extend(self.settle_job(raw, id, name, captures, roster, &mut next_candidate, settings, findings));
+            jobs.extend(self.settle_job(
+                raw,
+                id,
+                name,
+                captures,
+                roster,
+                &mut next_candidate,
+                settings,
+                findings,
+            ));
         }
     }
 
@@ -130,7 +142,15 @@ impl Levels<'_> {
         for draft in roster.drafts {
             let candidate_id = CandidateId(*next_candidate);
             *next_candidate = next_candidate.saturating_add(1);
-            candidates.push(self.settle_candidate(draft, candidate_id, id, &layers, &own, partial, findings)?);
+            candidates.push(self.settle_candidate(
+                draft,
+                candidate_id,
+                id,
+                &layers,
+                &own,
+                partial,
+                findings,
+            )?);
         }
         let entries = raw.entries.as_ref().map_or_else(
             || vec![DEFAULT_ENTRIES.to_owned()],
@@ -167,10 +187,9 @@ impl Levels<'_> {
         partial: bool,
         findings: &mut Findings,
     ) -> Option<CandidatePlan> {
-        let own = if draft.layers.is_empty() {
-            above.clone()
-        } else {
-            layers.settle_below(&draft.layers, self.set, above, findings, self.whole)?
+        let own = match &draft.layers {
+            Some(own) => layers.settle_below(own, self.set, above, findings, self.whole)?,
+            None => above.clone(),
         };
         Some(CandidatePlan {
             id,

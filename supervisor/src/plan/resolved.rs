@@ -6,12 +6,14 @@
 use std::fmt::Write;
 
 use super::candidates::language_of;
-use super::codec::{Codec, List, NonEmptyText, Word};
+use super::codec::{Codec, NonEmptyText, Word};
 use super::job::Plain;
 use super::layers::Settings;
+use super::lists::List;
 use super::print::{braces, key, string};
 use super::schema::{
-    BuildLayer, DTypeName, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section, VerifyLayer,
+    BuildLayer, DTypeName, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section,
+    VerifyLayer,
 };
 use super::{CandidatePlan, JobPlan, Plan};
 
@@ -43,8 +45,11 @@ fn print_job(job: &JobPlan, above: &Settings, text: &mut String) {
         line("params", &List::<NonEmptyText>::print(params), text);
     }
     if !job.defaults.is_empty() {
-        let pairs: Vec<String> =
-            job.defaults.iter().map(|(name, value)| format!("{} = {}", key(name), Plain::print(value))).collect();
+        let pairs: Vec<String> = job
+            .defaults
+            .iter()
+            .map(|(name, value)| format!("{} = {}", key(name), Plain::print(value)))
+            .collect();
         line("defaults", &braces(&pairs), text);
     }
     line("partial", &job.partial.to_string(), text);
@@ -72,7 +77,8 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
     let sources: Vec<String> =
         candidate.source.sources.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     line("sources", &List::<NonEmptyText>::print(&sources), text);
-    let by_suffix = candidate.source.sources.iter().all(|path| language_of(path) == Some(candidate.source.language));
+    let by_suffix =
+        candidate.source.sources.iter().all(|path| language_of(path) == Some(candidate.source.language));
     if !by_suffix {
         line("language", &Word::print(&candidate.source.language), text);
     }

@@ -8,17 +8,19 @@ use std::num::NonZeroU32;
 
 use opt_shared::capture::DType;
 use opt_shared::settings::{
-    BeforeProfile, BuildSettings, CacheState, InputMemory, Language, LimitSettings, Nonfinite, ProfileEntries,
-    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, VerifySettings,
+    BeforeProfile, BuildSettings, CacheState, InputMemory, Language, LimitSettings, Nonfinite,
+    ProfileEntries, ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile,
+    VerifySettings,
 };
 use toml::Spanned;
 
+use super::amounts::{Ceiling, FloorExpression, Kibibytes, Percentage, Size, Time};
 use super::codec::{
-    Appended, AutoWord, Ceiling, Codec, CoresWord, Environment, Flag, Folder, FloorExpression, Kibibytes, List,
-    NonEmptyText, NonNegative, Number, OrWord, Percentage, Ratio, Seed, Size, Text, Time, Word, Words, located_list,
-    string, unknown_word,
+    AutoWord, Codec, CoresWord, Flag, NonEmptyText, NonNegative, Number, OrWord, Ratio, Seed, Text, Word,
+    Words, string, unknown_word,
 };
 use super::error::{Findings, Spot};
+use super::lists::{Appended, Environment, Folder, List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
@@ -313,9 +315,8 @@ impl Codec for DTypeOverrides {
         for (name, value, spot, key_spot) in table.entries() {
             let dtype = DTypeName::find(name, &key_spot, findings);
             let Some(mut table) = TableReader::of(value, &spot, findings) else { continue };
-            let mut figure = |key| {
-                table.take(key).and_then(|(value, spot)| NonNegative::read(value, &spot, findings))
-            };
+            let mut figure =
+                |key| table.take(key).and_then(|(value, spot)| NonNegative::read(value, &spot, findings));
             let figures =
                 ToleranceOverride { rtol: figure("rtol"), atol: figure("atol"), rel_l2: figure("rel_l2") };
             table.finish(findings, &[], |_| None);
@@ -328,10 +329,13 @@ impl Codec for DTypeOverrides {
         let tables: Vec<String> = value
             .iter()
             .map(|(dtype, figures)| {
-                let pairs: Vec<String> = [("rtol", figures.rtol), ("atol", figures.atol), ("rel_l2", figures.rel_l2)]
-                    .into_iter()
-                    .filter_map(|(key, figure)| figure.map(|figure| format!("{key} = {}", print::float(figure))))
-                    .collect();
+                let pairs: Vec<String> =
+                    [("rtol", figures.rtol), ("atol", figures.atol), ("rel_l2", figures.rel_l2)]
+                        .into_iter()
+                        .filter_map(|(key, figure)| {
+                            figure.map(|figure| format!("{key} = {}", print::float(figure)))
+                        })
+                        .collect();
                 format!("{} = {}", dtype.name(), print::braces(&pairs))
             })
             .collect();
@@ -360,12 +364,32 @@ impl Codec for DTypeOverrides {
 
 pub(super) struct DTypeName;
 
+/// What other tools call the types that people name most.
+const OTHER_NAMES: [(&str, DType); 9] = [
+    ("bf16", DType::BFloat16),
+    ("f16", DType::Float16),
+    ("fp16", DType::Float16),
+    ("half", DType::Float16),
+    ("f32", DType::Float32),
+    ("fp32", DType::Float32),
+    ("float", DType::Float32),
+    ("f64", DType::Float64),
+    ("double", DType::Float64),
+];
+
 impl DTypeName {
     fn find(name: &str, spot: &Spot, findings: &mut Findings) -> Option<DType> {
         let dtype = DType::from_name(name.strip_prefix("torch.").unwrap_or(name));
         if dtype.is_none() {
             let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-            unknown_word(name, &known, spot, "a data type", findings);
+            match OTHER_NAMES.iter().find(|(other, _)| *other == name) {
+                Some((_, meant)) => {
+                    findings
+                        .report(spot, format!("`{name}` is not a data type"))
+                        .help(format!("did you mean `{meant}`?"));
+                }
+                None => unknown_word(name, &known, spot, "a data type", findings),
+            }
         }
         dtype
     }
@@ -390,7 +414,11 @@ pub(super) fn read_section<S: Section>(parent: &mut TableReader<'_, '_>, finding
     read_section_at(value, &spot, findings)
 }
 
-fn read_section_at<S: Section>(value: &Spanned<toml::de::DeValue<'_>>, spot: &Spot, findings: &mut Findings) -> S {
+fn read_section_at<S: Section>(
+    value: &Spanned<toml::de::DeValue<'_>>,
+    spot: &Spot,
+    findings: &mut Findings,
+) -> S {
     let Some(mut table) = TableReader::of(value, spot, findings) else { return S::default() };
     let section = S::read(&mut table, findings);
     let reserved: &[&str] = if S::TABLE == "run" { &["jobs"] } else { &[] };

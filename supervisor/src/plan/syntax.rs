@@ -17,6 +17,11 @@ pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -
         let mild = MILD.iter().any(|mild| said.starts_with(mild));
         let message = match said {
             "string values must be quoted" if span.is_empty() => "a key without a value",
+            "string values must be quoted" => "a string must be quoted",
+            // A word that begins like one.
+            said if said.starts_with("invalid boolean") => {
+                "a string must be quoted, a boolean is `true` or `false`"
+            }
             "duplicate key" => "this key stands here twice",
             other => other,
         };

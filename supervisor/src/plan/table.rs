@@ -37,24 +37,13 @@ impl<'v, 't> TableReader<'v, 't> {
     /// is left over is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
         self.asked.push(key);
-        self.find(key).map(|(value, spot, _)| (value, spot))
+        // Spans are no part of what keys are ordered by.
+        let value = self.table.get(key)?;
+        Some((value, Spot { source: self.spot.source, span: value.span(), key: self.path_of(key) }))
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
-        self.find(key).is_some()
-    }
-
-    /// The place of a key rather than of its value.
-    pub(super) fn spot_of_key(&self, key: &str) -> Option<Spot> {
-        self.find(key).map(|(_, _, spot)| spot)
-    }
-
-    fn find(&self, wanted: &str) -> Option<(&'v TomlValue<'t>, Spot, Spot)> {
-        // Spans are no part of what keys are ordered by, so one made up here finds the real one.
-        let (key, value) = self.table.get_key_value(wanted)?;
-        let path = self.path_of(wanted);
-        let at = |span| Spot { source: self.spot.source, span, key: path.clone() };
-        Some((value, at(value.span()), at(key.span())))
+        self.table.contains_key(key)
     }
 
     /// Every key with its value, for tables whose keys are the user's own.

@@ -1,0 +1,162 @@
+//! Values made of several: arrays that replace or append, environments that merge, and the folders in arrays.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+
+use toml::de::DeValue;
+
+use super::codec::{Codec, NonEmptyText, Text};
+use super::error::{Findings, Located, Spot};
+use super::print;
+use super::table::{TableReader, TomlValue, describe};
+
+/// An array; a stronger layer replaces it.
+pub(super) struct List<C>(PhantomData<C>);
+
+/// The longest list of flags, folders or names that a plan may hold: no command line takes more.
+const LONGEST_LIST: usize = 4096;
+
+impl<C: Codec> Codec for List<C> {
+    type Value = Vec<C::Value>;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value> {
+        let items = located_list::<C>(value, spot, findings)?;
+        Some(items.into_iter().map(|item| item.value).collect())
+    }
+
+    fn print(value: &Self::Value) -> String {
+        format!("[{}]", value.iter().map(C::print).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The elements of an array with their places. `None` if one of them is wrong.
+pub(super) fn located_list<C: Codec>(
+    value: &TomlValue<'_>,
+    spot: &Spot,
+    findings: &mut Findings,
+) -> Option<Vec<Located<C::Value>>> {
+    let DeValue::Array(array) = value.get_ref() else {
+        let report = findings
+            .report(spot, format!("wrong type: found {}", describe(value.get_ref())))
+            .expected("an array");
+        if let DeValue::String(text) = value.get_ref() {
+            report.help(format!("write [{}]", print::string(&super::error::quote(text))));
+        }
+        return None;
+    };
+    if array.len() > LONGEST_LIST {
+        findings
+            .report(spot, format!("holds {} elements", array.len()))
+            .expected(format!("{LONGEST_LIST} at most"));
+        return None;
+    }
+    let items: Vec<Option<Located<C::Value>>> = array
+        .iter()
+        .map(|item| {
+            let spot = spot.at(item.span());
+            C::read(item, &spot, findings).map(|value| Located { value, spot })
+        })
+        .collect();
+    items.into_iter().collect()
+}
+
+/// An array of texts to which a stronger layer appends.
+pub(super) struct Appended;
+
+impl Codec for Appended {
+    type Value = Vec<String>;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vec<String>> {
+        List::<Text>::read(value, spot, findings)
+    }
+
+    fn print(value: &Vec<String>) -> String {
+        List::<Text>::print(value)
+    }
+
+    fn lay_over(weaker: &mut Vec<String>, stronger: &Vec<String>) {
+        weaker.extend_from_slice(stronger);
+    }
+
+    fn difference(weaker: &Vec<String>, value: &Vec<String>) -> Option<Vec<String>> {
+        // Layers only ever append, so the weaker list is always the beginning (`layers` sees to it for `--set`).
+        let rest = value.strip_prefix(weaker.as_slice()).unwrap_or(value);
+        (!rest.is_empty()).then(|| rest.to_vec())
+    }
+}
+
+/// An existing folder, made absolute from the plan's own.
+pub(super) struct Folder;
+
+impl Codec for Folder {
+    type Value = PathBuf;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<PathBuf> {
+        let written = NonEmptyText::read(value, spot, findings)?;
+        let path = findings.absolute(&written);
+        match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => Some(path),
+            Ok(_) => {
+                findings.report(spot, format!("`{}` is not a folder", super::render::label(&path)));
+                None
+            }
+            Err(error) => {
+                findings.report(
+                    spot,
+                    format!("cannot find the folder `{}`: {error}", super::render::label(&path)),
+                );
+                None
+            }
+        }
+    }
+
+    fn print(value: &PathBuf) -> String {
+        print::string(&value.to_string_lossy())
+    }
+}
+
+/// Environment variables, merged key by key.
+pub(super) struct Environment;
+
+impl Codec for Environment {
+    type Value = BTreeMap<String, String>;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value> {
+        let table = TableReader::of(value, spot, findings)?;
+        let mut variables = BTreeMap::new();
+        let before = findings.count();
+        for (name, value, spot, key_spot) in table.entries() {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                findings
+                    .report(&key_spot, "is no name of an environment variable")
+                    .expected("no `=` and no NUL in it");
+            }
+            if let Some(text) = Text::read(value, &spot, findings) {
+                variables.insert(name.to_owned(), text);
+            }
+        }
+        (findings.count() == before).then_some(variables)
+    }
+
+    fn print(value: &Self::Value) -> String {
+        let pairs: Vec<String> = value
+            .iter()
+            .map(|(name, text)| format!("{} = {}", print::key(name), print::string(text)))
+            .collect();
+        print::braces(&pairs)
+    }
+
+    fn lay_over(weaker: &mut Self::Value, stronger: &Self::Value) {
+        weaker.extend(stronger.iter().map(|(name, text)| (name.clone(), text.clone())));
+    }
+
+    fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
+        let changed: Self::Value = value
+            .iter()
+            .filter(|(name, text)| weaker.get(*name) != Some(text))
+            .map(|(name, text)| (name.clone(), text.clone()))
+            .collect();
+        (!changed.is_empty()).then_some(changed)
+    }
+}
