@@ -8,3 +8,4 @@ pub(crate) mod prepare;
 pub(crate) mod process;
 pub mod spawn;
 mod streams;
+pub(crate) mod thread_clocks;

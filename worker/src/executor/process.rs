@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::handle::{End, HandleError, RunnerHandle, Stop};
 use super::spawn::spawn_runner;
 use super::streams::Stream;
+use super::thread_clocks::ThreadClocks;
 use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
@@ -282,9 +283,9 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// CPU time of all its threads so far.
-    pub(crate) fn cpu_time(&self) -> Option<Duration> {
-        self.handle.cpu_time().ok()
+    /// CPU time of its threads up to this moment.
+    pub(crate) fn cpu_clocks(&self) -> ThreadClocks {
+        ThreadClocks::read(self.handle.pid())
     }
 
     pub(crate) fn major_faults(&self) -> Option<u64> {

@@ -119,7 +119,7 @@ impl<'a> Side<'a> {
             Answer::TimedOut => return Ok(Answer::TimedOut),
         }
         let faults = runner.major_faults();
-        let cpu_before = runner.cpu_time();
+        let cpu_before = runner.cpu_clocks();
         let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
         let start = now();
         runner.command(entry, calls, 0, flags, Duration::ZERO);
@@ -130,15 +130,11 @@ impl<'a> Side<'a> {
             Answer::Died => return Ok(Answer::Died),
             Answer::TimedOut => return Ok(Answer::TimedOut),
         };
-        let cpu_at_done = runner.cpu_time();
+        let cpu_at_done = runner.cpu_clocks();
         if !runner.stop()? {
             return Ok(Answer::Died);
         }
-        let cpu_stopped = runner.cpu_time();
-        let between = |from: Option<Duration>, to: Option<Duration>| match (from, to) {
-            (Some(from), Some(to)) => to.saturating_sub(from),
-            _ => Duration::ZERO,
-        };
+        let cpu_stopped = runner.cpu_clocks();
         let major_faults = match (faults, runner.major_faults()) {
             (Some(before), Some(after)) => after.saturating_sub(before),
             _ => 0,
@@ -146,8 +142,8 @@ impl<'a> Side<'a> {
         Ok(Answer::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
-            cpu_after_done: between(cpu_at_done, cpu_stopped),
-            cpu: between(cpu_before, cpu_at_done),
+            cpu_after_done: cpu_stopped.since(&cpu_at_done),
+            cpu: cpu_at_done.since(&cpu_before),
             major_faults,
         }))
     }
