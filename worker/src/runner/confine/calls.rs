@@ -21,8 +21,8 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// Options of fcntl that make the kernel send signals, lease files, or grow pipes beyond their default.
-const FCNTL_REFUSED: [u64; 6] = [
+/// Options of fcntl that make the kernel send signals, lease files, grow pipes beyond their default, or seal memory.
+const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
     // F_SETSIG and F_SETOWN_EX, which not every libc names. A descriptor could otherwise raise SIGCONT at a stopped runner.
     10,
@@ -30,6 +30,8 @@ const FCNTL_REFUSED: [u64; 6] = [
     libc::F_SETLEASE as u64,
     libc::F_NOTIFY as u64,
     libc::F_SETPIPE_SZ as u64,
+    // A seal on its output would make the worker's own writes fail, and look like the worker's fault.
+    libc::F_ADD_SEALS as u64,
 ];
 
 /// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and typing into a terminal.
@@ -37,12 +39,14 @@ const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
 
-/// Options of prctl that would undo the lock-down.
-const PRCTL_REFUSED: [u64; 4] = [
+/// Options of prctl that would undo the lock-down or reach beyond it.
+const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_DUMPABLE as u64,
     libc::PR_SET_PTRACER as u64,
     libc::PR_SET_MM as u64,
+    // Would keep others off the sibling processor while it runs.
+    libc::PR_SCHED_CORE as u64,
 ];
 
 /// Clone flags that make a namespace, or a sibling instead of a child.
@@ -57,7 +61,7 @@ const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_PARENT as u64,
 ];
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the filters, for good. Wants no_new_privs.
 pub(super) fn restrict(confinement: &Confinement) -> Result<Rung, ConfineError> {
@@ -213,7 +217,7 @@ impl Refusals {
     }
 }
 
-fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
+pub(super) fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(
         rules,
         SeccompAction::Allow,
@@ -239,7 +243,7 @@ fn refuse_x32() -> [sock_filter; 4] {
     ]
 }
 
-fn install(program: &BpfProgram) -> Result<(), ConfineError> {
+pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
     // Not through `seccompiler::apply_filter`: before Linux 5.16 a filter without this flag also turns on speculation
     // mitigations for the process, which would slow down the very code that is to be timed.
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
