@@ -189,6 +189,17 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
+    /// When it started, in the kernel's clock ticks since boot: with the pid, its name for other processes.
+    pub fn start_time(&self) -> Result<u64, HandleError> {
+        let system =
+            |source| HandleError::System { pid: self.pid, action: "reading when it started", source };
+        if self.reaped.is_some() {
+            return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).map_err(system)?;
+        start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
+    }
+
     /// False when there is no process left to signal.
     fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.pidfd, signal) {
@@ -227,5 +238,27 @@ impl Drop for RunnerHandle {
             let _ = self.kill();
             let _ = self.reap();
         }
+    }
+}
+
+/// Field 22 of a `stat` line. The second field is a name in parentheses that may hold anything.
+fn start_time_in(stat: &str) -> Option<u64> {
+    const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(FIELDS_AFTER_NAME_BEFORE_START)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 0 0";
+        for name in ["cat", "a b", ") 7 (", ""] {
+            assert_eq!(start_time_in(&format!("12 ({name}) {rest}")), Some(98765), "{name}");
+        }
+        assert_eq!(start_time_in("12 (cat) S 1"), None);
+        assert_eq!(start_time_in(""), None);
     }
 }

@@ -39,6 +39,7 @@ fn a_stopped_runner_stands_still_and_goes_on() {
                     assert_eq!(running.runner.cpu_time().expect("its clock is readable"), stopped);
                 }
                 assert_eq!(running.runner.peek_end().expect("it is ours"), None);
+                assert!(running.runner.start_time().expect("it is in /proc") > 0);
                 running.runner.cont().expect("it goes on");
             }
             running.runner.kill().expect("it can be killed");
@@ -96,17 +97,19 @@ pub(super) fn worker_with_a_runner() {
         let (worker, socket) = socket_pair();
         let inherited =
             [(null.as_fd(), 0), (stdout.as_fd(), 1), (null.as_fd(), 2), (socket.as_fd(), WORKER_FD)];
-        (start_with("waits_for_ever", &folder(), &inherited, namespaces), worker)
+        (start_with("waits_for_ages", &folder(), &inherited, namespaces), worker)
     });
     std::thread::park();
     drop(runners);
 }
 
-pub(super) fn waits_for_ever() {
+pub(super) fn waits_for_ages() {
     locked_down();
     println!("ready");
-    loop {
-        std::thread::park();
+    // Should the test fail, nobody else would end this.
+    let ages = Instant::now() + 3 * PATIENCE;
+    while Instant::now() < ages {
+        std::thread::park_timeout(PATIENCE);
     }
 }
 

@@ -52,7 +52,7 @@ extern "C" fn play_if_asked() {
         "refusals" => super::refusals::refused_in_every_way,
         "two_spinning_threads" => lives::two_spinning_threads,
         "orphan" => lives::orphan,
-        "waits_for_ever" => lives::waits_for_ever,
+        "waits_for_ages" => lives::waits_for_ages,
         "worker_with_a_runner" => lives::worker_with_a_runner,
         "descriptors" => lives::descriptors,
         other => panic!("no scenario is called {other}"),
