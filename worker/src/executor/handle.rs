@@ -13,7 +13,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::spawn::{Namespaces, SpawnedRunner};
 use crate::runner::confine::abort::ABORT_STATUS;
 
-/// A stop takes microseconds; a first look after each of these, then longer pauses.
+/// A stop takes microseconds: for so long we only yield between two looks, then we sleep.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -91,7 +91,10 @@ impl RunnerHandle {
         &self.rungs
     }
 
-    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped.
+    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped, and its clock stands.
+    ///
+    /// None of its own instructions runs after this. The kernel reports a stop just before it switches away from the
+    /// thread, though, and where that switch is itself preempted the clock may still gain the microseconds it takes.
     ///
     /// A kernel call of the runner that cannot be interrupted delays this; after `patience` it is an error.
     pub fn stop(&mut self, patience: Duration) -> Result<Stop, HandleError> {
@@ -101,26 +104,27 @@ impl RunnerHandle {
         if self.reaped.is_some() || !self.signal(Signal::STOP, "sending SIGSTOP")? {
             return Ok(Stop::Ended);
         }
-        let started = Instant::now();
+        let pause = Pause { pid: self.pid, started: Instant::now(), patience };
+        // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
         loop {
-            // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
             let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
             if looked.is_some_and(|status| status.stopped()) {
                 self.stopped = true;
-                return Ok(Stop::Stopped);
+                break;
             }
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
-            let waited = started.elapsed();
-            if waited > patience {
-                return Err(HandleError::WouldNotStop { pid: self.pid, waited });
+            pause.once_more()?;
+        }
+        let mut clock = self.cpu_time()?;
+        loop {
+            pause.once_more()?;
+            let now = self.cpu_time()?;
+            if now == clock {
+                return Ok(Stop::Stopped);
             }
-            if waited > STOP_SPIN {
-                std::thread::sleep(STOP_PAUSE);
-            } else {
-                std::thread::yield_now();
-            }
+            clock = now;
         }
     }
 
@@ -238,6 +242,28 @@ impl Drop for RunnerHandle {
             let _ = self.kill();
             let _ = self.reap();
         }
+    }
+}
+
+/// Between two looks at something that takes microseconds: short at first, then longer, and not for ever.
+struct Pause {
+    pid: u32,
+    started: Instant,
+    patience: Duration,
+}
+
+impl Pause {
+    fn once_more(&self) -> Result<(), HandleError> {
+        let waited = self.started.elapsed();
+        if waited > self.patience {
+            return Err(HandleError::WouldNotStop { pid: self.pid, waited });
+        }
+        if waited > STOP_SPIN {
+            std::thread::sleep(STOP_PAUSE);
+        } else {
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 }
 

@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use opt_shared::units::Bytes;
 
 use super::super::Inmate;
-use super::super::calls::{Rules, compile, install};
+use super::super::by_number;
+use super::super::calls::install;
 use super::super::seal::{seal_map, seal_rung};
 use super::candidate::{answer_io, locked_down};
 use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start, start_with};
@@ -21,9 +22,9 @@ use crate::executor::spawn::Namespaces;
 const SYS_CLOSE_RANGE: i64 = 436;
 
 fn pretend_missing(calls: &[i64]) {
-    let rules: Rules = calls.iter().map(|number| (*number, Vec::new())).collect();
     rustix::thread::set_no_new_privs(true).expect("always allowed");
-    install(&compile(rules, libc::ENOSYS).expect("a filter")).expect("a filter can be installed");
+    let program = by_number::program(calls.iter().map(|number| (*number, libc::ENOSYS)));
+    install(&program).expect("a filter can be installed");
 }
 
 #[test]
