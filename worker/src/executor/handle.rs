@@ -13,7 +13,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::spawn::{Namespaces, SpawnedRunner};
 use crate::runner::confine::abort::ABORT_STATUS;
 
-/// A stop takes microseconds; a first look after each of these, then longer pauses.
+/// A stop takes microseconds: for so long we only yield between two looks, then we sleep.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -87,7 +87,10 @@ impl RunnerHandle {
         &self.rungs
     }
 
-    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped.
+    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped, and its clock stands.
+    ///
+    /// None of its own instructions runs after this. The kernel reports a stop just before it switches away from the
+    /// thread, though, and where that switch is itself preempted the clock may still gain the microseconds it takes.
     ///
     /// A kernel call of the runner that cannot be interrupted delays this; after `patience` it is an error.
     pub fn stop(&mut self, patience: Duration) -> Result<Stop, HandleError> {
@@ -97,26 +100,27 @@ impl RunnerHandle {
         if self.reaped.is_some() || !self.signal(Signal::STOP, "sending SIGSTOP")? {
             return Ok(Stop::Ended);
         }
-        let started = Instant::now();
+        let pause = Pause { pid: self.pid, started: Instant::now(), patience };
+        // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
         loop {
-            // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
             let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
             if looked.is_some_and(|status| status.stopped()) {
                 self.stopped = true;
-                return Ok(Stop::Stopped);
+                break;
             }
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
-            let waited = started.elapsed();
-            if waited > patience {
-                return Err(HandleError::WouldNotStop { pid: self.pid, waited });
+            pause.once_more()?;
+        }
+        let mut clock = self.cpu_time()?;
+        loop {
+            pause.once_more()?;
+            let now = self.cpu_time()?;
+            if now == clock {
+                return Ok(Stop::Stopped);
             }
-            if waited > STOP_SPIN {
-                std::thread::sleep(STOP_PAUSE);
-            } else {
-                std::thread::yield_now();
-            }
+            clock = now;
         }
     }
 
@@ -185,6 +189,17 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
+    /// When it started, in the kernel's clock ticks since boot: with the pid, its name for other processes.
+    pub fn start_time(&self) -> Result<u64, HandleError> {
+        let system =
+            |source| HandleError::System { pid: self.pid, action: "reading when it started", source };
+        if self.reaped.is_some() {
+            return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).map_err(system)?;
+        start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
+    }
+
     /// False when there is no process left to signal.
     fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.pidfd, signal) {
@@ -223,5 +238,49 @@ impl Drop for RunnerHandle {
             let _ = self.kill();
             let _ = self.reap();
         }
+    }
+}
+
+/// Between two looks at something that takes microseconds: short at first, then longer, and not for ever.
+struct Pause {
+    pid: u32,
+    started: Instant,
+    patience: Duration,
+}
+
+impl Pause {
+    fn once_more(&self) -> Result<(), HandleError> {
+        let waited = self.started.elapsed();
+        if waited > self.patience {
+            return Err(HandleError::WouldNotStop { pid: self.pid, waited });
+        }
+        if waited > STOP_SPIN {
+            std::thread::sleep(STOP_PAUSE);
+        } else {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Field 22 of a `stat` line. The second field is a name in parentheses that may hold anything.
+fn start_time_in(stat: &str) -> Option<u64> {
+    const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(FIELDS_AFTER_NAME_BEFORE_START)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 0 0";
+        for name in ["cat", "a b", ") 7 (", ""] {
+            assert_eq!(start_time_in(&format!("12 ({name}) {rest}")), Some(98765), "{name}");
+        }
+        assert_eq!(start_time_in("12 (cat) S 1"), None);
+        assert_eq!(start_time_in(""), None);
     }
 }

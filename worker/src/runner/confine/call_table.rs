@@ -84,6 +84,8 @@ pub(super) const MEMORY: &[Call] = &[
     both("shmat", 30, 196),
     both("shmdt", 67, 197),
     both("remap_file_pages", 216, 234),
+    both("io_setup", 206, 0),
+    both("io_submit", 209, 2),
     both("migrate_pages", 256, 238),
     both("move_pages", 279, 239),
 ];
@@ -298,6 +300,7 @@ mod tests {
             memfd_secret = SYS_memfd_secret,
             mremap = SYS_mremap,
             userfaultfd = SYS_userfaultfd,
+            io_setup = SYS_io_setup,
             shmget = SYS_shmget,
             shmat = SYS_shmat,
             remap_file_pages = SYS_remap_file_pages,

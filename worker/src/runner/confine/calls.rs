@@ -1,18 +1,18 @@
 //! The seccomp filter: which system calls, with which arguments, an inmate is refused.
 //!
 //! A deny list that answers EPERM, so that a refused call is the candidate's own affair and a new C library does
-//! not fail on calls nobody thought of. Three programs, because one filter of `seccompiler` has one answer:
-//! EPERM for the list; ENOSYS for calls that hide their arguments behind a pointer and have an older form that the C
-//! library falls back to; ENOSYS for the x32 numbers. Another architecture's calls kill the process (`seccompiler`).
+//! not fail on calls nobody thought of. Two programs: `by_number` refuses the calls that are refused altogether, and
+//! one made by `seccompiler` those that are refused for some arguments.
 
 use std::collections::BTreeMap;
 
 use opt_shared::message::Rung;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, sock_filter,
+    SeccompRule, TargetArch,
 };
 
+use super::by_number;
 use super::call_table::{self as table, Call};
 use super::{ConfineError, Confinement, Inmate, rung};
 
@@ -21,8 +21,8 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// Options of fcntl that make the kernel send signals, lease files, or grow pipes beyond their default.
-const FCNTL_REFUSED: [u64; 6] = [
+/// Options of fcntl that make the kernel send signals, lease files, grow pipes beyond their default, or seal memory.
+const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
     // F_SETSIG and F_SETOWN_EX, which not every libc names. A descriptor could otherwise raise SIGCONT at a stopped runner.
     10,
@@ -30,6 +30,8 @@ const FCNTL_REFUSED: [u64; 6] = [
     libc::F_SETLEASE as u64,
     libc::F_NOTIFY as u64,
     libc::F_SETPIPE_SZ as u64,
+    // A seal on its output would make the worker's own writes fail, and look like the worker's fault.
+    libc::F_ADD_SEALS as u64,
 ];
 
 /// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and typing into a terminal.
@@ -37,12 +39,14 @@ const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
 
-/// Options of prctl that would undo the lock-down.
-const PRCTL_REFUSED: [u64; 4] = [
+/// Options of prctl that would undo the lock-down or reach beyond it.
+const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_DUMPABLE as u64,
     libc::PR_SET_PTRACER as u64,
     libc::PR_SET_MM as u64,
+    // Would keep others off the sibling processor while it runs.
+    libc::PR_SCHED_CORE as u64,
 ];
 
 /// Clone flags that make a namespace, or a sibling instead of a child.
@@ -92,14 +96,15 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     // Zero means ourselves.
     refused.when(table::PRLIMIT64, &[(0, differs(0))])?;
 
-    let mut unknown = vec![table::CLONE3];
+    // They hide their arguments behind a pointer, and the C library falls back to their older forms.
+    refused.always_as(&[table::CLONE3], libc::ENOSYS);
     match confinement.inmate {
         Inmate::Candidate => {
             refuse_candidate(&mut refused, own_pid)?;
             // Device nodes, where there are any, are opened for writing; Landlock says which.
             if confinement.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
-                unknown.push(table::OPENAT2);
+                refused.always_as(&[table::OPENAT2], libc::ENOSYS);
             }
         }
         Inmate::Compiler => {
@@ -109,13 +114,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
         }
     }
 
-    let mut programs = vec![compile(refused.rules, libc::EPERM)?];
-    let unknown: Rules = unknown.iter().filter_map(Call::number).map(|number| (number, Vec::new())).collect();
-    programs.push(compile(unknown, libc::ENOSYS)?);
-    if cfg!(target_arch = "x86_64") {
-        programs.push(refuse_x32().to_vec());
-    }
-    Ok(programs)
+    Ok(vec![by_number::program(refused.always.into_iter()), compile(refused.rules, libc::EPERM)?])
 }
 
 fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
@@ -164,6 +163,9 @@ fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError
 
 #[derive(Default)]
 struct Refusals {
+    /// Whatever the arguments, with this error.
+    always: BTreeMap<i64, i32>,
+    /// When the arguments fit.
     rules: Rules,
 }
 
@@ -193,10 +195,11 @@ const fn lacks(flag: u64) -> Test {
 
 impl Refusals {
     fn always(&mut self, calls: &[Call]) {
-        for number in calls.iter().filter_map(Call::number) {
-            // No rule at all: whatever the arguments.
-            self.rules.insert(number, Vec::new());
-        }
+        self.always_as(calls, libc::EPERM);
+    }
+
+    fn always_as(&mut self, calls: &[Call], errno: i32) {
+        self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
     /// Refuses the call when all tests hold; several calls of this add up.
@@ -223,23 +226,7 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
     .try_into()
 }
 
-/// x32 calls share x86-64's architecture word and set this bit of the number, which would pass every rule above.
-fn refuse_x32() -> [sock_filter; 4] {
-    const X32_BIT: u32 = 0x4000_0000;
-    const LOAD_WORD: u16 = 0x20;
-    const JUMP_IF_AT_LEAST: u16 = 0x35;
-    const RETURN: u16 = 0x06;
-    let errno = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-    [
-        // The call's number is the first word of the data.
-        sock_filter { code: LOAD_WORD, jt: 0, jf: 0, k: 0 },
-        sock_filter { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: X32_BIT },
-        sock_filter { code: RETURN, jt: 0, jf: 0, k: errno },
-        sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
-    ]
-}
-
-fn install(program: &BpfProgram) -> Result<(), ConfineError> {
+pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
     // Not through `seccompiler::apply_filter`: before Linux 5.16 a filter without this flag also turns on speculation
     // mitigations for the process, which would slow down the very code that is to be timed.
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;

@@ -7,6 +7,7 @@
 mod candidate;
 mod compiler;
 mod lives;
+mod poorer;
 #[cfg(target_env = "gnu")]
 mod refusals;
 mod stage;

@@ -24,6 +24,10 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("userfaultfd", &["EPERM"]),
     ("unshare", &["EPERM"]),
     ("timer_create", &["EPERM"]),
+    ("signal_on_input", &["EPERM"]),
+    ("seal", &["EPERM"]),
+    ("own_thread_priority", &["ok"]),
+    ("priority_of_worker", &["EPERM"]),
     ("chmod", &["EPERM"]),
     ("raise_limit", &["EPERM"]),
     ("lower_limit", &["EPERM"]),
@@ -48,6 +52,16 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("send_to_worker", &["ok"]),
 ];
 
+/// Starts threads the OpenMP way, where the compiler has it.
+const LIBRARY: &str = r"
+int answer(void) {
+    int sum = 0;
+    #pragma omp parallel for num_threads(4) reduction(+ : sum)
+    for (int i = 0; i < 42; i++) sum += 1;
+    return sum;
+}
+";
+
 #[test]
 fn a_candidate_is_refused_everything_but_its_own_work() {
     as_every_user(
@@ -56,7 +70,7 @@ fn a_candidate_is_refused_everything_but_its_own_work() {
             for namespaces in [Namespaces::ALL, Namespaces::NONE] {
                 let folder = tempfile::tempdir().expect("a temporary folder");
                 std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
-                let artifact = library(folder.path(), "int answer(void) { return 42; }");
+                let artifact = library(folder.path(), LIBRARY);
                 let running = start("candidate", folder.path(), Some(artifact.as_fd()), namespaces);
                 let worker = running.worker.try_clone().expect("a descriptor");
                 let (answers, end) = running.finish();
@@ -146,6 +160,11 @@ pub(super) fn forbidden_things() {
             "timer_create",
             libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &raw mut timer).into(),
         );
+        answer("signal_on_input", libc::fcntl(0, 10, libc::SIGCONT).into());
+        answer("seal", libc::fcntl(ARTIFACT_FD, libc::F_ADD_SEALS, libc::F_SEAL_WRITE).into());
+        answer("own_thread_priority", libc::setpriority(libc::PRIO_PROCESS, 0, 5).into());
+        let somebody = libc::id_t::try_from(worker_pid.max(2)).unwrap_or(2);
+        answer("priority_of_worker", libc::setpriority(libc::PRIO_PROCESS, somebody, 5).into());
         answer("chmod", libc::fchmod(0, 0o777).into());
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         answer("read_limit", libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit).into());
@@ -248,5 +267,24 @@ pub(super) fn too_much_data() {
             libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
         };
         answer(name, if map == libc::MAP_FAILED { -1 } else { 0 });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_of_the_32_bit_kind_kill() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (_, end) = start("32_bit_call", folder.path(), None, Namespaces::ALL).finish();
+    // SIGSEGV where the kernel does not know such calls at all.
+    assert!([libc::SIGSYS, libc::SIGSEGV].map(|signal| End::Signalled { signal }).contains(&end), "{end:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) fn call_of_the_32_bit_kind() {
+    const GETPID_32: u64 = 20;
+    locked_down();
+    // SAFETY: asks for our pid; the kernel clobbers no register but the answer and these.
+    unsafe {
+        std::arch::asm!("int 0x80", inlateout("rax") GETPID_32 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }
 }

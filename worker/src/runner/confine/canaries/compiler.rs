@@ -158,13 +158,15 @@ fn what_a_compiler_leaves_behind_dies_with_it() {
     });
 }
 
-/// A child in a session of its own, which holds our output and waits.
+/// A child in a session of its own, which holds our output and waits; a minute at most, should the test fail.
 pub(super) fn leaves_a_straggler() {
     locked_down();
     // SAFETY: the child only changes its session and waits.
     unsafe {
         if libc::fork() == 0 {
             libc::setsid();
+            libc::close(2);
+            libc::alarm(60);
             loop {
                 libc::pause();
             }

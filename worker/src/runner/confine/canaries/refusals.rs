@@ -74,12 +74,15 @@ pub(super) fn refused_in_every_way() {
     locked_down();
     note_refusals_in(&NOTE);
     let path = format!("/proc/self/fd/{ARTIFACT_FD}\0");
+    type Ask = extern "C" fn(libc::c_int, usize) -> libc::c_int;
+    type Misuse = extern "C" fn();
     // SAFETY: the library is the one above; its functions have these types.
-    let (ask, misuse): (extern "C" fn(libc::c_int, usize) -> libc::c_int, extern "C" fn()) = unsafe {
+    let (ask, misuse) = unsafe {
         let library = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW);
         assert!(!library.is_null(), "the library loads");
         let find = |name: &std::ffi::CStr| libc::dlsym(library, name.as_ptr());
-        (std::mem::transmute(find(c"ask")), std::mem::transmute(find(c"misuse")))
+        let ask = std::mem::transmute::<*mut libc::c_void, Ask>(find(c"ask"));
+        (ask, std::mem::transmute::<*mut libc::c_void, Misuse>(find(c"misuse")))
     };
     misuse();
     println!("misuse={}", NOTE.load(Ordering::Relaxed));

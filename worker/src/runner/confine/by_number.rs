@@ -1,0 +1,97 @@
+//! A seccomp program that refuses system calls whatever their arguments, written out by hand.
+//!
+//! `seccompiler` spends five instructions on such a call, and the kernel runs every program once per call number when
+//! it is installed: this one, with two, takes a third of a millisecond off the start of a runner. It also answers the
+//! calls of other kinds: x32's numbers do not exist here, and another architecture's kill.
+
+use seccompiler::{BpfProgram, sock_filter};
+
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// x32 calls share x86-64's architecture word and set this bit of the number, which would pass every other rule.
+const X32_BIT: u32 = 0x4000_0000;
+
+/// Where the words lie in what a program is given.
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
+
+const LOAD_WORD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+/// Refuses the numbers with the error that stands beside them and lets every other call pass.
+pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram {
+    let error = |errno: i32| give(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
+    let mut program = vec![
+        load(ARCHITECTURE_OFFSET),
+        // Jumps count instructions from the next one: the answer follows, and is skipped where it does not apply.
+        sock_filter { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: AUDIT_ARCHITECTURE },
+        give(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER_OFFSET),
+        sock_filter { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: X32_BIT },
+        error(libc::ENOSYS),
+    ];
+    for (number, errno) in refusals {
+        // The table's numbers have 16 bits.
+        let Ok(number) = u32::try_from(number) else { continue };
+        program.push(sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: number });
+        program.push(error(errno));
+    }
+    program.push(give(libc::SECCOMP_RET_ALLOW));
+    program
+}
+
+const fn load(offset: u32) -> sock_filter {
+    sock_filter { code: LOAD_WORD, jt: 0, jf: 0, k: offset }
+}
+
+const fn give(answer: u32) -> sock_filter {
+    sock_filter { code: RETURN, jt: 0, jf: 0, k: answer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The four instructions that occur, as the kernel understands them.
+    fn run(program: &[sock_filter], number: u32, architecture: u32) -> u32 {
+        let (mut next, mut word) = (0, 0);
+        loop {
+            let instruction = &program[next];
+            next += 1;
+            let taken = match instruction.code {
+                LOAD_WORD => {
+                    word = if instruction.k == NUMBER_OFFSET { number } else { architecture };
+                    continue;
+                }
+                RETURN => return instruction.k,
+                JUMP_IF_EQUAL => word == instruction.k,
+                JUMP_IF_AT_LEAST => word >= instruction.k,
+                other => panic!("instruction {other:#x}"),
+            };
+            next += usize::from(if taken { instruction.jt } else { instruction.jf });
+        }
+    }
+
+    #[test]
+    fn each_number_gets_its_answer() {
+        let program = program([(57, libc::EPERM), (435, libc::ENOSYS), (0, libc::EPERM)].into_iter());
+        let error = |errno: i32| libc::SECCOMP_RET_ERRNO | errno.cast_unsigned();
+        for (number, architecture, answer) in [
+            (57, AUDIT_ARCHITECTURE, error(libc::EPERM)),
+            (0, AUDIT_ARCHITECTURE, error(libc::EPERM)),
+            (435, AUDIT_ARCHITECTURE, error(libc::ENOSYS)),
+            (1, AUDIT_ARCHITECTURE, libc::SECCOMP_RET_ALLOW),
+            (434, AUDIT_ARCHITECTURE, libc::SECCOMP_RET_ALLOW),
+            (X32_BIT + 1, AUDIT_ARCHITECTURE, error(libc::ENOSYS)),
+            (u32::MAX, AUDIT_ARCHITECTURE, error(libc::ENOSYS)),
+            (1, 0x4000_0003, libc::SECCOMP_RET_KILL_PROCESS),
+        ] {
+            assert_eq!(run(&program, number, architecture), answer, "{number} of {architecture:#x}");
+        }
+    }
+}
