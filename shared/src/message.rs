@@ -189,7 +189,10 @@ pub enum FromWorker {
         shared: Bytes,
     },
     /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
-    KillWanted { pid: u32, reason: KillReason },
+    KillWanted {
+        pid: u32,
+        reason: KillReason,
+    },
     /// The runner is dead and not yet reaped. The supervisor answers `MayReap`.
     RunnerDied {
         pid: u32,

@@ -42,7 +42,12 @@ impl Progress {
         if bytes != Bytes::ZERO && 0.5 < seconds {
             let name = bar.message();
             let name = name.split("  ").next().unwrap_or_default().to_owned();
-            #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a rate for people"
+            )]
             let rate = Bytes::new((bytes.get() as f64 / seconds) as u64);
             bar.set_message(format!("{name}  {bytes} at {rate}/s"));
         }

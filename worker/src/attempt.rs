@@ -83,11 +83,8 @@ impl<'a> Callable<'a> {
         copy_inputs: bool,
     ) -> RunnerSpec<'b> {
         let inputs: Bytes = entries.iter().map(|entry| entry.input_bytes).sum();
-        let unmapped: Bytes = if copy_inputs {
-            inputs
-        } else {
-            entries.iter().map(|entry| entry.unmapped_bytes).sum()
-        };
+        let unmapped: Bytes =
+            if copy_inputs { inputs } else { entries.iter().map(|entry| entry.unmapped_bytes).sum() };
         let materialised: Bytes = entries.iter().map(|entry| entry.materialised_bytes).sum();
         let largest = entries.iter().map(|entry| entry.input_bytes).max().unwrap_or_default();
         let memory = self.memory(largest);

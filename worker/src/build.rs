@@ -18,9 +18,9 @@ use opt_shared::settings::Language;
 use opt_shared::units::Bytes;
 
 use crate::executor::compiler::{Compiler, CompilerEnd, CompilerSpec};
-use crate::link::Link;
 use crate::executor::handle::End;
 use crate::executor::process::{RunnerTrouble, signal_name};
+use crate::link::Link;
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../include/opt_candidate.h");
@@ -137,7 +137,8 @@ fn compile(
     report.compiler = version(&compiler);
     let Some(program) = find_program(&compiler) else {
         report.status = Status::InfraError;
-        report.detail = format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)");
+        report.detail =
+            format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)");
         return Ok(());
     };
     let mut readable: Vec<PathBuf> = task
@@ -175,12 +176,16 @@ fn compile(
             Status::HostMemoryLimit,
             format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
         ),
-        (Some(reason), _) => (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})")),
+        (Some(reason), _) => {
+            (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
+        }
         (None, End::Exited { code: 0 }) if built.is_file() => {
             report.artifact = Some(keep(&built, &task.artifacts)?);
             (Status::Passed, String::new())
         }
-        (None, End::Exited { code: 0 }) => (Status::CompileError, "the compiler ended well but wrote no library".to_owned()),
+        (None, End::Exited { code: 0 }) => {
+            (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
+        }
         (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
         (None, end @ End::Signalled { .. }) => (
             Status::CompileError,

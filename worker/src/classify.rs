@@ -56,14 +56,12 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
                 Status::InputMutated,
                 format!("stored into {}, which is read-only", (places.inputs)(fault.index)),
             )),
-            FaultPlace::InputGuard => Some((
-                Status::OutOfBounds,
-                format!("reached beyond {}", (places.inputs)(fault.index)),
-            )),
-            FaultPlace::OutputGuard => Some((
-                Status::OutOfBounds,
-                format!("reached beyond {}", (places.outputs)(fault.index)),
-            )),
+            FaultPlace::InputGuard => {
+                Some((Status::OutOfBounds, format!("reached beyond {}", (places.inputs)(fault.index))))
+            }
+            FaultPlace::OutputGuard => {
+                Some((Status::OutOfBounds, format!("reached beyond {}", (places.outputs)(fault.index))))
+            }
             FaultPlace::Elsewhere => None,
         };
         if let Some((status, what)) = place {
@@ -83,7 +81,8 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
         End::Signalled { signal: libc::SIGKILL } => {
             // Pid 1 of a namespace cannot be killed from inside, so the sender is outside; without a namespace the
             // sender is unknown and the core decides after a second death on the same entry.
-            let whence = if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
+            let whence =
+                if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
             verdict(Status::InfraError, format!("killed {during} {whence}"))
         }
         End::Signalled { .. } if loading => verdict(
@@ -125,7 +124,8 @@ mod tests {
     }
 
     fn check(death_facts: Death, status: Status, fragment: &str) {
-        let places = Places { inputs: &|index| format!("input {index}"), outputs: &|index| format!("output {index}") };
+        let places =
+            Places { inputs: &|index| format!("input {index}"), outputs: &|index| format!("output {index}") };
         let verdict = death(&death_facts, &places);
         assert_eq!(verdict.status, status, "{death_facts:?}");
         assert!(verdict.detail.contains(fragment), "{}", verdict.detail);
@@ -136,9 +136,18 @@ mod tests {
         let fault = |place| Some(Fault { place, index: 1, address: 0x10 });
         check(a_death(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
         check(a_death(End::Exited { code: 0 }), Status::Crashed, "code 0");
-        check(Death { phase: Phase::Loading, ..a_death(End::Signalled { signal: libc::SIGABRT }) }, Status::LoadError, "SIGABRT");
-        check(Death { phase: Phase::Loading, ..a_death(End::Exited { code: 1 }) }, Status::LoadError, "code 1");
-        let faulted = |place| Death { fault: fault(place), ..a_death(End::Signalled { signal: libc::SIGSEGV }) };
+        check(
+            Death { phase: Phase::Loading, ..a_death(End::Signalled { signal: libc::SIGABRT }) },
+            Status::LoadError,
+            "SIGABRT",
+        );
+        check(
+            Death { phase: Phase::Loading, ..a_death(End::Exited { code: 1 }) },
+            Status::LoadError,
+            "code 1",
+        );
+        let faulted =
+            |place| Death { fault: fault(place), ..a_death(End::Signalled { signal: libc::SIGSEGV }) };
         check(faulted(FaultPlace::Input), Status::InputMutated, "input 1");
         check(faulted(FaultPlace::InputGuard), Status::OutOfBounds, "input 1");
         check(faulted(FaultPlace::OutputGuard), Status::OutOfBounds, "output 1");
@@ -149,8 +158,13 @@ mod tests {
             "1.00 GiB",
         );
         // A refusal alone proves nothing about an ordinary exit.
-        check(Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited { code: 3 }) }, Status::Crashed, "code 3");
-        let killed = |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
+        check(
+            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited { code: 3 }) },
+            Status::Crashed,
+            "code 3",
+        );
+        let killed =
+            |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
         check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
         check(
             killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),

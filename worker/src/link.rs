@@ -31,8 +31,6 @@ pub(crate) enum LinkError {
     Gone,
     #[error("the supervisor did not answer within {ANSWER_PATIENCE:?}")]
     Silent,
-    #[error("reading this process's own identity")]
-    Identity(#[source] std::io::Error),
 }
 
 /// What the supervisor says when a runner may be reaped.
@@ -45,6 +43,8 @@ pub(crate) struct ReapWord {
 pub(crate) struct RunnerNotice {
     pub(crate) lease: LeaseId,
     pub(crate) pid: u32,
+    /// With the pid it names a process for as long as the machine is up.
+    pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
 }
@@ -71,13 +71,7 @@ impl Link {
         let (to_worker, from_supervisor) = ipc::channel().map_err(LinkError::Channel)?;
         let (outbox, from_worker) = ipc::channel().map_err(LinkError::Channel)?;
         hello
-            .send(Hello {
-                version: PROTOCOL_VERSION,
-                nonce,
-                pid: std::process::id(),
-                to_worker,
-                from_worker,
-            })
+            .send(Hello { version: PROTOCOL_VERSION, nonce, pid: std::process::id(), to_worker, from_worker })
             .map_err(LinkError::Send)?;
         let (forward, inbox) = bounded(INBOX);
         std::thread::Builder::new()
@@ -131,12 +125,11 @@ impl Link {
     }
 
     pub(crate) fn runner_started(&mut self, notice: &RunnerNotice) -> Result<(), LinkError> {
-        let start_time = start_time(notice.pid).map_err(LinkError::Identity)?;
         self.early.clear();
         self.send(FromWorker::RunnerStarted {
             lease: notice.lease,
             pid: notice.pid,
-            start_time,
+            start_time: notice.start_time,
             limit: notice.limit,
             shared: notice.shared,
         })
@@ -180,12 +173,4 @@ impl Link {
             }
         }
     }
-}
-
-/// Field 22 of `/proc/PID/stat`: with the pid it names a process for as long as the machine is up.
-fn start_time(pid: u32) -> std::io::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    text.rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse().ok())
-        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no start time in the stat line"))
 }

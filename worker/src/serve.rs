@@ -47,8 +47,7 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
     // What is not to be had is left out at the first clone, and reported with every runner.
     let namespaces = Namespaces::ALL;
-    let mut link =
-        Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
+    let mut link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&mut link, &task);
@@ -74,6 +73,8 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     if u32::try_from(parent) != Ok(supervisor) {
         return Err(WorkerError::Orphaned);
     }
+    // A runner without a namespace must not look into the memory that holds expected outputs.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // Out of the terminal's foreground group: Ctrl-C is for the supervisor alone.
     let _ = rustix::process::setsid();
     // The supervisor blocks the signals it reads from a descriptor, and we inherit that.
@@ -83,8 +84,8 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
 
 fn perform(link: &mut Link, task: &Task) -> Report {
     match &task.work {
-        Work::Build(build) => Report::Build(build::run(link, task.lease, build).unwrap_or_else(|error| {
-            BuildReport {
+        Work::Build(build) => {
+            Report::Build(build::run(link, task.lease, build).unwrap_or_else(|error| BuildReport {
                 status: Status::InfraError,
                 detail: chain(&error),
                 artifact: None,
@@ -94,8 +95,8 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 source_digest: String::new(),
                 ms: 0.0,
                 peak_owed: None,
-            }
-        })),
+            }))
+        }
         Work::Verify(verify) => {
             Report::Verify(verify::run(link, task.lease, verify).unwrap_or_else(|error| VerifyReport {
                 status: Status::InfraError,

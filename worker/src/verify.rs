@@ -148,9 +148,7 @@ fn one_entry(
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
     };
-    runner
-        .add_entry(&setup, &prepared.descriptors(outputs.descriptor()))
-        .map_err(|e| callable.trouble(e))?;
+    runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {
         task,
         prepared: &prepared,
@@ -274,7 +272,10 @@ impl Calls<'_> {
     fn wrong_twice(&self, first: Box<Mismatch>, second: &Mismatch) -> Ended {
         let poisoned = |mismatch: &Mismatch| mismatch.pattern == Pattern::StillPoisoned;
         if poisoned(&first) && poisoned(second) && first.bad_indices == second.bad_indices {
-            let detail = format!("{} of {} elements of `{}` were never written", first.failed, first.elements, first.output);
+            let detail = format!(
+                "{} of {} elements of `{}` were never written",
+                first.failed, first.elements, first.output
+            );
             return self.mismatched(Status::UnwrittenOutput, detail, first);
         }
         let detail = self.wrong.clone().unwrap_or_default();
@@ -294,11 +295,14 @@ impl Calls<'_> {
             // The first call's poison and place again.
             let again = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
             if let CallEnd::Right = self.call(link, runner, again)? {
-                let detail =
-                    format!("{} of {} elements of `{}` were never written", mismatch.failed, mismatch.elements, mismatch.output);
+                let detail = format!(
+                    "{} of {} elements of `{}` were never written",
+                    mismatch.failed, mismatch.elements, mismatch.output
+                );
                 return Ok(self.mismatched(Status::UnwrittenOutput, detail, mismatch));
             }
-            let detail = format!("right at first, then call {} left `{}` unwritten", call + 1, mismatch.output);
+            let detail =
+                format!("right at first, then call {} left `{}` unwritten", call + 1, mismatch.output);
             return Ok(self.mismatched(Status::Nondeterministic, detail, mismatch));
         }
         let detail = format!("right at first, wrong in call {}", call + 1);
@@ -320,7 +324,8 @@ impl Calls<'_> {
         if let Some((output, past)) = self.outputs.damaged_slack(slot, poison).map_err(io)? {
             let path = &self.prepared.leaves[output].path;
             let side = if past < 0 { "before the start" } else { "past the end" };
-            let detail = format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
+            let detail =
+                format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
         let wrong = self.compare(slot, poison)?;
@@ -366,9 +371,8 @@ impl Calls<'_> {
     ) -> Result<Option<Ended>, Trouble> {
         let timeout = self.task.verify.call_timeout;
         runner.command(0, 1, slot, flags, std::time::Duration::ZERO);
-        let answer = runner
-            .wait_done(std::time::Duration::ZERO, timeout)
-            .map_err(|e| self.callable.trouble(e))?;
+        let answer =
+            runner.wait_done(std::time::Duration::ZERO, timeout).map_err(|e| self.callable.trouble(e))?;
         Ok(match answer {
             Answer::Done(called) if called.returned_value => Some(self.failed(
                 Status::RuntimeError,

@@ -73,8 +73,7 @@ impl Budget {
 pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Sequence {
-            kind:
-                SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size | SequenceKind::ReturnType(_),
+            kind: SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size | SequenceKind::ReturnType(_),
             items,
         } => Some(items),
         _ => None,

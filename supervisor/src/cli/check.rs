@@ -19,8 +19,8 @@ use crate::plan::{JobPlan, Plan};
 pub(super) fn check(arguments: &CheckArguments) -> Answer {
     super::log::start();
     let plan = load_plan(&arguments.plan, &arguments.set)?;
-    let facts = driver::read_facts(&plan)
-        .map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
+    let facts =
+        driver::read_facts(&plan).map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
     if arguments.signature {
         return signatures(&plan, &facts, arguments.json);
     }
@@ -79,11 +79,8 @@ fn smallest_that_runs(plan: &Plan, spec: &RunSpec) -> Bytes {
 
 /// The largest lease of the job, an idle worker of the other role beside it, and the supervisor.
 fn job_ceiling(plan: &Plan, job: &JobPlan, spec: &RunSpec) -> Bytes {
-    let largest = stages(plan)
-        .into_iter()
-        .map(|stage| job_stage(job, spec, stage).1)
-        .max()
-        .unwrap_or_default();
+    let largest =
+        stages(plan).into_iter().map(|stage| job_stage(job, spec, stage).1).max().unwrap_or_default();
     largest + spec.idle_worker + SUPERVISOR
 }
 

@@ -36,10 +36,12 @@ pub(super) fn init(arguments: &InitArguments) -> Answer {
             observed.observe(&bound, &leaves);
         }
     }
-    let captures = std::fs::canonicalize(&arguments.captures)
-        .map_err(|error| Failure::usage(anyhow::Error::new(error).context("resolving the captures folder")))?;
+    let captures = std::fs::canonicalize(&arguments.captures).map_err(|error| {
+        Failure::usage(anyhow::Error::new(error).context("resolving the captures folder"))
+    })?;
     let job = captures.file_name().map_or("job".to_owned(), |name| name.to_string_lossy().into_owned());
-    let folder = arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let skeleton = folder.join("kernels").join(format!("{job}.c"));
     let plan = crate::plan::first_plan(&captures, &job, Path::new(&format!("kernels/{job}.c")));
     write_new(&skeleton, &c_skeleton(&signature, &observed, "run"))?;

@@ -47,11 +47,9 @@ fn folder(path: &Path, json: bool) -> Answer {
     let mut classes: BTreeMap<String, (u64, Bytes, String)> = BTreeMap::new();
     for file in &files {
         let Ok((bytes, entry)) = open(file) else { continue };
-        let class = bind(&entry, &signature)
-            .map_err(|error| chain(&error))
-            .and_then(|arguments| {
-                outputs(&entry).map(|leaves| class_key(&arguments, &leaves)).map_err(|error| chain(&error))
-            });
+        let class = bind(&entry, &signature).map_err(|error| chain(&error)).and_then(|arguments| {
+            outputs(&entry).map(|leaves| class_key(&arguments, &leaves)).map_err(|error| chain(&error))
+        });
         match class {
             Ok(class) => {
                 let row = classes.entry(class).or_insert_with(|| (0, Bytes::ZERO, stem(file)));
@@ -73,7 +71,11 @@ fn folder(path: &Path, json: bool) -> Answer {
         });
         print_out(&format!("{document:#}\n"))?;
     } else {
-        let mut text = format!("{} entries of {}\n\n entries      bytes  first         class\n", files.len(), path.display());
+        let mut text = format!(
+            "{} entries of {}\n\n entries      bytes  first         class\n",
+            files.len(),
+            path.display()
+        );
         for (class, (count, bytes, first)) in &classes {
             text.push_str(&format!("{count:>8} {bytes:>10}  {first:<13} {class}\n"));
         }

@@ -7,8 +7,8 @@ mod check;
 mod init;
 mod inspect;
 mod log;
-mod repro;
 mod report;
+mod repro;
 mod run;
 
 use std::path::PathBuf;

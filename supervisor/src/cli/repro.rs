@@ -52,7 +52,9 @@ fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
     match found.as_slice() {
         [one] => Ok(*one),
         [] => Err(Failure::usage(anyhow::anyhow!("the run has no candidate `{wanted}`"))),
-        _ => Err(Failure::usage(anyhow::anyhow!("several jobs have a candidate `{wanted}`: name it JOB/{wanted}"))),
+        _ => Err(Failure::usage(anyhow::anyhow!(
+            "several jobs have a candidate `{wanted}`: name it JOB/{wanted}"
+        ))),
     }
 }
 

@@ -18,18 +18,47 @@ pub type Moment = Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A worker has said hello with the right version.
-    WorkerReady { worker: WorkerId },
+    WorkerReady {
+        worker: WorkerId,
+    },
     /// It could not be started, or did not say hello in time. Its death follows if it ever lived.
-    WorkerNotReady { worker: WorkerId, why: String, alive: bool },
+    WorkerNotReady {
+        worker: WorkerId,
+        why: String,
+        alive: bool,
+    },
     /// A worker's pidfd fired and it has been reaped.
-    WorkerGone { worker: WorkerId, how: String },
-    RunnerStarted { worker: WorkerId, lease: LeaseId, pid: u32, limit: Bytes, shared: Bytes },
+    WorkerGone {
+        worker: WorkerId,
+        how: String,
+    },
+    RunnerStarted {
+        worker: WorkerId,
+        lease: LeaseId,
+        pid: u32,
+        limit: Bytes,
+        shared: Bytes,
+    },
     /// A worker asks for its runner's end.
-    KillWanted { worker: WorkerId, pid: u32, reason: KillReason },
-    RunnerDied { worker: WorkerId, pid: u32 },
-    Finished { worker: WorkerId, lease: LeaseId, report: Box<Report> },
+    KillWanted {
+        worker: WorkerId,
+        pid: u32,
+        reason: KillReason,
+    },
+    RunnerDied {
+        worker: WorkerId,
+        pid: u32,
+    },
+    Finished {
+        worker: WorkerId,
+        lease: LeaseId,
+        report: Box<Report>,
+    },
     /// A worker says that it cannot go on.
-    WorkerFault { worker: WorkerId, detail: String },
+    WorkerFault {
+        worker: WorkerId,
+        detail: String,
+    },
     Sample(Sample),
     /// The user asked for the end: once to drain, twice to kill.
     Interrupt,
@@ -63,16 +92,25 @@ pub enum Process {
 /// One of the things a worker can be given to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    Build { candidate: CandidateId },
-    Verify { candidate: CandidateId },
+    Build {
+        candidate: CandidateId,
+    },
+    Verify {
+        candidate: CandidateId,
+    },
     /// `baseline` is timed beside the candidate.
-    Profile { candidate: CandidateId, baseline: Option<CandidateId> },
+    Profile {
+        candidate: CandidateId,
+        baseline: Option<CandidateId>,
+    },
 }
 
 impl Order {
     pub fn candidate(self) -> CandidateId {
         match self {
-            Self::Build { candidate } | Self::Verify { candidate } | Self::Profile { candidate, .. } => candidate,
+            Self::Build { candidate } | Self::Verify { candidate } | Self::Profile { candidate, .. } => {
+                candidate
+            }
         }
     }
 
@@ -105,24 +143,71 @@ impl Stage {
 /// What is to be done. The driver does each in order and reports back in events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    StartWorker { worker: WorkerId, role: Role },
-    Start { worker: WorkerId, lease: LeaseId, order: Order, attempt: u32, reserved: Bytes },
+    StartWorker {
+        worker: WorkerId,
+        role: Role,
+    },
+    Start {
+        worker: WorkerId,
+        lease: LeaseId,
+        order: Order,
+        attempt: u32,
+        reserved: Bytes,
+    },
     /// The worker is to end by itself: it is idle.
-    Shutdown { worker: WorkerId },
+    Shutdown {
+        worker: WorkerId,
+    },
     /// Intent has to be on disk before the signal.
-    KillWorker { worker: WorkerId, reason: KillReason },
-    AllowRunner { worker: WorkerId, pid: u32 },
-    KillRunner { worker: WorkerId, pid: u32, reason: KillReason },
-    MayReap { worker: WorkerId, pid: u32, killed: Option<KillReason>, peak_owed: Bytes },
+    KillWorker {
+        worker: WorkerId,
+        reason: KillReason,
+    },
+    AllowRunner {
+        worker: WorkerId,
+        pid: u32,
+    },
+    KillRunner {
+        worker: WorkerId,
+        pid: u32,
+        reason: KillReason,
+    },
+    MayReap {
+        worker: WorkerId,
+        pid: u32,
+        killed: Option<KillReason>,
+        peak_owed: Bytes,
+    },
     /// An attempt ended; `final_` when its outcome stands.
-    AttemptEnded { lease: LeaseId, order: Order, attempt: u32, ended: AttemptEnd },
-    CandidateDone { candidate: CandidateId, status: Status, blame: Option<Blame>, detail: String },
-    JobDone { job: JobId, baseline_failed: bool },
-    WorkerEnded { worker: WorkerId, class: WorkerEndClass, recycled: Option<RecycleReason>, leases: u32, peak_owed: Bytes },
+    AttemptEnded {
+        lease: LeaseId,
+        order: Order,
+        attempt: u32,
+        ended: AttemptEnd,
+    },
+    CandidateDone {
+        candidate: CandidateId,
+        status: Status,
+        blame: Option<Blame>,
+        detail: String,
+    },
+    JobDone {
+        job: JobId,
+        baseline_failed: bool,
+    },
+    WorkerEnded {
+        worker: WorkerId,
+        class: WorkerEndClass,
+        recycled: Option<RecycleReason>,
+        leases: u32,
+        peak_owed: Bytes,
+    },
     Policy(PolicyRow),
     PhaseEnded(PhaseRow),
     /// Everything is over and every worker gone.
-    Stop { reason: StopReason },
+    Stop {
+        reason: StopReason,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -163,7 +248,9 @@ pub enum StopReason {
     Finished,
     Interrupted,
     /// Too many workers failed: the host is to blame.
-    HostTrouble { why: String },
+    HostTrouble {
+        why: String,
+    },
 }
 
 /// One decision about memory or workers, with its numbers.

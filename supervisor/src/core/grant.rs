@@ -106,12 +106,17 @@ impl Core {
         if order.stage() == Stage::Profile && self.recycle_before_profile(now, order) {
             return;
         }
-        let idle: Vec<WorkerId> =
-            self.workers.iter().filter(|(_, it)| it.role == role && it.is_idle()).map(|(&id, _)| id).collect();
+        let idle: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, it)| it.role == role && it.is_idle())
+            .map(|(&id, _)| id)
+            .collect();
         let Some(&worker) = idle.first() else {
-            let coming = self.workers.values().any(|it| {
-                it.role == role && matches!(it.state, State::Starting { .. } | State::Leased(_))
-            });
+            let coming = self
+                .workers
+                .values()
+                .any(|it| it.role == role && matches!(it.state, State::Starting { .. } | State::Leased(_)));
             if !coming {
                 self.start_worker(now, role);
             }
@@ -220,8 +225,12 @@ impl Core {
             };
             self.policy("wait", reason.to_owned(), numbers);
         }
-        let others: Vec<WorkerId> =
-            self.workers.iter().filter(|&(&id, it)| id != worker && it.is_idle()).map(|(&id, _)| id).collect();
+        let others: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|&(&id, it)| id != worker && it.is_idle())
+            .map(|(&id, _)| id)
+            .collect();
         if let Some(&other) = others.first() {
             self.recycle(now, other, RecycleReason::Growth);
         }

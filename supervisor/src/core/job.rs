@@ -12,8 +12,14 @@ use super::spec::{CandidateSpec, JobSpec, Resumed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The stage is still to be done; `attempt` is the next one's number.
-    Waiting { stage: Stage, attempt: u32 },
-    Running { stage: Stage, attempt: u32 },
+    Waiting {
+        stage: Stage,
+        attempt: u32,
+    },
+    Running {
+        stage: Stage,
+        attempt: u32,
+    },
     Done(Status),
 }
 
@@ -27,8 +33,12 @@ pub(crate) struct Candidate {
 impl Candidate {
     pub(crate) fn new(spec: &CandidateSpec) -> Self {
         match spec.resumed {
-            Some(Resumed::Done { status, may_profile }) => Self { progress: Progress::Done(status), may_profile },
-            None => Self { progress: Progress::Waiting { stage: Stage::Build, attempt: 1 }, may_profile: false },
+            Some(Resumed::Done { status, may_profile }) => {
+                Self { progress: Progress::Done(status), may_profile }
+            }
+            None => {
+                Self { progress: Progress::Waiting { stage: Stage::Build, attempt: 1 }, may_profile: false }
+            }
         }
     }
 }
@@ -36,7 +46,10 @@ impl Candidate {
 /// What a job wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    Order { order: Order, attempt: u32 },
+    Order {
+        order: Order,
+        attempt: u32,
+    },
     /// Something of the same stage is running.
     Wait,
     Done,
@@ -65,9 +78,9 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
                 Stage::Build => Order::Build { candidate },
                 Stage::Verify => Order::Verify { candidate },
                 Stage::Profile => {
-                    let baseline = job
-                        .baseline
-                        .filter(|&baseline| baseline != candidate && candidates[baseline.index()].may_profile);
+                    let baseline = job.baseline.filter(|&baseline| {
+                        baseline != candidate && candidates[baseline.index()].may_profile
+                    });
                     Order::Profile { candidate, baseline }
                 }
             };

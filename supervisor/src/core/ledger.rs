@@ -83,8 +83,8 @@ impl Ledger {
 
     /// Grants `wanted` to a worker whose account is open; what it had reserved before is given up.
     pub fn grant(&mut self, worker: WorkerId, wanted: Bytes) -> Result<(), Refusal> {
-        let others = self.charged()
-            - self.accounts.get(&worker).map_or(Bytes::ZERO, |account| account.charge());
+        let others =
+            self.charged() - self.accounts.get(&worker).map_or(Bytes::ZERO, |account| account.charge());
         let measured = self.measured(worker);
         let charge = wanted.max(measured);
         if self.ceiling < others + charge {

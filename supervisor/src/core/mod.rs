@@ -14,9 +14,6 @@ pub mod recycle;
 pub mod spec;
 mod worker;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -24,9 +21,7 @@ use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
-use self::event::{
-    Action, Event, Moment, PolicyRow, Process, Sample, StopReason, WorkerEndClass,
-};
+use self::event::{Action, Event, Moment, PolicyRow, Process, Sample, StopReason, WorkerEndClass};
 use self::job::Candidate;
 use self::ledger::Ledger;
 use self::spec::RunSpec;
@@ -185,7 +180,10 @@ impl Core {
             self.policy(
                 "recycled",
                 format!("{} {worker} is gone ({})", it.role.name(), reason.name()),
-                vec![("owed_before_bytes", charged.get()), ("charged_after_bytes", self.ledger.charged().get())],
+                vec![
+                    ("owed_before_bytes", charged.get()),
+                    ("charged_after_bytes", self.ledger.charged().get()),
+                ],
             );
         }
         if matches!(class, WorkerEndClass::Unknown | WorkerEndClass::NotReady) {
@@ -199,7 +197,10 @@ impl Core {
             self.failures.pop_front();
         }
         if MOST_FAILURES <= self.failures.len() && self.ending == Ending::No {
-            let why = format!("{} workers were lost within {FAILURE_WINDOW:?}, the last one: {how}", self.failures.len());
+            let why = format!(
+                "{} workers were lost within {FAILURE_WINDOW:?}, the last one: {how}",
+                self.failures.len()
+            );
             self.policy("stop", why.clone(), vec![("failures", self.failures.len() as u64)]);
             self.end(Ending::Kill(StopReason::HostTrouble { why }));
         }
@@ -211,10 +212,8 @@ impl Core {
         let killing = matches!(self.ending, Ending::Kill(_));
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let known = it.lease().is_some_and(|held| held.id == lease);
-        it.runners.insert(
-            pid,
-            Runner { limit, shared, owed: Bytes::ZERO, peak_owed: Bytes::ZERO, killed: None },
-        );
+        it.runners
+            .insert(pid, Runner { limit, shared, owed: Bytes::ZERO, peak_owed: Bytes::ZERO, killed: None });
         if known && !killing {
             self.actions.push(Action::AllowRunner { worker, pid });
         } else {
@@ -223,7 +222,9 @@ impl Core {
     }
 
     fn kill_runner(&mut self, worker: WorkerId, pid: u32, reason: KillReason) {
-        let Some(runner) = self.workers.get_mut(&worker).and_then(|it| it.runners.get_mut(&pid)) else { return };
+        let Some(runner) = self.workers.get_mut(&worker).and_then(|it| it.runners.get_mut(&pid)) else {
+            return;
+        };
         if runner.killed.is_none() {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
@@ -305,8 +306,11 @@ impl Core {
             .iter()
             .filter_map(|(&worker, it)| {
                 let lease = it.lease()?;
-                let (&pid, runner) =
-                    it.runners.iter().filter(|(_, runner)| runner.killed.is_none()).max_by_key(|(_, r)| r.owed)?;
+                let (&pid, runner) = it
+                    .runners
+                    .iter()
+                    .filter(|(_, runner)| runner.killed.is_none())
+                    .max_by_key(|(_, r)| r.owed)?;
                 // A runner that owes next to nothing is not what drowns the machine: killing it would help nobody.
                 (Bytes::mib(64) < runner.owed).then_some((lease.id, worker, pid))
             })
@@ -375,8 +379,11 @@ impl Core {
         if let Ending::Kill(_) = ending {
             let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
             for &worker in &workers {
-                let pids: Vec<u32> =
-                    self.workers.get(&worker).map(|it| it.runners.keys().copied().collect()).unwrap_or_default();
+                let pids: Vec<u32> = self
+                    .workers
+                    .get(&worker)
+                    .map(|it| it.runners.keys().copied().collect())
+                    .unwrap_or_default();
                 for pid in pids {
                     self.kill_runner(worker, pid, KillReason::Interrupted);
                 }
@@ -393,8 +400,7 @@ impl Core {
             if let Some(lease) = it.lease() {
                 running += 1;
                 let progress = self.candidates[lease.order.candidate().index()].progress;
-                let expected =
-                    job::Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
+                let expected = job::Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
                 if progress != expected {
                     return Err(format!("{worker} holds {lease:?} and its candidate is {progress:?}"));
                 }

@@ -50,7 +50,12 @@ pub fn build(memory: Bytes, timeout: Duration) -> StageSpec {
 }
 
 /// U + O + 2c of the entry that owes most.
-pub fn verify(entries: &[EntryNumbers], limits: &LimitSettings, settings: &VerifySettings, cores: u32) -> StageSpec {
+pub fn verify(
+    entries: &[EntryNumbers],
+    limits: &LimitSettings,
+    settings: &VerifySettings,
+    cores: u32,
+) -> StageSpec {
     let predicted = entries.iter().map(|entry| entry.unmapped + entry.outputs).max().unwrap_or_default()
         + COMPARE_CHUNK.saturating_mul(2);
     let largest = entries.iter().map(|entry| entry.inputs).max().unwrap_or_default();

@@ -22,11 +22,15 @@ use super::recycle::{RecycleReason, Wear};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
-    Starting { deadline: Moment },
+    Starting {
+        deadline: Moment,
+    },
     Idle,
     Leased(Lease),
     /// Told to end.
-    Draining { deadline: Moment },
+    Draining {
+        deadline: Moment,
+    },
     /// Killed; the pidfd has yet to fire.
     Terminating,
 }

@@ -92,7 +92,8 @@ impl JobFacts {
     ) -> Result<(), String> {
         let name = stem(path);
         let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-        let entry = Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let entry =
+            Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
         let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if leaves.is_empty() {
@@ -167,8 +168,8 @@ impl JobFacts {
 
 fn read_entry(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Entry>, String> {
     let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-    let entry = Entry::from_value(capture.root())
-        .map_err(|error| format!("{}: {}", stem(path), chain(&error)))?;
+    let entry =
+        Entry::from_value(capture.root()).map_err(|error| format!("{}: {}", stem(path), chain(&error)))?;
     Ok(match dtypes {
         Some(wanted) if !is_wanted(&entry, wanted) => None,
         _ => Some(entry),
@@ -178,7 +179,9 @@ fn read_entry(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Entry>, St
 /// An entry is of the wanted dtypes if every float or complex tensor in it is; one without any, if its outputs are.
 fn is_wanted(entry: &Entry, wanted: &[DType]) -> bool {
     let mut floats = Vec::new();
-    for value in entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(entry.output.as_ref()) {
+    for value in
+        entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(entry.output.as_ref())
+    {
         collect_dtypes(value, &mut floats);
     }
     floats.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
@@ -239,7 +242,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Kinds of a parameter over all entries, for `check --signature` and `init`.
-pub fn observed(job: &JobPlan, files: &[PathBuf], signature: &Signature) -> Vec<(Vec<Argument>, Vec<OutputLeaf>)> {
+pub fn observed(
+    job: &JobPlan,
+    files: &[PathBuf],
+    signature: &Signature,
+) -> Vec<(Vec<Argument>, Vec<OutputLeaf>)> {
     let mut all = Vec::new();
     for path in files {
         let Ok(Some(entry)) = read_entry(path, job.dtypes.as_deref()) else { continue };
@@ -249,4 +256,3 @@ pub fn observed(job: &JobPlan, files: &[PathBuf], signature: &Signature) -> Vec<
     }
     all
 }
-

@@ -101,10 +101,9 @@ impl Run<'_> {
             let known = &self.known[it.id.index()];
             let passed = known.status == Some(Status::Passed) && (!profiled || known.profile.is_some());
             let fast = scores.as_ref().is_none_or(|(least, scores)| {
-                scores
-                    .rows
-                    .iter()
-                    .any(|(id, row)| *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low))
+                scores.rows.iter().any(|(id, row)| {
+                    *id == it.id && row.speedup.is_some_and(|speedup| *least <= speedup.ci_low)
+                })
             });
             passed && fast
         })
@@ -137,7 +136,9 @@ impl Run<'_> {
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }
-            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::Good) => (RunStatus::Finished, Exit::Good),
+            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::Good) => {
+                (RunStatus::Finished, Exit::Good)
+            }
             StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
         };
         self.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;

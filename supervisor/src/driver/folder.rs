@@ -46,10 +46,7 @@ impl RunFolder {
         let path = match wanted {
             Some(path) => {
                 if path.exists() {
-                    let empty = fs::read_dir(path)
-                        .map_err(io_error("looking into", path))?
-                        .next()
-                        .is_none();
+                    let empty = fs::read_dir(path).map_err(io_error("looking into", path))?.next().is_none();
                     if !empty {
                         return Err(FolderError::Exists { path: path.to_owned() });
                     }
@@ -224,7 +221,9 @@ impl TemporaryFolder {
     fn parent() -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
         match std::env::var_os("XDG_RUNTIME_DIR") {
-            Some(folder) if Path::new(&folder).is_dir() => Path::new(&folder).join("opt-supervisor").join("w"),
+            Some(folder) if Path::new(&folder).is_dir() => {
+                Path::new(&folder).join("opt-supervisor").join("w")
+            }
             _ => PathBuf::from(format!("/tmp/opt-supervisor-{uid}")),
         }
     }
@@ -269,7 +268,10 @@ mod tests {
             RunFolder::create(base.path(), "demo", Some(first.path())),
             Err(FolderError::Exists { .. })
         ));
-        assert!(matches!(RunFolder::resume(base.path(), "demo", None), Err(FolderError::NothingToResume { .. })));
+        assert!(matches!(
+            RunFolder::resume(base.path(), "demo", None),
+            Err(FolderError::NothingToResume { .. })
+        ));
         fs::write(first.path().join("run.sqlite"), "").expect("written");
         assert!(matches!(
             RunFolder::resume(base.path(), "demo", Some(first.path())),

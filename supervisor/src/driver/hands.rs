@@ -13,8 +13,8 @@ use super::{Run, RunError, RunningAttempt};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow};
 use crate::record::{Numbers, UtcTime};
 use crate::store::{
-    AttemptEnd as StoredEnd, AttemptKey, AttemptRow, CandidateEnd, PhaseRow as StoredPhase, ProcessKind, WorkerEnd,
-    WorkerRow,
+    AttemptEnd as StoredEnd, AttemptKey, AttemptRow, CandidateEnd, PhaseRow as StoredPhase, ProcessKind,
+    WorkerEnd, WorkerRow,
 };
 
 /// The summary is rewritten at most this often while the run goes on.
@@ -52,7 +52,9 @@ impl Run<'_> {
                 self.pool.send(worker, ToWorker::MayReap { pid, killed, peak_owed });
                 Ok(())
             }
-            Action::AttemptEnded { lease, order, attempt: _, ended } => self.attempt_ended(lease, order, ended),
+            Action::AttemptEnded { lease, order, attempt: _, ended } => {
+                self.attempt_ended(lease, order, ended)
+            }
             Action::CandidateDone { candidate, status, blame, detail } => {
                 self.candidate_done(candidate, status, blame, detail)
             }
@@ -95,7 +97,12 @@ impl Run<'_> {
             }
             Err(error) => {
                 let why = super::facts::chain(&error);
-                self.store.worker_started(&WorkerRow { id: worker, role, pid: 0, started: UtcTime::now() })?;
+                self.store.worker_started(&WorkerRow {
+                    id: worker,
+                    role,
+                    pid: 0,
+                    started: UtcTime::now(),
+                })?;
                 self.feed(Event::WorkerNotReady { worker, why, alive: false })
             }
         }
@@ -121,12 +128,8 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
-        let tasks = Tasks {
-            plan: &self.options.plan,
-            facts: self.facts,
-            known: &self.known,
-            folder: self.folder,
-        };
+        let tasks =
+            Tasks { plan: &self.options.plan, facts: self.facts, known: &self.known, folder: self.folder };
         let Some(task) = tasks.task(lease, order) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
@@ -174,7 +177,9 @@ impl Run<'_> {
         match report {
             Report::Build(build) => known.artifact.clone_from(&build.artifact),
             Report::Verify(verify) => known.unsupported.clone_from(&verify.unsupported),
-            Report::Profile(profile) if profile.status == Status::Passed => known.profile = Some(profile.clone()),
+            Report::Profile(profile) if profile.status == Status::Passed => {
+                known.profile = Some(profile.clone())
+            }
             Report::Profile(_) => {}
         }
     }

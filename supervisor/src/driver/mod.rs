@@ -61,9 +61,13 @@ pub enum RunError {
     Entries(#[from] crate::plan::EntriesError),
     #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
     NothingSelected { wanted: String },
-    #[error("the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)")]
+    #[error(
+        "the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)"
+    )]
     PlanChanged { keys: String },
-    #[error("the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)")]
+    #[error(
+        "the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)"
+    )]
     SignatureChanged { job: String },
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
@@ -110,11 +114,7 @@ pub fn limits(plan: &Plan) -> (Bytes, Bytes) {
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
 /// `opened` is told the run's folder as soon as it is ours.
-pub fn run(
-    options: RunOptions,
-    signals: &Signals,
-    opened: &dyn Fn(&Path),
-) -> Result<Ended, RunError> {
+pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let plan = &options.plan;
     let selected = setup::selected(plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(plan);
@@ -126,8 +126,7 @@ pub fn run(
         RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
     };
     opened(folder.path());
-    let mut store =
-        if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
+    let mut store = if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
         tracing::warn!("{note}");
     }
@@ -286,7 +285,8 @@ impl Run<'_> {
     fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
         match happening {
             Happening::Ready { worker, pid } => {
-                let ready = self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
+                let ready =
+                    self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
                 self.feed(Event::WorkerReady { worker })

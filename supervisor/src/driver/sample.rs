@@ -131,7 +131,8 @@ impl Sampler {
     }
 
     pub fn predicted(&mut self, predicted: Bytes) {
-        let predicted = predicted + self.totals.predicted_peak_owed_bytes.unwrap_or_default().saturating_sub(predicted);
+        let predicted =
+            predicted + self.totals.predicted_peak_owed_bytes.unwrap_or_default().saturating_sub(predicted);
         self.totals.predicted_peak_owed_bytes = Some(predicted);
     }
 }

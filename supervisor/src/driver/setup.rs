@@ -8,8 +8,8 @@ use opt_shared::outcome::{Artifact, Blame, ProfileReport, Status};
 use opt_shared::settings::ProfileEntries;
 use opt_shared::units::Bytes;
 
-use super::facts::JobFacts;
 use super::RunError;
+use super::facts::JobFacts;
 use crate::core::event::Stage;
 use crate::core::predict::{self, EntryNumbers};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
@@ -123,7 +123,8 @@ fn job_candidates(job: &JobPlan, facts: &JobFacts, known: &[Known], cores: u32) 
                 ),
                 resumed: known.status.map(|status| Resumed::Done {
                     status,
-                    may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+                    may_profile: known.artifact.is_some()
+                        && matches!(status, Status::Passed | Status::Unsupported),
                 }),
             }
         })
@@ -164,9 +165,9 @@ pub fn register(
             let paths: Vec<String> =
                 candidate.source.sources.iter().map(|path| path.display().to_string()).collect();
             let digest = opt_shared::digest::of_sources(&candidate.source.sources).ok();
-            let before =
-                stored.iter().find(|it| it.job == job.name && it.name == candidate.name).cloned();
-            let changed = before.as_ref().is_some_and(|it| it.source_digest.is_some() && it.source_digest != digest);
+            let before = stored.iter().find(|it| it.job == job.name && it.name == candidate.name).cloned();
+            let changed =
+                before.as_ref().is_some_and(|it| it.source_digest.is_some() && it.source_digest != digest);
             store.candidate(&CandidateRow {
                 id: candidate.id,
                 job: job.id,

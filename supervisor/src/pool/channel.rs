@@ -55,18 +55,22 @@ impl Channel {
         let teller = Teller { happenings, wake };
         let seen = Arc::clone(&connected);
         let told = teller.clone();
-        let reader = std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
-            let accepted = server.accept();
-            seen.store(true, Ordering::SeqCst);
-            match accepted.map_err(|error| error.to_string()).and_then(|(_, hello)| check(hello, pid, &nonce)) {
-                Ok((sender, receiver)) => {
-                    let _ = give_sender.send(sender);
-                    told.tell(Happening::Ready { worker, pid });
-                    read(worker, &receiver, &told);
+        let reader =
+            std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
+                let accepted = server.accept();
+                seen.store(true, Ordering::SeqCst);
+                match accepted
+                    .map_err(|error| error.to_string())
+                    .and_then(|(_, hello)| check(hello, pid, &nonce))
+                {
+                    Ok((sender, receiver)) => {
+                        let _ = give_sender.send(sender);
+                        told.tell(Happening::Ready { worker, pid });
+                        read(worker, &receiver, &told);
+                    }
+                    Err(why) => told.tell(Happening::NotReady { worker, why }),
                 }
-                Err(why) => told.tell(Happening::NotReady { worker, why }),
-            }
-        });
+            });
         let writer = std::thread::Builder::new()
             .name(format!("{worker}-writer"))
             .stack_size(STACK)

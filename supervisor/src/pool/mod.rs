@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Role, ToWorker};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
 use self::channel::Channel;
 pub use self::spawn::{Executable, SpawnError};
@@ -24,12 +26,24 @@ pub use self::spawn::{Executable, SpawnError};
 /// Something a worker's thread or a pidfd says.
 #[derive(Debug)]
 pub enum Happening {
-    Ready { worker: WorkerId, pid: u32 },
+    Ready {
+        worker: WorkerId,
+        pid: u32,
+    },
     /// The handshake failed; the process, if there is one, is still to be killed.
-    NotReady { worker: WorkerId, why: String },
-    Said { worker: WorkerId, message: FromWorker },
+    NotReady {
+        worker: WorkerId,
+        why: String,
+    },
+    Said {
+        worker: WorkerId,
+        message: FromWorker,
+    },
     /// The pidfd fired and the process has been reaped.
-    Gone { worker: WorkerId, how: String },
+    Gone {
+        worker: WorkerId,
+        how: String,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +80,8 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Pool {
     pub fn new(log_folder: PathBuf) -> Result<Self, PoolError> {
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(PoolError::Subreaper)?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(PoolError::Subreaper)?;
         let wake = rustix::event::eventfd(
             0,
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
@@ -99,8 +114,7 @@ impl Pool {
             std::sync::Arc::clone(&self.wake),
             deadline,
         );
-        self.members
-            .insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
+        self.members.insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
         Ok(pid)
     }
 
@@ -122,7 +136,8 @@ impl Pool {
     pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), String> {
         let Some(member) = self.members.get_mut(&worker) else { return Err("its worker is gone".to_owned()) };
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("not a pid")?;
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| format!("opening a pidfd: {errno}"))?;
+        let pidfd =
+            pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| format!("opening a pidfd: {errno}"))?;
         let (parent, started) = parent_and_start(pid).ok_or("it vanished")?;
         if parent != member.pid || started != start_time {
             return Err(format!("pid {pid} is another process (parent {parent}, started {started})"));

@@ -74,7 +74,8 @@ pub(super) fn worker(executable: &Executable, role: Role, log: &Path) -> Result<
         .spawn()
         .map_err(SpawnError::Exec)?;
     let pid = child.id();
-    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
+    let raw =
+        i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
     // A child we have not reaped cannot have lost its pid, so this is no race. `child` is dropped: it is reaped by
     // its pidfd.
     let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;

@@ -106,7 +106,9 @@ pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
 
 /// Address space and private writable memory of this process.
 fn present() -> (Bytes, Bytes) {
-    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return (Bytes::gib(1), Bytes::mib(64)) };
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
+        return (Bytes::gib(1), Bytes::mib(64));
+    };
     let pages: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
     let page = rustix::param::page_size() as u64;
     let field = |at: usize| Bytes::new(pages.get(at).copied().unwrap_or(0)).saturating_mul(page);

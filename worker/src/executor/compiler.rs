@@ -15,8 +15,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 
 use super::cell;
-use super::process::RunnerTrouble;
 use super::handle::{End, RunnerHandle};
+use super::process::RunnerTrouble;
 use super::process::wait_dead;
 use super::spawn::spawn_runner;
 use super::streams::Stream;
@@ -90,6 +90,7 @@ impl Compiler {
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
             pid,
+            start_time: compiler.handle.start_time()?,
             limit: spec.memory + COMPILER_BASE,
             shared: compiler.log.size(),
         })?;
@@ -154,7 +155,8 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
         Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
         Err(error) => return Err(crate::attempt::chain(&error)),
     };
-    std::env::set_current_dir(&order.scratch).map_err(|error| format!("entering the work folder: {error}"))?;
+    std::env::set_current_dir(&order.scratch)
+        .map_err(|error| format!("entering the work folder: {error}"))?;
     let kept = Descriptors { worker: socket, artifact: None, others: &[] };
     confine::lock_down(&cell::beyond_present(order.confinement), &kept)
         .map_err(|error| crate::attempt::chain(&error))?;

@@ -82,6 +82,10 @@ impl RunnerHandle {
         self.pid
     }
 
+    pub const fn namespaces(&self) -> Namespaces {
+        self.namespaces
+    }
+
     /// What clone granted. The runner reports the rest itself.
     pub fn rungs(&self) -> &[Rung] {
         &self.rungs
@@ -164,6 +168,8 @@ impl RunnerHandle {
         }
     }
 
+    /// It lags by up to a tick for threads that are running; `thread_clocks` does not.
+    ///
     /// User and system time of all its threads, those that have ended included, to the nanosecond.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its CPU clock", source };

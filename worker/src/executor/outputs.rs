@@ -79,7 +79,13 @@ impl Outputs {
         let memfd = Arc::new(Self::memory(memfd_bytes)?);
         Ok(layouts
             .into_iter()
-            .map(|(places, bytes, slots)| Self { memfd: Arc::clone(&memfd), bytes, memfd_bytes, places, slots })
+            .map(|(places, bytes, slots)| Self {
+                memfd: Arc::clone(&memfd),
+                bytes,
+                memfd_bytes,
+                places,
+                slots,
+            })
             .collect())
     }
 
@@ -121,8 +127,13 @@ impl Outputs {
                 }
                 SlotLayout::Ring { .. } => {
                     let span = (stride * u64::from(slots)).next_multiple_of(page);
-                    let region =
-                        OutputRegion { file_offset: offset, bytes: span, data_offset: 0, slot_stride: stride, slots };
+                    let region = OutputRegion {
+                        file_offset: offset,
+                        bytes: span,
+                        data_offset: 0,
+                        slot_stride: stride,
+                        slots,
+                    };
                     (span, vec![region])
                 }
             };

@@ -8,7 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputLeaf, PlainValue, Signature, bind, outputs};
+use opt_shared::arguments::{
+    Argument, ArgumentValue, Entry, OutputLeaf, PlainValue, Signature, bind, outputs,
+};
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
 use opt_shared::ids::StorageId;
 use opt_shared::message::EntryRef;
@@ -30,7 +32,9 @@ const ALIGNMENT: u64 = 64;
 pub(crate) enum PrepareError {
     #[error("reading the capture {name}")]
     Capture { name: String, source: opt_shared::capture::CaptureError },
-    #[error("the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)")]
+    #[error(
+        "the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)"
+    )]
     Changed { name: String, now: Bytes, then: Bytes },
     #[error("the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
@@ -78,10 +82,11 @@ impl Prepared {
         let mut ranges = Ranges::new(&capture);
         let mut wire = Vec::with_capacity(arguments.len());
         for argument in &arguments {
-            wire.push(ranges.argument(&argument.value).map_err(|source| PrepareError::Materialise {
-                name: name(),
-                source,
-            })?);
+            wire.push(
+                ranges
+                    .argument(&argument.value)
+                    .map_err(|source| PrepareError::Materialise { name: name(), source })?,
+            );
         }
         let Ranges { inputs, memfd, written, .. } = ranges;
         if let Some(memfd) = &memfd {
@@ -134,7 +139,10 @@ impl Prepared {
 
     /// One short text per argument.
     pub(crate) fn describe(&self) -> Vec<String> {
-        self.arguments.iter().map(|argument| format!("{}: {}", argument.path, brief(&argument.value))).collect()
+        self.arguments
+            .iter()
+            .map(|argument| format!("{}: {}", argument.path, brief(&argument.value)))
+            .collect()
     }
 }
 
@@ -291,7 +299,8 @@ fn array(dtype: DType, elements: usize, bytes: Vec<u8>) -> WireArgument {
 fn brief(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {
-            let strided = if tensor.is_contiguous() { String::new() } else { format!(" strides {:?}", tensor.stride) };
+            let strided =
+                if tensor.is_contiguous() { String::new() } else { format!(" strides {:?}", tensor.stride) };
             format!("{}{:?}{strided}", tensor.dtype, tensor.shape)
         }
         ArgumentValue::Plain(plain) => match plain {

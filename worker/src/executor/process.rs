@@ -123,7 +123,6 @@ pub(crate) struct Runner {
     stdout: Stream,
     stderr: Stream,
     sequence: u32,
-    namespaced: bool,
 }
 
 impl Runner {
@@ -158,18 +157,11 @@ impl Runner {
         .map_err(RunnerTrouble::Spawn)?;
         drop(theirs);
         let shared = spec.shared + stdout.size() + stderr.size();
-        let runner = Self {
-            namespaced: spawned.namespaces_used.pid,
-            handle: spawned.into(),
-            control,
-            socket: ours,
-            stdout,
-            stderr,
-            sequence: 0,
-        };
+        let runner = Self { handle: spawned.into(), control, socket: ours, stdout, stderr, sequence: 0 };
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
             pid: runner.handle.pid(),
+            start_time: runner.handle.start_time()?,
             limit: spec.limit,
             shared,
         })?;
@@ -186,7 +178,11 @@ impl Runner {
     }
 
     /// Lets it lock down and load, once the supervisor watches it.
-    pub(crate) fn begin(&mut self, link: &mut Link, timeout: Duration) -> Result<Answer<Loaded>, RunnerTrouble> {
+    pub(crate) fn begin(
+        &mut self,
+        link: &mut Link,
+        timeout: Duration,
+    ) -> Result<Answer<Loaded>, RunnerTrouble> {
         link.wait_watched(self.handle.pid())?;
         send_to_runner(self.socket.as_fd(), &ToRunner::Begin, &[])?;
         let deadline = Instant::now() + timeout;
@@ -213,7 +209,8 @@ impl Runner {
             }
             if self.is_dead()? {
                 // A last word may have been sent before the end.
-                if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
+                if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO)
+                {
                     return Err(RunnerTrouble::Setup { text });
                 }
                 return Ok(Answer::Died);
@@ -341,7 +338,7 @@ impl Runner {
             refused: (refused != 0).then_some(Bytes::new(refused)),
             fault,
             phase,
-            namespaced: self.namespaced,
+            namespaced: self.handle.namespaces().pid,
         })
     }
 }
@@ -376,9 +373,10 @@ pub(crate) fn wait_dead(handle: &RunnerHandle, timeout: Duration) -> Result<bool
 /// `SIGSEGV` and the like; none for an exit.
 pub(crate) fn signal_name(end: End) -> Option<&'static str> {
     match end {
-        End::Signalled { signal } => {
-            Some(nix::sys::signal::Signal::try_from(signal).map_or("an unknown signal", nix::sys::signal::Signal::as_str))
-        }
+        End::Signalled { signal } => Some(
+            nix::sys::signal::Signal::try_from(signal)
+                .map_or("an unknown signal", nix::sys::signal::Signal::as_str),
+        ),
         End::Exited { .. } => None,
     }
 }

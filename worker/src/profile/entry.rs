@@ -85,15 +85,15 @@ pub(super) fn time(
         }
     }
     let converged = match context.task.profile.protocol {
-        Protocol::Paired => {
-            match blocks(link, context, sides, &mut samples, random, started)? {
-                Ok(converged) => converged,
-                Err(stop) => return Ok(Err(stop)),
-            }
-        }
+        Protocol::Paired => match blocks(link, context, sides, &mut samples, random, started)? {
+            Ok(converged) => converged,
+            Err(stop) => return Ok(Err(stop)),
+        },
         Protocol::Kernelforge => {
             for number in 0..sides.len() {
-                if let Err(stop) = kernelforge(link, context, &mut sides[number], &mut samples[number], random)? {
+                if let Err(stop) =
+                    kernelforge(link, context, &mut sides[number], &mut samples[number], random)?
+                {
                     return Ok(Err((number, stop)));
                 }
             }
@@ -111,7 +111,12 @@ pub(super) fn time(
     }
 }
 
-fn figures(context: &Context<'_>, sides: &[Side<'_>], samples: &[Samples], converged: bool) -> Option<EntryProfile> {
+fn figures(
+    context: &Context<'_>,
+    sides: &[Side<'_>],
+    samples: &[Samples],
+    converged: bool,
+) -> Option<EntryProfile> {
     let seed = context.task.seed;
     let mine = &samples[0];
     let times = summarise(&mine.ms, seed)?;
@@ -168,7 +173,8 @@ fn blocks(
         };
         for &number in numbers {
             let calls = samples[number].calls;
-            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, random)? {
+            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, random)?
+            {
                 return Ok(Err((number, stop)));
             }
         }
@@ -180,8 +186,8 @@ fn blocks(
                 [mine, baseline] => paired_ratio(&baseline.ms, &mine.ms, context.task.seed),
                 _ => summarise(&samples[0].ms, context.task.seed).map(|times| median_of(&times)),
             };
-            let narrow = least <= pairs
-                && estimate.is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
+            let narrow =
+                least <= pairs && estimate.is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
             if narrow || timed_out {
                 return Ok(Ok(narrow));
             }

@@ -91,7 +91,9 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
 /// Why a side stopped.
 pub(super) enum Stop {
     /// The runner is dead: its end says what it was.
-    Died { entry: usize },
+    Died {
+        entry: usize,
+    },
     Failed(Box<EntryFailure>),
 }
 

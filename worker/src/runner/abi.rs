@@ -115,7 +115,8 @@ impl Arguments {
                 WireArgument::Bool(value) => any(type_index::BOOL, Payload { int: i64::from(*value) }),
                 WireArgument::Float(value) => any(type_index::FLOAT, Payload { float: *value }),
                 WireArgument::Str(value) => {
-                    let text = CString::new(value.as_str()).map_err(|_| "a text argument holds a NUL byte")?;
+                    let text =
+                        CString::new(value.as_str()).map_err(|_| "a text argument holds a NUL byte")?;
                     let pointer = text.as_ptr();
                     texts.push(text);
                     any(type_index::RAW_STR, Payload { text: pointer })
@@ -247,7 +248,14 @@ impl Block {
         target
     }
 
-    fn tensor(&mut self, place: &Place, data: *mut u8, dtype: WireType, shape: &[i64], stride: &[i64]) -> Any {
+    fn tensor(
+        &mut self,
+        place: &Place,
+        data: *mut u8,
+        dtype: WireType,
+        shape: &[i64],
+        stride: &[i64],
+    ) -> Any {
         let (shape_at, strides_at) = (self.at(place.shape), self.at(place.strides));
         // SAFETY: `rank` words each were taken; a stride list of another length is cut to the shape's.
         unsafe {
@@ -257,7 +265,11 @@ impl Block {
         let tensor = DlTensor {
             data: data.cast(),
             device: Device { kind: 1, index: 0 },
-            #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "the reader limits ranks to 64")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_possible_wrap,
+                reason = "the reader limits ranks to 64"
+            )]
             ndim: shape.len() as i32,
             dtype: data_type(dtype),
             shape: shape_at.cast(),
@@ -275,7 +287,12 @@ impl Block {
 mod tests {
     use super::*;
 
-    unsafe extern "C" fn scribble(_: *mut c_void, arguments: *const Any, count: i32, returned: *mut Any) -> i32 {
+    unsafe extern "C" fn scribble(
+        _: *mut c_void,
+        arguments: *const Any,
+        count: i32,
+        returned: *mut Any,
+    ) -> i32 {
         assert_eq!(count, 4);
         // SAFETY: called through `Arguments::call` with four arguments.
         unsafe {

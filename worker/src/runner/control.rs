@@ -114,8 +114,7 @@ unsafe impl Sync for ControlMap {}
 impl ControlMap {
     /// A new sealed page (worker).
     pub fn create() -> rustix::io::Result<Self> {
-        let descriptor =
-            memfd_create("opt-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let descriptor = memfd_create("opt-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let bytes = page_bytes();
         ftruncate(&descriptor, bytes as u64)?;
         fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

@@ -41,8 +41,7 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, places: Vec<Place>) {
         return;
     }
     let stack = Box::leak(vec![0u8; HANDLER_STACK].into_boxed_slice());
-    let stack =
-        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: HANDLER_STACK };
+    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: HANDLER_STACK };
     // SAFETY: a leaked stack of the stated size; the handler is async-signal-safe: it reads a table that is never
     // changed and stores to atomics.
     unsafe {

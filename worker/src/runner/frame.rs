@@ -173,12 +173,20 @@ pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<Owne
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Locked down, nothing foreign loaded yet: what is enforced (`+name: detail`) and what not (`-name: detail`).
-    Locked { rungs: String },
-    Loaded { has_plan: bool },
+    Locked {
+        rungs: String,
+    },
+    Loaded {
+        has_plan: bool,
+    },
     /// `dlopen` or `dlsym` refused; its words.
-    LoadFailed { text: String },
+    LoadFailed {
+        text: String,
+    },
     /// Our own part of the runner could not do its work.
-    Trouble { text: String },
+    Trouble {
+        text: String,
+    },
 }
 
 /// Runner side.
@@ -275,7 +283,8 @@ mod tests {
             Reply::Trouble { text: "é".repeat(2000) },
         ] {
             send_reply(runner.as_fd(), &reply).expect("sent");
-            let got = receive_reply(worker.as_fd(), Duration::from_secs(5)).expect("well formed").expect("in time");
+            let got =
+                receive_reply(worker.as_fd(), Duration::from_secs(5)).expect("well formed").expect("in time");
             match (&reply, &got) {
                 (Reply::Trouble { .. }, Reply::Trouble { text }) => {
                     assert_eq!(text, &"é".repeat(MAX_REPLY_TEXT / 2));

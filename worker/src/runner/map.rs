@@ -95,8 +95,11 @@ fn fill(
     let buffer = unsafe { std::slice::from_raw_parts_mut(data as *mut u8, bytes) };
     file.read_exact_at(buffer, offset).map_err(|source| MapError::Read { bytes, offset, source })?;
     // SAFETY: our own fresh pages; the slice above is not used any more.
-    unsafe { mprotect(at as *mut _, length, MprotectFlags::READ) }
-        .map_err(|source| MapError::Map { what: "an input", offset, source })
+    unsafe { mprotect(at as *mut _, length, MprotectFlags::READ) }.map_err(|source| MapError::Map {
+        what: "an input",
+        offset,
+        source,
+    })
 }
 
 /// Maps a region of the outputs' memfd, writable, between guards.
@@ -122,7 +125,12 @@ pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result
 fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
     // SAFETY: a fresh reservation without access; the kernel chooses the place.
     unsafe {
-        mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
     }
     .map(|address| address as usize)
     .map_err(|source| MapError::Reserve { what, bytes, source })

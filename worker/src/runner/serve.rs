@@ -14,15 +14,11 @@ use std::time::{Duration, Instant};
 use opt_shared::units::Bytes;
 
 use super::abi::{Arguments, Function};
-use super::control::{
-    ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change,
-};
-use super::fault::{self, Place};
-use super::frame::{
-    EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply,
-};
-use super::map::{MapError, Mapped, map_input, map_output};
 use super::confine::{self, Descriptors};
+use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
+use super::fault::{self, Place};
+use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
+use super::map::{MapError, Mapped, map_input, map_output};
 use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.
@@ -148,14 +144,17 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let confinement = cell::beyond_present(setup.confinement.clone());
     let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), others: &[] };
     match confine::lock_down(&confinement, &kept) {
-        Ok(rungs) => lines.extend(rungs.into_iter().map(|rung| {
-            format!("{}{}: {}", if rung.present { '+' } else { '-' }, rung.name, rung.detail)
-        })),
+        Ok(rungs) => {
+            lines.extend(rungs.into_iter().map(|rung| {
+                format!("{}{}: {}", if rung.present { '+' } else { '-' }, rung.name, rung.detail)
+            }))
+        }
         Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
     }
     fault::report_faults_in(page, places);
     send_reply(socket, &Reply::Locked { rungs: lines.join("\n") })?;
-    let (run, plan) = load(&setup, artifact, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    let (run, plan) =
+        load(&setup, artifact, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     send_reply(socket, &Reply::Loaded { has_plan: plan.is_some() })?;
     Ok(Runner { run, plan, entries })
 }
@@ -182,7 +181,8 @@ fn map_entry(
     places: &mut Vec<Place>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let capture = descriptors.next().map(File::from).ok_or_else(|| trouble("an entry without its capture"))?;
+    let capture =
+        descriptors.next().map(File::from).ok_or_else(|| trouble("an entry without its capture"))?;
     let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
     let materialised = descriptors.next().map(File::from);
     let mut inputs = Vec::with_capacity(entry.inputs.len());

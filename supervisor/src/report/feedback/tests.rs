@@ -48,6 +48,7 @@ fn verify(status: Status, detail: &str, failures: Vec<EntryFailure>, end: Option
         entries_run: 4,
         entries_passed: 3,
         entries_unsupported: 0,
+        unsupported: Vec::new(),
         max_absolute_error: 0.0,
         max_relative_error: 0.0,
         worst: None,

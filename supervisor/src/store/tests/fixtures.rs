@@ -90,6 +90,7 @@ pub(super) fn verify_report() -> Report {
         entries_run: 4,
         entries_passed: 3,
         entries_unsupported: 0,
+        unsupported: Vec::new(),
         max_absolute_error: f64::INFINITY,
         max_relative_error: f64::NAN,
         worst: None,
