@@ -126,6 +126,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
     };
     opened(folder.path());
+    if 1 < plan.run.verifiers.get() {
+        tracing::warn!("verifiers = {}: this version runs one verifier at a time", plan.run.verifiers);
+    }
     let mut store = if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
         tracing::warn!("{note}");
