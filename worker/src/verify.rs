@@ -12,6 +12,7 @@ use opt_shared::units::Bytes;
 
 use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
+use crate::executor::cache::CacheGuard;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
@@ -130,6 +131,9 @@ fn one_entry(
     callable: &Callable<'_>,
     entry: &EntryRef,
 ) -> Result<EntryOutcome, Trouble> {
+    // A file that cannot be opened is the next line's to report.
+    let file = std::fs::File::open(&entry.path).ok();
+    let _cache = file.as_ref().map(|file| CacheGuard::watch(file, task.drop_cache));
     let opened = Prepared::open(entry, &task.callee.signature)
         .and_then(|prepared| Ok((prepared.tolerances(&task.verify)?, prepared)));
     let (tolerances, prepared) = match opened {

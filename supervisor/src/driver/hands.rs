@@ -128,8 +128,13 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
-        let tasks =
-            Tasks { plan: &self.options.plan, facts: self.facts, known: &self.known, folder: self.folder };
+        let tasks = Tasks {
+            plan: &self.options.plan,
+            facts: self.facts,
+            known: &self.known,
+            folder: self.folder,
+            cache_budget: self.cache_budget,
+        };
         let Some(task) = tasks.task(lease, order) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
