@@ -17,7 +17,7 @@ use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
 use crate::judge::Tolerance;
-use crate::judge::check::OutputCheck;
+use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 
@@ -332,7 +332,13 @@ impl Calls<'_> {
                 format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
-        let wrong = self.compare(slot, poison)?;
+        let wrong = match self.compare(slot, poison) {
+            Ok(wrong) => wrong,
+            Err(Trouble::Compare { source, .. }) if is_the_captures(&source) => {
+                return Ok(CallEnd::Over(self.failed(Status::CaptureError, chain(&source))));
+            }
+            Err(trouble) => return Err(trouble),
+        };
         runner.resume().map_err(|e| self.callable.trouble(e))?;
         Ok(wrong.map_or(CallEnd::Right, |mismatch| CallEnd::Wrong(Box::new(mismatch))))
     }

@@ -19,8 +19,6 @@ use crate::store::{
 
 /// The summary is rewritten at most this often while the run goes on.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
-/// The core has the deadline that counts; this one only bounds the handshake thread.
-const START_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
@@ -90,7 +88,7 @@ impl Run<'_> {
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
         self.worker_started.insert(worker, Instant::now());
-        match self.pool.start(worker, role, START_DEADLINE) {
+        match self.pool.start(worker, role) {
             Ok(pid) => {
                 self.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
                 Ok(())

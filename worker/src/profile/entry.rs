@@ -12,11 +12,11 @@ use rand::rngs::SmallRng;
 
 use super::Stop;
 use super::block::{Block, Run, Side};
-use crate::attempt::Trouble;
+use crate::attempt::{Trouble, chain};
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
 use crate::judge::Tolerance;
-use crate::judge::check::OutputCheck;
+use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::judge::{balanced_order, half_width, paired_ratio, summarise};
 use crate::link::Link;
 use crate::runner::control::FLAG_PLAN;
@@ -389,9 +389,14 @@ fn check_slots(
                 tolerance: context.tolerances[index],
                 poison,
             };
-            let comparison = check
-                .run(&mut prepared.expected(&leaf.tensor), &mut outputs.source(index, slot))
-                .map_err(|source| Trouble::Compare { entry: prepared.name.clone(), source })?;
+            let compared = check.run(&mut prepared.expected(&leaf.tensor), &mut outputs.source(index, slot));
+            let comparison = match compared {
+                Ok(comparison) => comparison,
+                Err(error) if is_the_captures(&error) => {
+                    return Ok(Some(stop(context, Status::CaptureError, chain(&error))));
+                }
+                Err(source) => return Err(Trouble::Compare { entry: prepared.name.clone(), source }),
+            };
             if let Some(mismatch) = comparison.mismatch.filter(|_| !comparison.passed) {
                 let detail = format!(
                     "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
