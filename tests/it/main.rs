@@ -1,2 +1,9 @@
-//! Entry.
-fn main() {}
+//! Tests of the built program at its public face. Build it first: `cargo build`, as the README's test command does.
+
+mod demo;
+mod fixtures;
+mod ops;
+mod plan_mistakes;
+mod recycle;
+mod results;
+mod support;
