@@ -161,6 +161,8 @@ pub struct VerifyTask {
     /// In the order they are to be run.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
+    /// Leave no page of the captures in the cache that was not there before.
+    pub drop_cache: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -50,15 +50,17 @@ pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
 /// Ranks from 1, larger estimates first, in the order of the input.
 ///
 /// Candidates are taken by falling lower bound. The first of them leads rank 1. Each next one shares its leader's
-/// rank if its value is not below the leader's lower bound by more than [`RANK_RESOLUTION`]: `value ≥
-/// leader.ci_low · (1 − RANK_RESOLUTION)`; otherwise it leads a rank of its own, whose number is its place in the
+/// rank if its value is not below the leader's lower bound by more than the resolution: `value ≥ leader.ci_low ·
+/// (1 − resolution)`, the resolution being what the plan calls an improvement, at least [`RANK_RESOLUTION`];
+/// otherwise it leads a rank of its own, whose number is its place in the
 /// order (1, 1, 3). Everyone is measured against the leader, never against a neighbour, so that a row of small
 /// steps does not become one long tie. Two copies of one kernel differ by less than half an interval and share a
 /// rank; what is slower by more than the leader's uncertainty does not; and a wide interval of its own lifts
 /// nobody, for the tie asks for the value. Estimates whose lower bound is no number come last.
 ///
 /// For times, where less is more, rank the estimate of `1 / time`.
-pub fn ranks(estimates: &[Estimate]) -> Vec<u32> {
+pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
+    let resolution = min_improvement.max(RANK_RESOLUTION);
     let key = |index: usize| {
         let low = estimates[index].ci_low;
         if low.is_nan() { f64::NEG_INFINITY } else { low }
@@ -70,7 +72,7 @@ pub fn ranks(estimates: &[Estimate]) -> Vec<u32> {
     for (place, &index) in (1_u32..).zip(&order) {
         let shared = leader.filter(|&(leader, _)| {
             // One comparison also settles NaN beside NaN: those lead ranks of their own, behind everyone.
-            estimates[index].value >= estimates[leader].ci_low * (1.0 - RANK_RESOLUTION)
+            estimates[index].value >= estimates[leader].ci_low * (1.0 - resolution)
         });
         let rank = shared.map_or(place, |(_, rank)| rank);
         if shared.is_none() {
@@ -142,7 +144,7 @@ mod tests {
             (vec![estimate(2.0, 0.01), Estimate { value: 3.0, ci_low: 0.5, ci_high: 6.0 }], vec![1, 1]),
             (vec![estimate(f64::NAN, 0.1), estimate(0.5, 0.1)], vec![2, 1]),
         ] {
-            assert_eq!(ranks(&estimates), expected, "{estimates:?}");
+            assert_eq!(ranks(&estimates, 0.0), expected, "{estimates:?}");
         }
     }
 
@@ -152,14 +154,14 @@ mod tests {
             values in prop::collection::vec((0.5_f64..4.0, 0.0_f64..0.2), 0..12),
         ) {
             let estimates: Vec<Estimate> = values.iter().map(|&(value, width)| estimate(value, width)).collect();
-            let found = ranks(&estimates);
+            let found = ranks(&estimates, 0.0);
             for &rank in &found {
                 let better = found.iter().filter(|&&other| other < rank).count();
                 prop_assert_eq!(rank as usize, better + 1);
             }
             let mut reversed: Vec<Estimate> = estimates.clone();
             reversed.reverse();
-            let mut back = ranks(&reversed);
+            let mut back = ranks(&reversed, 0.0);
             back.reverse();
             prop_assert_eq!(&found, &back);
             // What is clearly better never ranks behind.

@@ -12,11 +12,12 @@ use opt_shared::units::Bytes;
 
 use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
+use crate::executor::cache::CacheGuard;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
 use crate::judge::Tolerance;
-use crate::judge::check::OutputCheck;
+use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 
@@ -130,6 +131,9 @@ fn one_entry(
     callable: &Callable<'_>,
     entry: &EntryRef,
 ) -> Result<EntryOutcome, Trouble> {
+    // A file that cannot be opened is the next line's to report.
+    let file = std::fs::File::open(&entry.path).ok();
+    let _cache = file.as_ref().map(|file| CacheGuard::watch(file, task.drop_cache));
     let opened = Prepared::open(entry, &task.callee.signature)
         .and_then(|prepared| Ok((prepared.tolerances(&task.verify)?, prepared)));
     let (tolerances, prepared) = match opened {
@@ -328,7 +332,13 @@ impl Calls<'_> {
                 format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
-        let wrong = self.compare(slot, poison)?;
+        let wrong = match self.compare(slot, poison) {
+            Ok(wrong) => wrong,
+            Err(Trouble::Compare { source, .. }) if is_the_captures(&source) => {
+                return Ok(CallEnd::Over(self.failed(Status::CaptureError, chain(&source))));
+            }
+            Err(trouble) => return Err(trouble),
+        };
         runner.resume().map_err(|e| self.callable.trouble(e))?;
         Ok(wrong.map_or(CallEnd::Right, |mismatch| CallEnd::Wrong(Box::new(mismatch))))
     }

@@ -5,8 +5,11 @@
 
 use std::path::Path;
 
+use opt_shared::ids::{CandidateId, JobId};
+
 use super::{Answer, Failure, ReproArguments, log, print_out};
 use crate::driver::RunOptions;
+use crate::driver::facts::JobFacts;
 use crate::plan::Plan;
 use crate::store::Store;
 
@@ -19,12 +22,26 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     // The stored plan is resolved: its paths are absolute, so it may stand anywhere.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
     let (job, candidate) = find(&plan, &arguments.candidate)?;
-    let job = &mut plan.jobs[job];
-    let name = arguments.entry.trim_end_matches(".pt");
-    job.entries = vec![format!("{name}.pt")];
-    // What other entries had in common still decides the arguments: the signature is settled over all of them in the
-    // first run, so one entry alone is only the same call if it has them all. `params` of the plan keep their say.
+    // Nothing else of the plan is left, so that the answer is about this call alone.
+    let mut job = plan.jobs.swap_remove(job);
     let wanted = format!("{}/{}", job.name, job.candidates[candidate].name);
+    let mut candidate = job.candidates.swap_remove(candidate);
+    (candidate.id, candidate.job, job.id) = (CandidateId(0), JobId(0), JobId(0));
+    (job.candidates, job.baseline) = (vec![candidate], None);
+    let name = arguments.entry.trim_end_matches(".pt");
+    // The order of the arguments is settled over all entries; one alone might settle another.
+    let files = crate::plan::entry_files(&job).map_err(Failure::usage)?;
+    let facts = JobFacts::read(&job, &files);
+    let signature = facts.signature.ok_or_else(|| {
+        Failure::usage(anyhow::anyhow!(
+            "the captures cannot be read any more: {}",
+            facts.broken.unwrap_or_default()
+        ))
+    })?;
+    job.params = Some(signature.params);
+    job.defaults.extend(signature.defaults);
+    job.entries = vec![format!("{name}.pt")];
+    plan.jobs = vec![job];
     plan.run.stages.profile = false;
     plan.run.name = format!("repro-{}-{name}", job_safe(&wanted));
     plan.base_dir = arguments.run_dir.clone();
@@ -32,7 +49,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         plan,
         dir: None,
         resume: false,
-        only: vec![wanted],
+        only: Vec::new(),
         min_speedup: None,
         progress: false,
     })?;

@@ -44,7 +44,7 @@ impl Run<'_> {
                 })
             })
             .collect();
-        scores(&timed)
+        scores(&timed, job.profile.min_improvement)
     }
 
     fn job_end(

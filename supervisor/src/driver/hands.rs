@@ -19,8 +19,6 @@ use crate::store::{
 
 /// The summary is rewritten at most this often while the run goes on.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
-/// The core has the deadline that counts; this one only bounds the handshake thread.
-const START_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
@@ -90,7 +88,7 @@ impl Run<'_> {
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
         self.worker_started.insert(worker, Instant::now());
-        match self.pool.start(worker, role, START_DEADLINE) {
+        match self.pool.start(worker, role) {
             Ok(pid) => {
                 self.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
                 Ok(())
@@ -128,8 +126,13 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
-        let tasks =
-            Tasks { plan: &self.options.plan, facts: self.facts, known: &self.known, folder: self.folder };
+        let tasks = Tasks {
+            plan: &self.options.plan,
+            facts: self.facts,
+            known: &self.known,
+            folder: self.folder,
+            cache_budget: self.cache_budget,
+        };
         let Some(task) = tasks.task(lease, order) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };

@@ -36,6 +36,9 @@ use crate::record::{HostRecord, UtcTime};
 use crate::signal::Signals;
 use crate::store::{RunRow, Store, StoreError};
 
+/// Of the ceiling: the captures of a job that fit into this stay in the page cache for the next candidate.
+const CACHE_SHARE: f64 = 0.25;
+
 /// What `run` was asked for.
 pub struct RunOptions {
     pub plan: Plan,
@@ -126,6 +129,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
     };
     opened(folder.path());
+    if 1 < plan.run.verifiers.get() {
+        tracing::warn!("verifiers = {}: this version runs one verifier at a time", plan.run.verifiers);
+    }
     let mut store = if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
         tracing::warn!("{note}");
@@ -163,6 +169,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         sampler: Sampler::new(ceiling),
         store,
         known,
+        cache_budget: ceiling.fraction(CACHE_SHARE),
         started: Instant::now(),
         attempts: BTreeMap::new(),
         last_report: None,
@@ -209,6 +216,7 @@ struct Run<'a> {
     sampler: Sampler,
     store: Store,
     known: Vec<Known>,
+    cache_budget: Bytes,
     started: Instant,
     attempts: BTreeMap<LeaseId, RunningAttempt>,
     /// Of the attempt that ended last: what a candidate's feedback is made from.

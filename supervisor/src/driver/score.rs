@@ -23,7 +23,7 @@ pub struct Scores {
 }
 
 /// Without a baseline that was timed beside them, candidates are ranked by time.
-pub fn scores(timed: &[Timed<'_>]) -> Scores {
+pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
     for it in timed {
@@ -39,7 +39,7 @@ pub fn scores(timed: &[Timed<'_>]) -> Scores {
         }
     }
     let merits: Vec<Estimate> = scored.iter().map(|(_, _, merit)| *merit).collect();
-    let places = ranks(&merits);
+    let places = ranks(&merits, min_improvement);
     let rows = scored
         .iter()
         .zip(&places)

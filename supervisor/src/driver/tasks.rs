@@ -3,6 +3,7 @@
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
 use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::ProfileEntries;
+use opt_shared::units::Bytes;
 
 use super::facts::JobFacts;
 use super::folder::RunFolder;
@@ -15,6 +16,8 @@ pub struct Tasks<'a> {
     pub facts: &'a [JobFacts],
     pub known: &'a [Known],
     pub folder: &'a RunFolder,
+    /// Captures of a job that are larger than this together are not kept in the page cache.
+    pub cache_budget: Bytes,
 }
 
 impl Tasks<'_> {
@@ -37,6 +40,7 @@ impl Tasks<'_> {
                     callee: self.callee(candidate)?,
                     entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
+                    drop_cache: self.cache_budget < facts.bytes,
                 })
             }
             Order::Profile { candidate, baseline } => {

@@ -151,7 +151,7 @@ sections! {
         "protocol" => protocol: Word<Protocol>,
         "entries" => entries: Word<ProfileEntries>,
         "batch_bytes" => batch_bytes: Size<1>,
-        "cache_state" => cache_state: Word<CacheState>,
+        "cache_state" => cache_state: CacheStateName,
         "inputs" => inputs: Word<InputMemory>,
         "max_noise" => max_noise: Percentage<false>,
         "entry_timeout" => entry_timeout: Time,
@@ -240,6 +240,29 @@ impl Codec for DeviceName {
 
     fn print(value: &Device) -> String {
         print::string(value.name())
+    }
+}
+
+/// Said of cache states that nobody brings about yet.
+const NO_CACHE_CONTROL: &str = "this version times with warm caches only";
+
+pub(super) struct CacheStateName;
+
+impl Codec for CacheStateName {
+    type Value = CacheState;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<CacheState> {
+        match Word::<CacheState>::read(value, spot, findings)? {
+            state @ (CacheState::Auto | CacheState::Warm) => Some(state),
+            CacheState::Cold | CacheState::Rotate => {
+                findings.report(spot, NO_CACHE_CONTROL).expected("`auto` or `warm`");
+                None
+            }
+        }
+    }
+
+    fn print(value: &CacheState) -> String {
+        Word::<CacheState>::print(value)
     }
 }
 

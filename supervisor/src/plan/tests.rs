@@ -60,7 +60,7 @@ partial = true
 baseline = "slow one"
 candidates = ["k/**/*.{c,cpp}"]
 recycle = { before_profile = "always", max_age = "1h30m" }
-profile = { max_noise = "0.7%", cache_state = "rotate" }
+profile = { max_noise = "0.7%", cache_state = "warm" }
 
 [job.build]
 extra_flags = ["-job"]

@@ -6,7 +6,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
@@ -47,7 +46,6 @@ impl Channel {
         nonce: String,
         happenings: Sender<Happening>,
         wake: Arc<OwnedFd>,
-        _deadline: Duration,
     ) -> Self {
         let (outbox, to_write) = unbounded();
         let (give_sender, take_sender) = bounded(1);

@@ -101,7 +101,7 @@ impl Pool {
 
     /// Starts a worker. What becomes of it is told in happenings. Call from a thread that lives for ever: the
     /// worker's parent-death signal fires when the thread ends that started it.
-    pub fn start(&mut self, worker: WorkerId, role: Role, deadline: Duration) -> Result<u32, SpawnError> {
+    pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
         let spawned = spawn::worker(&self.executable, role, &log)?;
         let pid = spawned.pid;
@@ -112,7 +112,6 @@ impl Pool {
             spawned.nonce,
             self.teller.clone(),
             std::sync::Arc::clone(&self.wake),
-            deadline,
         );
         self.members.insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
         Ok(pid)

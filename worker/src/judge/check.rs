@@ -3,7 +3,7 @@
 use opt_shared::capture::Tensor;
 use opt_shared::settings::VerifySettings;
 
-use super::compare::{BytesSource, CompareError, Comparison, DEFAULT_CHUNK, Rules, Subject, compare};
+use super::compare::{BytesSource, CompareError, Comparison, DEFAULT_CHUNK, Rules, Side, Subject, compare};
 use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
@@ -56,4 +56,9 @@ impl OutputCheck<'_> {
         };
         compare(expected, actual, &subject, &rules)
     }
+}
+
+/// Whether a comparison failed because of what was recorded: the capture's fault, not the worker's.
+pub(crate) fn is_the_captures(error: &CompareError) -> bool {
+    matches!(error, CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: Side::Expected, .. })
 }
