@@ -2,6 +2,7 @@
 
 mod demo;
 mod fixtures;
+mod isolation;
 mod ops;
 mod plan_mistakes;
 mod recycle;
