@@ -235,8 +235,10 @@ fn warm_up(
         }
         done = done.saturating_add(calls);
         spent += block.elapsed;
-        let per_call = block.elapsed.saturating_sub(side.handoff) / calls;
-        samples.estimate = per_call.max(Duration::from_nanos(1));
+        // The shortest seen, hand-off and all, is no less than a call takes. The last one would do on a quiet machine; on a
+        // busy one a call of microseconds may have waited a whole time slice, and blocks of one call measure slices.
+        let per_call = (block.elapsed / calls).max(Duration::from_nanos(1));
+        samples.estimate = if done == 0 { per_call } else { samples.estimate.min(per_call) };
         // A candidate that keeps every CPU busy would be disturbed by our spinning.
         let busy = block.cpu.as_secs_f64() / block.elapsed.as_secs_f64().max(1e-9);
         let cpus = crate::machine::cpus().len();
