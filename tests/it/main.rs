@@ -1,2 +1,3 @@
-//! Entry.
-fn main() {}
+//! Tests of the program at its public face, and of the repository itself.
+
+mod tidy;
