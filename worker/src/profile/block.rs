@@ -32,6 +32,8 @@ pub(super) struct Side<'a> {
     pub(super) handoff: Duration,
     /// Whether this process may spin while it waits: not where the candidate needs every CPU.
     pub(super) may_spin: bool,
+    /// `may_spin` when the hand-off was measured.
+    handoff_spun: bool,
 }
 
 /// What a block gave.
@@ -54,7 +56,15 @@ pub(super) enum Run {
 impl<'a> Side<'a> {
     pub(super) fn new(callable: &'a Callable<'a>, runner: Runner, outputs: Vec<Outputs>) -> Self {
         let may_spin = callable.leaves_a_cpu();
-        Self { callable, runner, outputs, has_plan: false, handoff: Duration::ZERO, may_spin }
+        Self {
+            callable,
+            runner,
+            outputs,
+            has_plan: false,
+            handoff: Duration::ZERO,
+            may_spin,
+            handoff_spun: may_spin,
+        }
     }
 
     /// Loaded: stopped until its first block.
@@ -67,6 +77,7 @@ impl<'a> Side<'a> {
 
     pub(super) fn measure_handoff(&mut self) -> Result<(), Trouble> {
         let callable = self.callable;
+        self.handoff_spun = self.may_spin;
         let mut samples = Vec::with_capacity(HANDOFF_BLOCKS);
         for _ in 0..HANDOFF_BLOCKS {
             match self.raw_block(0, 0, 0, WAKE_PATIENCE).map_err(|source| callable.trouble(source))? {
@@ -89,6 +100,10 @@ impl<'a> Side<'a> {
         flags: u32,
         timeout: Duration,
     ) -> Result<Run, Trouble> {
+        // A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
+        if self.handoff_spun != self.may_spin {
+            self.measure_handoff()?;
+        }
         let callable = self.callable;
         let trouble = |source| callable.trouble(source);
         let entry = u32::try_from(entry).unwrap_or(u32::MAX);

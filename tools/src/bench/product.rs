@@ -1,0 +1,31 @@
+//! Runs the product the way a user would: its command line, its JSON.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// A binary of this workspace, beside this one.
+pub(crate) fn binary(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(
+        path.is_file(),
+        "{} is missing: build it first (cargo build --release --workspace --bins)",
+        path.display()
+    );
+    Ok(path)
+}
+
+/// `run PLAN --json` and the document it prints, whatever the exit code says of the candidates.
+pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
+    let output = Command::new(binary("opt-supervisor")?)
+        .arg("run")
+        .arg(plan)
+        .arg("--json")
+        .args(more)
+        .output()
+        .context("starting opt-supervisor")?;
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        format!("no result ({}): {}", output.status, String::from_utf8_lossy(&output.stderr))
+    })
+}

@@ -1,0 +1,130 @@
+//! Verifying a large capture set: peak owed memory, page cache left behind, time beside `cat` on the same files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::product::{binary, run_json};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Captures made by `gen-captures embedding`; made here if the folder does not exist
+    #[arg(long, default_value = "/tmp/opt-bench-embedding")]
+    captures: PathBuf,
+    /// Runs of each kind
+    #[arg(long, default_value_t = 3)]
+    runs: u32,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    if !arguments.captures.exists() {
+        let status = Command::new(binary("gen-captures")?)
+            .args(["embedding", "--entries", "20", "--out"])
+            .arg(&arguments.captures)
+            .status()
+            .context("starting gen-captures")?;
+        ensure!(status.success(), "gen-captures failed");
+    }
+    let files = captures(&arguments.captures)?;
+    let bytes: u64 = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|it| it.len()).sum();
+    let folder = tempdir()?;
+    let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/naive/embedding.c");
+    let kernel = kernel.canonicalize().context("finding the naive embedding kernel")?;
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "[run]\nname = \"verify-large\"\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n\
+         [[job]]\ncaptures = {:?}\nbaseline = {:?}\n",
+        arguments.captures.canonicalize()?,
+        kernel
+    );
+    std::fs::write(&plan, text)?;
+    println!("{} files, {:.2} GiB\n", files.len(), bytes as f64 / f64::from(1 << 30));
+    println!(
+        "| what | cache before | seconds | GB/s of file bytes | peak owed MiB | predicted MiB | cache left MiB |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let mut good = true;
+    for state in ["cold", "warm"] {
+        let (mut cats, mut runs) = (Vec::new(), Vec::new());
+        let mut last = String::new();
+        for _ in 0..arguments.runs {
+            prepare(&files, state)?;
+            let start = Instant::now();
+            ensure!(
+                Command::new("cat").args(&files).stdout(std::process::Stdio::null()).status()?.success(),
+                "cat failed"
+            );
+            cats.push(start.elapsed().as_secs_f64());
+            prepare(&files, state)?;
+            let before = cached(&files);
+            let summary = run_json(&plan, &[])?;
+            let candidate = &summary["jobs"][0]["candidates"][0];
+            good &= candidate["status"] == "PASSED";
+            runs.push(candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3);
+            let mib = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN) / f64::from(1 << 20);
+            let memory = &summary["memory"];
+            good &= mib(&memory["peak_owed_bytes"]) <= 64.0;
+            last = format!(
+                "{:.1} | {:.1} | {}",
+                mib(&memory["peak_owed_bytes"]),
+                mib(&memory["predicted_peak_owed_bytes"]),
+                cached(&files).saturating_sub(before) >> 20
+            );
+        }
+        let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
+        let (cat, run) = (median(&mut cats), median(&mut runs));
+        println!("| `cat` of all files | {state} | {cat:.2} | {:.2} | – | – | – |", rate(cat));
+        println!("| verify, all entries | {state} | {run:.2} | {:.2} | {last} |", rate(run));
+    }
+    std::fs::remove_dir_all(&folder)?;
+    Ok(good)
+}
+
+fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pt"))
+        .collect();
+    files.sort();
+    ensure!(!files.is_empty(), "no captures in {}", folder.display());
+    Ok(files)
+}
+
+/// Brings the files into the cache, or out of it.
+fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
+    for file in files {
+        let mut open = std::fs::File::open(file)?;
+        if state == "warm" {
+            std::io::copy(&mut open, &mut std::io::sink())?;
+        } else {
+            rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the files in the page cache, by mapping them and asking which pages are there.
+fn cached(files: &[PathBuf]) -> u64 {
+    // `fincore` of util-linux asks the same; it is on every distribution.
+    let Ok(output) =
+        Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).args(files).output()
+    else {
+        return 0;
+    };
+    String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum()
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A new folder below the temporary one.
+pub(crate) fn tempdir() -> Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&path)?;
+    Ok(path)
+}
