@@ -1,2 +1,3 @@
-//! Entry.
-fn main() {}
+//! Tests of the built program at its public face. Build it first: `cargo build`, as the README's test command does.
+
+mod isolation;

@@ -35,6 +35,10 @@ pub(crate) enum Trouble {
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: crate::judge::CompareError },
+    #[error(
+        "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
+    )]
+    NoTime { entry: String, handoff: std::time::Duration },
 }
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.

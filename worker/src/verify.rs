@@ -167,7 +167,7 @@ fn one_entry(
     let death = runner.finish(link).map_err(|e| callable.trouble(e))?;
     let (failure, end) = match ended {
         Ended::Passed => (None, None),
-        Ended::Failed(failure) => (Some(failure), None),
+        Ended::Failed(failure) => (Some(*failure), None),
         Ended::Died => {
             let Verdict { status, detail } = name_death(&death, &prepared);
             (Some(failure(Some(&prepared), &entry.name, status, detail)), kept(&death.report))
@@ -205,7 +205,7 @@ pub(crate) fn name_death(death: &Death, prepared: &Prepared) -> Verdict {
 
 enum Ended {
     Passed,
-    Failed(EntryFailure),
+    Failed(Box<EntryFailure>),
     Died,
 }
 
@@ -410,12 +410,12 @@ impl Calls<'_> {
     }
 
     fn failed(&self, status: Status, detail: String) -> Ended {
-        Ended::Failed(failure(Some(self.prepared), &self.prepared.name, status, detail))
+        Ended::Failed(Box::new(failure(Some(self.prepared), &self.prepared.name, status, detail)))
     }
 
     fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> Ended {
         let mut failure = failure(Some(self.prepared), &self.prepared.name, status, detail);
         failure.mismatch = Some(*mismatch);
-        Ended::Failed(failure)
+        Ended::Failed(Box::new(failure))
     }
 }

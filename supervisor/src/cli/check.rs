@@ -1,6 +1,6 @@
 //! `opt-supervisor check`: everything that can be known before anything is run.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use opt_shared::arguments::{Entry, EntryFacts, Observed, bind, c_skeleton, outputs, table};
 use opt_shared::capture::{CaptureFile, DType};
@@ -179,7 +179,7 @@ fn job_lints(job: &JobPlan, facts: &JobFacts) -> Result<Vec<Lint>, Failure> {
     Ok(lints)
 }
 
-fn entry_lints(path: &PathBuf, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
+fn entry_lints(path: &Path, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
     let name = stem(path);
     let capture = match CaptureFile::open(path) {
         Ok(capture) => capture,

@@ -25,6 +25,8 @@ use crate::runner::control::FLAG_PLAN;
 const LEAST_BLOCK: Duration = Duration::from_millis(2);
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(50);
+/// Warm-up that goes on because the length of a block has not settled ends here: the machine is not getting calmer.
+const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
 /// Pairs of blocks before an interval is believed; fewer where one call takes `SLOW_CALL`.
 const LEAST_PAIRS: usize = 20;
 const LEAST_PAIRS_SLOW: usize = 5;
@@ -63,6 +65,8 @@ type Timed = Result<EntryProfile, (usize, Stop)>;
 struct Samples {
     /// Of one call, in milliseconds.
     ms: Vec<f64>,
+    /// The same with the hand-off still in it: the most that a call can have taken.
+    most_ms: Vec<f64>,
     /// The runner's own figure over ours, hand-off subtracted.
     claims: Vec<f64>,
     discarded: u32,
@@ -103,7 +107,7 @@ pub(super) fn time(
         }
     };
     for number in 0..sides.len() {
-        if let Some(stop) = implausible(context, &samples[number], &sides[number]) {
+        if let Some(stop) = implausible(context, &samples[number], &sides[number])? {
             return Ok(Err((number, stop)));
         }
     }
@@ -214,11 +218,12 @@ fn warm_up(
     }
     let slots = side.outputs[context.index].slots();
     let (mut done, mut spent, mut calls) = (0u32, Duration::ZERO, 1u32);
+    let mut settled = false;
     let least_calls = match context.task.profile.protocol {
         Protocol::Paired => WARM_UP_CALLS,
         Protocol::Kernelforge => KERNELFORGE_CALLS.0,
     };
-    while done < least_calls || spent < WARM_UP_TIME {
+    while done < least_calls || spent < WARM_UP_TIME || (!settled && spent < LONGEST_WARM_UP) {
         let poison = POISONS[random.random_range(0..POISONS.len())];
         poison_slots(context, side, calls, poison)?;
         let block = match run_block(link, context, side, calls, 0, samples.estimate)? {
@@ -240,7 +245,9 @@ fn warm_up(
         if !side.callable.leaves_a_cpu() {
             side.may_spin = 1 < cpus && busy < room;
         }
-        calls = calls_for_a_block(samples.estimate, slots);
+        let next = calls_for_a_block(samples.estimate, slots);
+        settled = agree(calls, next);
+        calls = next;
     }
     samples.calls = calls;
     Ok(Ok(()))
@@ -249,6 +256,12 @@ fn warm_up(
 fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     let wanted = LEAST_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
+}
+
+/// Whether a block of `calls` confirmed its own length. A block during which the machine did something else makes
+/// a call look slow; the next ones would then be so short that the hand-off is all there is to measure.
+fn agree(calls: u32, next: u32) -> bool {
+    calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
 /// One timed and checked block of `calls`.
@@ -276,6 +289,7 @@ fn sample(
         }
         let net = block.elapsed.saturating_sub(side.handoff);
         samples.ms.push(net.as_secs_f64() * 1e3 / f64::from(calls));
+        samples.most_ms.push(block.elapsed.as_secs_f64() * 1e3 / f64::from(calls));
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
         return Ok(Ok(()));
     }
@@ -301,6 +315,7 @@ fn kernelforge(
         total_ms += part.ms[0] * f64::from(calls);
         samples.slots_checked += part.slots_checked;
         samples.claims.append(&mut part.claims);
+        samples.most_ms.append(&mut part.most_ms);
         left -= calls;
     }
     samples.calls = KERNELFORGE_CALLS.1.min(slots);
@@ -420,33 +435,71 @@ fn check_slots(
 }
 
 /// The candidate's own figures against ours, and ours against what a machine can do.
-fn implausible(context: &Context<'_>, samples: &Samples, side: &Side<'_>) -> Option<Stop> {
-    let median = |values: &[f64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    };
+fn implausible(context: &Context<'_>, samples: &Samples, side: &Side<'_>) -> Result<Option<Stop>, Trouble> {
     let ms = median(&samples.ms);
     let outputs: u64 = context.prepared.leaves.iter().map(|leaf| leaf.tensor.logical_bytes().get()).sum();
-    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
-    let rate = outputs as f64 / (ms / 1e3);
-    if ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate {
-        return Some(stop(
+    let most_ms = median(&samples.most_ms);
+    if too_fast(most_ms, outputs) {
+        return Ok(Some(stop(
             context,
             Status::TooFast,
-            format!("a call took {:.1} ns, too little to write {outputs} bytes", ms * 1e6),
-        ));
+            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6),
+        )));
+    }
+    if ms <= 0.0 {
+        return Err(Trouble::NoTime { entry: context.prepared.name.clone(), handoff: side.handoff });
     }
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
     // noise and nobody's fault; more than ours means that "done" was said before the calls were.
     let claim = median(&samples.claims);
     let excess_ms = (claim - 1.0) * ms * f64::from(samples.calls);
     if EXCESS_CLAIM_MS + side.handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
-        return Some(stop(
+        return Ok(Some(stop(
             context,
             Status::TimingMismatch,
             format!("its own clock shows {:.0} % of the time between our stamps", claim * 100.0),
-        ));
+        )));
     }
-    None
+    Ok(None)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// By the time with the hand-off in it: what was subtracted by mistake must not look like haste.
+fn too_fast(most_ms: f64, outputs: u64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
+    let rate = outputs as f64 / (most_ms / 1e3);
+    most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_was_disturbed_does_not_settle_the_number_of_calls() {
+        // 4 us a call: 500 make a block. One block of 500 that took 20 ms speaks of 50 calls; they take 0.2 ms.
+        let slots = 512;
+        let four = Duration::from_micros(4);
+        assert_eq!(calls_for_a_block(four, slots), 500);
+        assert_eq!(calls_for_a_block(four * 10, slots), 50);
+        assert!(!agree(500, 50) && !agree(50, 500));
+        assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
+    }
+
+    #[test]
+    fn a_subtracted_hand_off_is_not_haste() {
+        let outputs = 131_072;
+        // One call of 4 us whose whole time the hand-off ate: no proof of anything.
+        assert!(!too_fast(0.004, outputs));
+        // 512 calls in 2 us, hand-off and all: nobody wrote 64 MiB in that time.
+        assert!(too_fast(0.002 / 512.0, outputs));
+        assert!(too_fast(0.0, outputs));
+        // Nothing to write: nothing to prove.
+        assert!(!too_fast(1e-6, 0));
+    }
 }

@@ -1,0 +1,13 @@
+/* Cannot be asked, only killed. */
+#include "hostile.h"
+
+RUN
+{
+    sigset_t all;
+    (void)args;
+    (void)n;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (;;)
+        pause();
+}

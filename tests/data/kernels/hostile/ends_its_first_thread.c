@@ -1,0 +1,21 @@
+/* Ends the thread that was called; another one keeps the process. */
+#include "hostile.h"
+
+#include <pthread.h>
+
+static void *stay(void *nothing)
+{
+    for (;;)
+        pause();
+    return nothing;
+}
+
+RUN
+{
+    pthread_t thread;
+    softmax(args, n);
+    if (pthread_create(&thread, NULL, stay, NULL) != 0)
+        return 3;
+    syscall(SYS_exit, 0);
+    return 4;
+}

@@ -1,0 +1,18 @@
+/* Jumps from a call into its constructor, whose frame is long gone. */
+#include "hostile.h"
+
+#include <setjmp.h>
+
+static jmp_buf loading;
+static volatile int jumps;
+
+__attribute__((constructor)) static void keep(void) { setjmp(loading); }
+
+RUN
+{
+    (void)args;
+    (void)n;
+    if (jumps++ < 3)
+        longjmp(loading, 1);
+    abort();
+}

@@ -1,0 +1,15 @@
+/* Frames of all lengths and kinds while it is loaded: no runner of ours sends those. */
+#include "hostile.h"
+
+#include <sys/socket.h>
+
+__attribute__((constructor)) static void forge(void)
+{
+    static unsigned char bytes[65536];
+    for (size_t length = 1; length <= sizeof bytes; length *= 2) {
+        memset(bytes, (int)length, length);
+        send(3, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
+RUN { return softmax(args, n); }

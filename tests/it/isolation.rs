@@ -1,0 +1,209 @@
+//! What a hostile candidate can do: nothing, and it is said what it tried.
+//!
+//! Owns the plans over `tests/data/kernels/hostile` and the table of how each of those kernels must end. What the
+//! kernels try stands in them; those that must have no effect compute the right result and pass.
+
+mod captures;
+mod run;
+
+use captures::Markers;
+use run::{Run, Scratch, plan_path};
+
+/// How a hostile kernel may end.
+struct Expected {
+    file: &'static str,
+    statuses: &'static [&'static str],
+    /// In the detail, or on standard error, or both.
+    says: &'static str,
+}
+
+const fn ends(file: &'static str, statuses: &'static [&'static str], says: &'static str) -> Expected {
+    Expected { file, statuses, says }
+}
+
+const PASSED: &[&str] = &["PASSED"];
+const CRASHED: &[&str] = &["CRASHED"];
+const TIMEOUT: &[&str] = &["TIMEOUT"];
+const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
+
+/// Over inputs of many pages, mapped in place, and verified only.
+const AGAINST_INPUTS: &[Expected] = &[
+    ends("reads_beside_its_inputs.c", PASSED, ""),
+    ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
+    ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
+    ends("stores_through_the_kernel.c", PASSED, ""),
+];
+
+/// Each proves that one way of looking sees what is there.
+const CONTROLS: &[(&str, &str)] = &[
+    ("CONTROL_MEMORY", "before anything, in memory"),
+    ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
+    ("CONTROL_PATH", "through a path, /etc/ld.so.cache"),
+    ("CONTROL_AROUND", "before anything"),
+];
+
+/// Over small inputs, verified and, if they pass, timed.
+const AGAINST_THE_RUN: &[Expected] = &[
+    ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
+    ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
+    ends("stores_through_the_kernel.c", PASSED, ""),
+    ends("forges_trouble_while_loading.c", &["LOAD_ERROR"], ""),
+    ends("forges_rungs_while_loading.c", &["LOAD_ERROR"], ""),
+    ends("forges_loaded_while_loading.c", TIMEOUT, ""),
+    ends("writes_garbage_to_the_socket.c", &["LOAD_ERROR"], ""),
+    ends("floods_the_socket.c", PASSED, ""),
+    ends("says_done_early.c", &["UNWRITTEN_OUTPUT"], ""),
+    ends("claims_absurd_numbers.c", &["RUNTIME_ERROR"], ""),
+    ends("scribbles_on_the_control_page.c", TIMEOUT, ""),
+    ends("unmaps_the_control_page.c", CRASHED, "SIGSEGV"),
+    ends("closes_all_descriptors.c", PASSED, ""),
+    ends("replaces_descriptors.c", PASSED, ""),
+    ends("prints_megabytes.c", PASSED, ""),
+    ends("hangs_in_atexit.c", TIMEOUT, ""),
+    ends("crashes_in_a_destructor.c", PASSED, ""),
+    ends("exits_in_a_destructor.c", CRASHED, "SIGABRT"),
+    ends("jumps_out_of_its_call.c", &["CRASHED", "TIMEOUT", "LOAD_ERROR"], ""),
+    ends("throws_an_exception.cpp", CRASHED, "a tile of 0 rows"),
+    ends("overflows_the_stack.c", CRASHED, "SIGSEGV"),
+    ends("wants_a_huge_stack.c", CRASHED, "SIGSEGV"),
+    ends("starts_a_thousand_threads.c", PASSED, ""),
+    ends("ends_its_first_thread.c", TIMEOUT, ""),
+    ends("signals_itself.c", PASSED, ""),
+    ends("runs_under_timers.c", PASSED, ""),
+    ends("blocks_signals_and_hangs.c", TIMEOUT, ""),
+    ends("eats_shared_memory.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),
+    ends("eats_page_tables.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),
+    ends("makes_files_of_memory.c", PASSED, ""),
+    ends("unmaps_its_output.c", &["UNWRITTEN_OUTPUT"], ""),
+    ends("works_three_times.c", NONDETERMINISTIC, ""),
+    ends("works_every_other_time.c", NONDETERMINISTIC, ""),
+    ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
+    ends("works_when_nobody_looks.c", &["DEFERRED_WORK"], ""),
+    ends("works_after_it_returned.c", &["DEFERRED_WORK"], ""),
+];
+
+/// Before Linux 6.10 nothing keeps a candidate from changing its own view of an input.
+const SEALED_ONLY: &[&str] = &[
+    "reads_beside_its_inputs",
+    "stores_after_mprotect",
+    "stores_after_map_fixed",
+    "stores_through_the_kernel",
+];
+
+const LIMITS: &str = r#"
+[build]
+libraries = ["m"]
+
+[verify]
+call_timeout = "2s"
+stop_after = 1
+
+[profile]
+entry_timeout = "300ms"
+
+[limits]
+memory = "64MiB"
+"#;
+
+/// A candidate named after its file, less the suffix.
+fn candidate(name: &str, file: &str, extra_flags: &str) -> String {
+    format!(
+        "\n[[job.candidate]]\nname = \"{name}\"\nsources = [{:?}]\nbuild = {{ extra_flags = [{extra_flags}] }}\n",
+        plan_path(&format!("data/kernels/hostile/{file}")),
+    )
+}
+
+fn stem(file: &str) -> &str {
+    file.split('.').next().unwrap_or(file)
+}
+
+type Row<'a> = (&'a str, &'static [&'static str], &'a str);
+
+fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
+    rows.iter().map(|expected| (stem(expected.file), expected.statuses, expected.says))
+}
+
+/// Tells of all that ended otherwise, not of the first alone.
+fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
+    let sealed = run.has_rung("sealed_inputs");
+    let mut astray = Vec::new();
+    for (name, statuses, says) in rows {
+        if !sealed && SEALED_ONLY.contains(&name) {
+            eprintln!("not shown: `{name}`, because this kernel has no mseal");
+        } else {
+            astray.extend(run.astray(name, statuses, says));
+        }
+    }
+    assert!(astray.is_empty(), "{}\n{run}", astray.join("\n"));
+}
+
+#[test]
+fn a_runner_reads_no_byte_beside_its_inputs() {
+    let scratch = Scratch::new();
+    let folder = scratch.generate("softmax", "1024,512", 2);
+    let markers = Markers::of_captures(&folder);
+    assert!((60..=250).contains(&markers.count()), "{} markers", markers.count());
+    scratch.write("include/markers.h", &markers.header());
+    let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
+    plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
+    plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
+    plan += &candidate("good", "good.c", "");
+    for Expected { file, .. } in AGAINST_INPUTS {
+        plan += &candidate(stem(file), file, "");
+    }
+    for (control, _) in CONTROLS {
+        plan += &candidate(control, "reads_beside_its_inputs.c", &format!("\"-D{control}\""));
+    }
+    plan += &candidate("good_after_them", "good.c", "");
+    let run = scratch.run(&plan);
+
+    let controls = CONTROLS.iter().map(|(control, says)| (*control, CRASHED, *says));
+    let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
+    must_all_end(&run, table(AGAINST_INPUTS).chain(controls).chain(good));
+}
+
+#[test]
+fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
+    let scratch = Scratch::new();
+    scratch.generate("softmax", "64,256", 2);
+    let mut plan = LIMITS.to_owned();
+    plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
+    plan += &candidate("good", "good.c", "");
+    for (number, Expected { file, .. }) in AGAINST_THE_RUN.iter().enumerate() {
+        plan += &candidate(stem(file), file, "");
+        if number % 12 == 11 {
+            plan += &candidate(&format!("good_{number}"), "good.c", "");
+        }
+    }
+    plan += &candidate("good_after_them", "good.c", "");
+    let run = scratch.run(&plan);
+
+    let names = run.names();
+    let good = names.iter().filter(|name| name.starts_with("good")).map(|name| (name.as_str(), PASSED, ""));
+    must_all_end(&run, table(AGAINST_THE_RUN).chain(good.clone()));
+    assert_eq!(run.exit_code, Some(0), "{run}");
+    for (name, ..) in good {
+        assert!(run.candidate(name)["profile"]["median_time_ms"].is_number(), "{name} was not timed: {run}");
+    }
+    assert_eq!(run.candidate("prints_megabytes")["output_truncated"], true, "{run}");
+    let rungs = run.summary["host"]["rungs"].to_string();
+    assert!(!rungs.contains("forged"), "{rungs}");
+}
+
+#[test]
+fn large_inputs_are_mapped_not_loaded() {
+    let scratch = Scratch::new();
+    scratch.generate_embedding(2, "128MiB");
+    let kernel = plan_path("data/kernels/naive/embedding.c");
+    let include = plan_path("data/kernels/naive");
+    let run = scratch.run(&format!(
+        "[build]\ninclude = [{include:?}]\nlibraries = [\"m\"]\n[profile]\nentry_timeout = \"300ms\"\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\ncandidates = [{kernel:?}]\n"
+    ));
+    assert_eq!(run.exit_code, Some(0), "{run}");
+    let job = &run.summary["jobs"][0];
+    let bytes = job["captures"]["bytes"].as_u64().unwrap_or(0);
+    assert!(120 << 20 < bytes, "{run}");
+    let owed = job["candidates"][0]["resources"]["runner_peak_owed_bytes"].as_u64();
+    assert!(owed.is_some_and(|owed| 0 < owed && owed < 24 << 20), "{owed:?}: {run}");
+}

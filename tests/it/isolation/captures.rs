@@ -1,0 +1,106 @@
+//! What of a capture must never be seen by a candidate: markers taken from every part of the file that is no input.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use opt_shared::capture::CaptureFile;
+
+use super::run::built;
+
+/// Long enough that none occurs by chance.
+pub(super) const MARKER_BYTES: usize = 24;
+/// The scanner hides them, so that it does not find itself.
+const HIDDEN: u8 = 0xA5;
+/// A window of fewer different bytes is padding, and may stand anywhere.
+const LEAST_DISTINCT: usize = 10;
+/// Taken from each expected output: the first, the last, and some between.
+const OF_AN_OUTPUT: usize = 40;
+
+pub(super) struct Markers {
+    beside: Vec<[u8; MARKER_BYTES]>,
+    in_input: [u8; MARKER_BYTES],
+    files: Vec<PathBuf>,
+}
+
+impl Markers {
+    /// Of captures with one input, which is the first storage.
+    pub(super) fn of_captures(folder: &Path) -> Self {
+        // What the executable holds anyway proves nothing when it is found.
+        let executable = std::fs::read(built("opt-supervisor")).expect("the executable can be read");
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+        files.sort();
+        let mut markers = Self { beside: Vec::new(), in_input: [0; MARKER_BYTES], files };
+        for file in &markers.files {
+            let capture = CaptureFile::open(file).expect("a capture");
+            let contents = std::fs::read(file).expect("the capture can be read");
+            let ranges: Vec<_> = capture
+                .storages()
+                .iter()
+                .map(|storage| {
+                    let from = usize::try_from(storage.file_offset).expect("an offset");
+                    from..from + storage.bytes.to_usize()
+                })
+                .collect();
+            let [input, output] = ranges.as_slice() else { panic!("{} storages", ranges.len()) };
+            markers.in_input = window(&contents, input.start + input.len() / 2);
+            let step = (output.len() - MARKER_BYTES) / (OF_AN_OUTPUT - 1);
+            let of_output = (0..OF_AN_OUTPUT).map(|number| output.start + number * step);
+            let elsewhere = (0..contents.len() - MARKER_BYTES)
+                .step_by(MARKER_BYTES)
+                .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
+            for at in of_output.chain(elsewhere) {
+                let marker = window(&contents, at);
+                if LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
+                    markers.beside.push(marker);
+                }
+            }
+        }
+        markers
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.beside.len()
+    }
+
+    /// `markers.h` of the scanner.
+    pub(super) fn header(&self) -> String {
+        let mut text = format!("#define MARKER_BYTES {MARKER_BYTES}\n#define MARKERS");
+        for (number, marker) in self.beside.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(text, "{comma} \\\n    {{ {} }}", hidden(marker)).expect("text");
+        }
+        let paths: Vec<String> = self.files.iter().map(|file| format!("{:?}", file.display())).collect();
+        write!(text, "\n#define IN_INPUT {}\n", hidden(&self.in_input)).expect("text");
+        writeln!(text, "#define CAPTURE_PATHS {}", paths.join(", ")).expect("text");
+        text
+    }
+}
+
+fn window(contents: &[u8], at: usize) -> [u8; MARKER_BYTES] {
+    contents[at..at + MARKER_BYTES].try_into().expect("as long as asked for")
+}
+
+fn distinct(marker: &[u8]) -> usize {
+    let mut bytes = marker.to_vec();
+    bytes.sort_unstable();
+    bytes.dedup();
+    bytes.len()
+}
+
+fn contains(text: &[u8], marker: &[u8]) -> bool {
+    // Looking for the first byte alone is what the standard library does fast.
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| *byte == marker[0]) {
+        if rest[at..].starts_with(marker) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
+}
+
+fn hidden(marker: &[u8]) -> String {
+    let bytes: Vec<String> = marker.iter().map(|byte| format!("{}", byte ^ HIDDEN)).collect();
+    bytes.join(", ")
+}
