@@ -1,3 +1,10 @@
 //! Tests of the built program at its public face. Build it first: `cargo build`, as the README's test command does.
 
+mod demo;
+mod fixtures;
 mod isolation;
+mod ops;
+mod plan_mistakes;
+mod recycle;
+mod results;
+mod support;
