@@ -235,10 +235,8 @@ fn warm_up(
         }
         done = done.saturating_add(calls);
         spent += block.elapsed;
-        // The shortest seen, hand-off and all, is no less than a call takes. The last one would do on a quiet machine; on a
-        // busy one a call of microseconds may have waited a whole time slice, and blocks of one call measure slices.
-        let per_call = (block.elapsed / calls).max(Duration::from_nanos(1));
-        samples.estimate = if done == 0 { per_call } else { samples.estimate.min(per_call) };
+        let seen = longest_call(block.elapsed, side.handoff, calls);
+        samples.estimate = if samples.estimate.is_zero() { seen } else { samples.estimate.min(seen) };
         // A candidate that keeps every CPU busy would be disturbed by our spinning.
         let busy = block.cpu.as_secs_f64() / block.elapsed.as_secs_f64().max(1e-9);
         let cpus = crate::machine::cpus().len();
@@ -260,8 +258,17 @@ fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 
-/// Whether a block of `calls` confirmed its own length. A block during which the machine did something else makes
-/// a call look slow; the next ones would then be so short that the hand-off is all there is to measure.
+/// The most that a call of this block can have taken. The least of these over the warm-up is what the number of calls
+/// is found by: a block during which the machine did something else makes a call look slow, and blocks would then be
+/// so short that the hand-off is all there is to measure.
+fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
+    let net = elapsed.saturating_sub(handoff);
+    // Where the hand-off is most of the block, its error would be most of the answer.
+    let time = if handoff < net { net } else { elapsed };
+    (time / calls).max(Duration::from_nanos(1))
+}
+
+/// Whether a block of `calls` confirmed its own length.
 fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }
@@ -339,12 +346,13 @@ fn run_block(
         Run::Done(block) => block,
         Run::Died => return Ok(Err(Stop::Died { entry: context.index })),
     };
-    let called = block.called;
+    let called = block.called.clone();
     let wrong = if called.returned_value {
         Some((Status::RuntimeError, "a value was returned through `ret`".to_owned()))
     } else if called.result != 0 {
         let what = if flags & FLAG_PLAN == 0 { "a timed call" } else { "the plan call" };
-        Some((Status::RuntimeError, format!("{what} returned {} (0 means done)", called.result)))
+        let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+        Some((Status::RuntimeError, format!("{what} returned {} (0 means done){raised}", called.result)))
     } else if called.calls_done != calls {
         Some((Status::RuntimeError, format!("{} of {calls} calls of a block were made", called.calls_done)))
     } else if DEFERRED_CPU < block.cpu_after_done {
@@ -482,13 +490,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_was_disturbed_does_not_settle_the_number_of_calls() {
-        // 4 us a call: 500 make a block. One block of 500 that took 20 ms speaks of 50 calls; they take 0.2 ms.
-        let slots = 512;
-        let four = Duration::from_micros(4);
-        assert_eq!(calls_for_a_block(four, slots), 500);
-        assert_eq!(calls_for_a_block(four * 10, slots), 50);
-        assert!(!agree(500, 50) && !agree(50, 500));
+    fn a_block_that_was_disturbed_does_not_set_the_number_of_calls() {
+        // 4 us a call and 5 us of hand-off: 500 calls make a block, whatever single blocks say.
+        let (slots, handoff) = (512, Duration::from_micros(5));
+        let blocks = [(20_000, 1), (9, 1), (1_005, 250), (30_000, 500), (2_005, 500)];
+        let estimate = blocks
+            .into_iter()
+            .map(|(elapsed, calls)| longest_call(Duration::from_micros(elapsed), handoff, calls))
+            .min()
+            .expect("blocks");
+        assert_eq!(estimate, Duration::from_micros(4));
+        assert_eq!(calls_for_a_block(estimate, slots), 500);
+        assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
+        assert!(!agree(1, 500) && !agree(500, 50));
         assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
     }
 
