@@ -23,6 +23,9 @@ use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 
 /// Failures that a report holds in full (DESIGN, "The run directory").
 const KEPT_FAILURES: usize = 3;
+/// Failing entries whose data is read once more to see whether they are damaged: those that a report shows. More would
+/// cost a pass over the captures for every bad candidate.
+const CHECKED_FAILURES: u32 = 3;
 
 pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<VerifyReport, Trouble> {
     let started = Instant::now();
@@ -48,7 +51,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     for entry in &task.entries {
         report.entries_run += 1;
-        let outcome = one_entry(link, lease, task, &callable, entry)?;
+        let outcome = one_entry(link, lease, task, &callable, entry, failed < CHECKED_FAILURES)?;
         report.bytes_validated += entry.file_bytes;
         report.runner_peak_owed = report.runner_peak_owed.max(outcome.peak_owed);
         report.output_truncated |= outcome.output_truncated;
@@ -130,6 +133,7 @@ fn one_entry(
     task: &VerifyTask,
     callable: &Callable<'_>,
     entry: &EntryRef,
+    doubt: bool,
 ) -> Result<EntryOutcome, Trouble> {
     // A file that cannot be opened is the next line's to report.
     let file = std::fs::File::open(&entry.path).ok();
@@ -173,6 +177,7 @@ fn one_entry(
             (Some(failure(Some(&prepared), &entry.name, status, detail)), kept(&death.report))
         }
     };
+    let failure = failure.map(|failure| if doubt { unless_damaged(failure, &prepared) } else { failure });
     Ok(EntryOutcome {
         failure,
         check: checked,
@@ -180,6 +185,26 @@ fn one_entry(
         peak_owed: death.peak_owed,
         output_truncated: death.report.output_truncated,
     })
+}
+
+/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell.
+fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
+    let may_be_damage = matches!(
+        failure.status,
+        Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
+    );
+    if !may_be_damage {
+        return failure;
+    }
+    match prepared.check_crcs() {
+        Err(error) => EntryFailure {
+            status: Status::CaptureError,
+            detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
+            mismatch: None,
+            ..failure
+        },
+        Ok(()) => failure,
+    }
 }
 
 pub(crate) fn name_death(death: &Death, prepared: &Prepared) -> Verdict {

@@ -314,7 +314,7 @@ impl SignatureBuilder {
             }
         }
         for (name, value) in &self.defaults_override {
-            if captured.contains(name) {
+            if captured.contains(name) || self.is_wanted(name) {
                 unusable.remove(name);
                 defaults.insert(name.clone(), value.clone());
             } else {
@@ -324,13 +324,19 @@ impl SignatureBuilder {
         (defaults, unusable)
     }
 
+    fn is_wanted(&self, name: &str) -> bool {
+        self.params_override.as_ref().is_some_and(|params| params.iter().any(|param| param == name))
+    }
+
     fn params(&self, captured: &[String], errors: &mut Vec<SignatureError>) -> Vec<String> {
         let Some(wanted) = &self.params_override else {
             return captured.to_vec();
         };
         let mut params: Vec<String> = Vec::new();
         for name in wanted {
-            if !captured.contains(name) {
+            // With a default it has a value in every entry: the order of a kernel's arguments must not depend on
+            // which entries are picked.
+            if !captured.contains(name) && !self.defaults_override.contains_key(name) {
                 errors.push(unknown_name("params", name, captured));
             } else if params.contains(name) {
                 errors.push(SignatureError::RepeatedName { name: name.clone() });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::fixture::{bound, dict, int, list, tensor, text, tuple, unbound};
-use super::{Entry, PlainValue, Signature, SignatureBuilder, SignatureError, bind};
+use super::{ArgumentValue, Entry, PlainValue, Signature, SignatureBuilder, SignatureError, bind};
 use crate::capture::{DType, Value};
 
 fn settle_with(
@@ -179,6 +179,19 @@ fn unknown_names_come_with_the_nearest_one() {
     ] {
         assert!(messages.iter().any(|message| message == part), "{part}\n{messages:#?}");
     }
+}
+
+/// A job's `params` stand for all of its captures; a choice of entries may lack one of them.
+#[test]
+fn a_parameter_with_a_default_need_not_occur() {
+    let entries = [unbound([x()], [])];
+    let default = [("dropout_p", PlainValue::Float(0.0))];
+    let signature = settle_with(&entries, Some(&["arg0", "dropout_p"]), &default).unwrap();
+    assert_eq!(signature.params, ["arg0", "dropout_p"]);
+    let bound = bind(&entries[0], &signature).unwrap();
+    assert_eq!(bound[1].value, ArgumentValue::Plain(PlainValue::Float(0.0)));
+    let messages = messages(settle_with(&entries, Some(&["arg0", "dropout_p"]), &[]));
+    assert!(messages[0].contains("`params` names `dropout_p`, which no entry has"), "{messages:?}");
 }
 
 #[test]

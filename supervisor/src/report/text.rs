@@ -75,9 +75,15 @@ pub fn headline(job: &JobRecord) -> String {
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
             return format!("{name}: {winner} wins, {} against {baseline}", speedup(&ratio));
         }
-        return match candidate.and_then(median) {
+        let wins = match candidate.and_then(median) {
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
             None => format!("{name}: {winner} wins"),
+        };
+        // Nothing to compare it with, and the run ends as if nobody had won: that has to be said.
+        return match (job.status, job.detail.as_deref().map(one_line)) {
+            (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
+            (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),
+            _ => wins,
         };
     }
     let others: Vec<_> =
@@ -435,6 +441,12 @@ run demo: FINISHED, runs/demo/summary.json
         let mut run = sample();
         run.jobs[0].baseline = None;
         assert_eq!(headline(&run.jobs[0]), "embedding: fast.c wins with 1.25 ms");
+        run.jobs[0].status = JobStatus::BaselineFailed;
+        run.jobs[0].detail = Some("the baseline ended as CRASHED".to_owned());
+        assert_eq!(
+            headline(&run.jobs[0]),
+            "embedding: fast.c wins with 1.25 ms, BASELINE_FAILED (the baseline ended as CRASHED)"
+        );
     }
 
     #[test]

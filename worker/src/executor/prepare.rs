@@ -110,6 +110,11 @@ impl Prepared {
         })
     }
 
+    /// Compares the CRCs of all recorded data, which reads the file once. Fine where the writer computed none.
+    pub(crate) fn check_crcs(&self) -> Result<(), opt_shared::capture::CaptureError> {
+        self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
+    }
+
     /// What goes to the runner with the entry: the capture, the outputs, and materialised values if there are any.
     pub(crate) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         let mut descriptors = vec![self.capture.file().as_fd(), outputs];
