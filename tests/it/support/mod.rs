@@ -8,7 +8,6 @@ pub mod processes;
 pub mod summary;
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -179,8 +178,10 @@ fn wait_for_end(child: &Child, patience: Duration) -> bool {
     let deadline = std::time::Instant::now() + patience;
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let timeout = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => return false,
             Ok(_) => return true,
