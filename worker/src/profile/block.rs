@@ -17,8 +17,12 @@ use crate::executor::process::{Answer, Called, Runner, RunnerTrouble};
 use crate::link::Link;
 use crate::machine::keep_off;
 
-/// Empty blocks that the hand-off is the median of.
+/// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
+/// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
+/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
+/// shortest block.
+const MOST_HANDOFF: Duration = Duration::from_micros(100);
 /// How long the runner spins for the command that follows its wake-up.
 const ARMED_SPIN: Duration = Duration::from_millis(5);
 /// An empty block that takes longer means a machine too busy to time anything.
@@ -79,16 +83,15 @@ impl<'a> Side<'a> {
     pub(super) fn measure_handoff(&mut self) -> Result<(), Trouble> {
         let callable = self.callable;
         self.handoff_spun = self.may_spin;
-        let mut samples = Vec::with_capacity(HANDOFF_BLOCKS);
+        let mut shortest = MOST_HANDOFF;
         for _ in 0..HANDOFF_BLOCKS {
             match self.raw_block(0, 0, 0, WAKE_PATIENCE).map_err(|source| callable.trouble(source))? {
-                Answer::Done(block) => samples.push(block.elapsed),
+                Answer::Done(block) => shortest = shortest.min(block.elapsed),
                 // The first real block will find it dead and say so.
                 Answer::Died | Answer::TimedOut => return Ok(()),
             }
         }
-        samples.sort_unstable();
-        self.handoff = samples[samples.len() / 2];
+        self.handoff = shortest;
         Ok(())
     }
 

@@ -325,12 +325,13 @@ fn run_block(
         Run::Done(block) => block,
         Run::Died => return Ok(Err(Stop::Died { entry: context.index })),
     };
-    let called = block.called;
+    let called = block.called.clone();
     let wrong = if called.returned_value {
         Some((Status::RuntimeError, "a value was returned through `ret`".to_owned()))
     } else if called.result != 0 {
         let what = if flags & FLAG_PLAN == 0 { "a timed call" } else { "the plan call" };
-        Some((Status::RuntimeError, format!("{what} returned {} (0 means done)", called.result)))
+        let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+        Some((Status::RuntimeError, format!("{what} returned {} (0 means done){raised}", called.result)))
     } else if called.calls_done != calls {
         Some((Status::RuntimeError, format!("{} of {calls} calls of a block were made", called.calls_done)))
     } else if DEFERRED_CPU < block.cpu_after_done {
