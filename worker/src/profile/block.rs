@@ -15,6 +15,7 @@ use crate::attempt::{Callable, Trouble};
 use crate::executor::outputs::Outputs;
 use crate::executor::process::{Answer, Called, Runner, RunnerTrouble};
 use crate::link::Link;
+use crate::machine::keep_off;
 
 /// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
@@ -136,7 +137,11 @@ impl<'a> Side<'a> {
             Answer::Died => return Ok(Answer::Died),
             Answer::TimedOut => return Ok(Answer::TimedOut),
         }
-        let faults = runner.major_faults();
+        let before = runner.faults_and_cpu();
+        if let Some((_, cpu)) = before.filter(|_| self.may_spin) {
+            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            keep_off(cpu);
+        }
         let cpu_before = runner.cpu_clocks();
         let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
         let start = now();
@@ -153,8 +158,8 @@ impl<'a> Side<'a> {
             return Ok(Answer::Died);
         }
         let cpu_stopped = runner.cpu_clocks();
-        let major_faults = match (faults, runner.major_faults()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
+        let major_faults = match (before, runner.faults_and_cpu()) {
+            (Some((before, _)), Some((after, _))) => after.saturating_sub(before),
             _ => 0,
         };
         Ok(Answer::Done(Block {

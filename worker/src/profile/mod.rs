@@ -5,6 +5,7 @@
 
 mod block;
 mod entry;
+mod length;
 
 use std::time::Instant;
 
