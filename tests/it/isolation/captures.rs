@@ -27,8 +27,10 @@ impl Markers {
     pub(super) fn of_captures(folder: &Path) -> Self {
         // What the executable holds anyway proves nothing when it is found.
         let executable = std::fs::read(built("opt-supervisor")).expect("the executable can be read");
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
         files.sort();
         let mut markers = Self { beside: Vec::new(), in_input: [0; MARKER_BYTES], files };
         for file in &markers.files {
