@@ -1,6 +1,7 @@
 //! What verification and profile share: limits of a runner, its setup, and how its trouble is reported.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use opt_shared::message::Callee;
@@ -8,6 +9,7 @@ use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
 use crate::executor::cell;
+use crate::executor::libraries::Libraries;
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{RunnerSpec, RunnerTrouble};
 use crate::machine::cpus;
@@ -43,6 +45,7 @@ pub(crate) enum Trouble {
 pub(crate) struct Callable<'a> {
     pub(crate) callee: &'a Callee,
     artifact: OwnedFd,
+    libraries: Libraries,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
 }
@@ -59,13 +62,15 @@ impl<'a> Callable<'a> {
         if found != callee.artifact.digest {
             return Err(Trouble::ArtifactChanged { candidate: candidate(), found });
         }
+        let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
+        let libraries = Libraries::find(&file, &callee.library_path, copies);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads.unwrap_or(cores).max(1);
         // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
-        Ok(Self { callee, artifact: file.into(), cpus: pinned, threads })
+        Ok(Self { callee, artifact: file.into(), libraries, cpus: pinned, threads })
     }
 
     /// Whether a CPU is left for the worker to spin on.
@@ -97,6 +102,7 @@ impl<'a> Callable<'a> {
             lease,
             setup: Setup {
                 symbol: self.callee.symbol.clone(),
+                libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
                 confinement: cell::for_candidate(limits, self.threads, memory, &self.callee.library_path),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
@@ -104,11 +110,17 @@ impl<'a> Callable<'a> {
                 copy_inputs,
             },
             artifact: self.artifact.as_fd(),
+            libraries: self.libraries.as_slice(),
             library_path: &self.callee.library_path,
             output: limits.output,
             limit: memory + outputs + materialised + unmapped + RUNNER_BASE,
             shared: outputs + materialised,
         }
+    }
+
+    /// The loader's words with what can be done about them.
+    pub(crate) fn refusal(&self, loader: &str) -> String {
+        format!("{loader}{}", self.libraries.advice(loader))
     }
 
     pub(crate) fn trouble(&self, source: RunnerTrouble) -> Trouble {
@@ -136,4 +148,52 @@ pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
 /// The end of a runner that lives on in the report.
 pub(crate) fn kept(end: &RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then(|| end.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use opt_shared::arguments::Signature;
+    use opt_shared::outcome::Artifact;
+    use opt_shared::settings::LimitSettings;
+
+    use super::*;
+
+    /// What is verified is what is timed: the digest of the build goes with every task.
+    #[test]
+    fn an_artifact_that_changed_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("built.so");
+        std::fs::write(&path, b"as it was built").expect("written");
+        let callee = Callee {
+            candidate: "fast".to_owned(),
+            artifact: Artifact {
+                digest: blake3::hash(b"as it was built").to_hex().to_string(),
+                path: path.clone(),
+            },
+            symbol: "run".to_owned(),
+            signature: Signature {
+                params: Vec::new(),
+                defaults: BTreeMap::new(),
+                positional: 0,
+                captured: Vec::new(),
+                lists: BTreeMap::new(),
+            },
+            limits: LimitSettings {
+                memory: None,
+                threads: None,
+                processes: None,
+                open_files: 16,
+                output: Bytes::kib(64),
+                env: BTreeMap::new(),
+            },
+            library_path: Vec::new(),
+        };
+        assert!(Callable::open(&callee).is_ok());
+        std::fs::write(&path, b"as somebody else wishes").expect("written");
+        assert!(matches!(Callable::open(&callee), Err(Trouble::ArtifactChanged { .. })));
+        std::fs::remove_file(&path).expect("removed");
+        assert!(matches!(Callable::open(&callee), Err(Trouble::Artifact { .. })));
+    }
 }

@@ -235,7 +235,9 @@ impl Calls<'_> {
         let load_limit = load_timeout(timeout);
         let has_plan = match runner.begin(link, load_limit).map_err(|e| self.callable.trouble(e))? {
             Answer::Done(Loaded::Ready { has_plan }) => has_plan,
-            Answer::Done(Loaded::Refused { text }) => return Ok(self.failed(Status::LoadError, text)),
+            Answer::Done(Loaded::Refused { text }) => {
+                return Ok(self.failed(Status::LoadError, self.callable.refusal(&text)));
+            }
             Answer::Died => return Ok(Ended::Died),
             Answer::TimedOut => {
                 runner
@@ -392,7 +394,10 @@ impl Calls<'_> {
                 0 if called.calls_done == 1 => None,
                 0 => Some(self.failed(Status::RuntimeError, "the call was not made".to_owned())),
                 -2 => Some(self.failed(Status::Unsupported, "the candidate does not do this entry (it returned -2)".to_owned())),
-                code => Some(self.failed(Status::RuntimeError, format!("the call returned {code} (0 means done)"))),
+                code => {
+                    let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+                    Some(self.failed(Status::RuntimeError, format!("the call returned {code} (0 means done){raised}")))
+                }
             },
             Answer::Died => Some(Ended::Died),
             Answer::TimedOut => {

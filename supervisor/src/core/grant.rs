@@ -8,7 +8,7 @@ use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, Progress, next};
 use super::ledger::Refusal;
 use super::recycle::{self, RecycleReason};
-use super::worker::{Lease, State};
+use super::worker::{Lease, Recycled, State};
 use super::{Core, DRAIN_DEADLINE, Ending};
 
 impl Core {
@@ -186,8 +186,9 @@ impl Core {
     }
 
     fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
+        let owed_before = self.ledger.owed();
         let Some(it) = self.workers.get_mut(&worker) else { return };
-        it.recycled = Some(reason);
+        it.recycled = Some(Recycled { reason, since: now, owed_before });
         it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
         let numbers = vec![
             ("worker", u64::from(worker.0)),

@@ -77,6 +77,11 @@ impl Ledger {
         self.available = available;
     }
 
+    /// Measured of the whole tree, whatever is reserved.
+    pub fn owed(&self) -> Bytes {
+        self.supervisor + self.accounts.values().map(|account| account.measured).sum()
+    }
+
     pub fn measured(&self, worker: WorkerId) -> Bytes {
         self.accounts.get(&worker).map_or(Bytes::ZERO, |account| account.measured)
     }

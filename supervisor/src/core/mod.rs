@@ -160,7 +160,6 @@ impl Core {
 
     fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str) {
         let Some(it) = self.workers.remove(&worker) else { return };
-        let charged = self.ledger.measured(worker);
         self.ledger.close(worker);
         let class = match &it.state {
             _ if !it.was_ready => WorkerEndClass::NotReady,
@@ -172,17 +171,20 @@ impl Core {
         self.actions.push(Action::WorkerEnded {
             worker,
             class,
-            recycled: it.recycled,
+            recycled: it.recycled.map(|recycled| recycled.reason),
             leases: it.leases,
             peak_owed: it.peak_owed,
         });
-        if let Some(reason) = it.recycled {
+        if let Some(recycled) = it.recycled {
+            let took = now.saturating_sub(recycled.since);
             self.policy(
                 "recycled",
-                format!("{} {worker} is gone ({})", it.role.name(), reason.name()),
+                format!("{} {worker} is gone ({})", it.role.name(), recycled.reason.name()),
                 vec![
-                    ("owed_before_bytes", charged.get()),
-                    ("charged_after_bytes", self.ledger.charged().get()),
+                    ("worker", u64::from(worker.0)),
+                    ("owed_before_bytes", recycled.owed_before.get()),
+                    ("owed_after_bytes", self.ledger.owed().get()),
+                    ("took_ms", u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
                 ],
             );
         }

@@ -56,6 +56,15 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
+/// That it is being replaced on purpose, with what is needed to say afterwards what that gave and cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recycled {
+    pub(crate) reason: RecycleReason,
+    pub(crate) since: Moment,
+    /// By the whole tree when it was decided.
+    pub(crate) owed_before: Bytes,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     pub(crate) role: Role,
@@ -67,7 +76,7 @@ pub(crate) struct Worker {
     pub(crate) peak_owed: Bytes,
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
-    pub(crate) recycled: Option<RecycleReason>,
+    pub(crate) recycled: Option<Recycled>,
     /// We ordered its end.
     pub(crate) killed: bool,
     /// It was ready once.

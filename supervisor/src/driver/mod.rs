@@ -306,6 +306,7 @@ impl Run<'_> {
             Happening::Gone { worker, how } => {
                 self.sampler.forget_worker(worker);
                 tracing::debug!(%worker, how, "worker gone");
+                self.look_now()?;
                 self.feed(Event::WorkerGone { worker, how })
             }
             Happening::Said { worker, message } => self.said(worker, message),
@@ -345,6 +346,7 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Finished { lease, report } => {
+                self.look_now()?;
                 // An attempt that failed half-way reaps its runners without a word on each.
                 self.pool.forget_runners(worker);
                 self.sampler.forget_runners(worker);
@@ -352,6 +354,13 @@ impl Run<'_> {
             }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
         }
+    }
+
+    /// A fresh look at the tree, so that what is decided next (to recycle, to grant) and its record rest on figures of
+    /// now. Nothing is being timed: an attempt or a worker has just ended, and a profiler works alone.
+    fn look_now(&mut self) -> Result<(), RunError> {
+        let sample = self.sampler.sample();
+        self.feed(Event::Sample(sample))
     }
 
     /// Once, aloud: what this machine cannot enforce on candidates.

@@ -17,6 +17,7 @@ use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::handle::{End, HandleError, RunnerHandle, Stop};
+use super::libraries::Library;
 use super::spawn::spawn_runner;
 use super::streams::Stream;
 use super::thread_clocks::ThreadClocks;
@@ -40,6 +41,8 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
     pub(crate) artifact: BorrowedFd<'a>,
+    /// Loaded before it.
+    pub(crate) libraries: &'a [Library],
     pub(crate) library_path: &'a [PathBuf],
     /// Kept of each standard stream.
     pub(crate) output: Bytes,
@@ -80,11 +83,13 @@ pub(crate) enum Answer<T> {
 }
 
 /// The claims of a finished command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Called {
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
     pub(crate) returned_value: bool,
+    /// The error that the candidate raised with its code, where it has a way to.
+    pub(crate) raised: Option<String>,
     pub(crate) claimed: Duration,
 }
 
@@ -165,7 +170,9 @@ impl Runner {
             limit: spec.limit,
             shared,
         })?;
-        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &[spec.artifact])?;
+        let mut descriptors = vec![spec.artifact];
+        descriptors.extend(spec.libraries.iter().map(Library::descriptor));
+        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &descriptors)?;
         Ok(runner)
     }
 
@@ -252,6 +259,7 @@ impl Runner {
                         result: page.result.load(Ordering::Relaxed),
                         calls_done: page.calls_done.load(Ordering::Relaxed),
                         returned_value: page.returned_value.load(Ordering::Relaxed) != 0,
+                        raised: page.raised.claim(),
                         claimed: Duration::from_nanos(page.claimed_ns.load(Ordering::Relaxed)),
                     }));
                 }
@@ -285,10 +293,13 @@ impl Runner {
         ThreadClocks::read(self.handle.pid())
     }
 
-    pub(crate) fn major_faults(&self) -> Option<u64> {
+    /// Major faults so far, and the CPU on which it runs or last ran.
+    pub(crate) fn faults_and_cpu(&self) -> Option<(u64, u32)> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, majflt field 12.
-        text.rsplit_once(')')?.1.split_ascii_whitespace().nth(9)?.parse().ok()
+        // After the parenthesised name: state is field 3, majflt field 12, processor field 39.
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let faults = fields.nth(12 - 3)?.parse().ok()?;
+        Some((faults, fields.nth(39 - 12 - 1)?.parse().ok()?))
     }
 
     fn is_dead(&self) -> Result<bool, RunnerTrouble> {

@@ -15,9 +15,14 @@ use crate::attempt::{Callable, Trouble};
 use crate::executor::outputs::Outputs;
 use crate::executor::process::{Answer, Called, Runner, RunnerTrouble};
 use crate::link::Link;
+use crate::machine::keep_off;
 
-/// Empty blocks that the hand-off is the median of.
+/// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
+/// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
+/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
+/// shortest block.
+const MOST_HANDOFF: Duration = Duration::from_micros(100);
 /// How long the runner spins for the command that follows its wake-up.
 const ARMED_SPIN: Duration = Duration::from_millis(5);
 /// An empty block that takes longer means a machine too busy to time anything.
@@ -78,16 +83,15 @@ impl<'a> Side<'a> {
     pub(super) fn measure_handoff(&mut self) -> Result<(), Trouble> {
         let callable = self.callable;
         self.handoff_spun = self.may_spin;
-        let mut samples = Vec::with_capacity(HANDOFF_BLOCKS);
+        let mut shortest = MOST_HANDOFF;
         for _ in 0..HANDOFF_BLOCKS {
             match self.raw_block(0, 0, 0, WAKE_PATIENCE).map_err(|source| callable.trouble(source))? {
-                Answer::Done(block) => samples.push(block.elapsed),
+                Answer::Done(block) => shortest = shortest.min(block.elapsed),
                 // The first real block will find it dead and say so.
                 Answer::Died | Answer::TimedOut => return Ok(()),
             }
         }
-        samples.sort_unstable();
-        self.handoff = samples[samples.len() / 2];
+        self.handoff = shortest;
         Ok(())
     }
 
@@ -133,7 +137,11 @@ impl<'a> Side<'a> {
             Answer::Died => return Ok(Answer::Died),
             Answer::TimedOut => return Ok(Answer::TimedOut),
         }
-        let faults = runner.major_faults();
+        let before = runner.faults_and_cpu();
+        if let Some((_, cpu)) = before.filter(|_| self.may_spin) {
+            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            keep_off(cpu);
+        }
         let cpu_before = runner.cpu_clocks();
         let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
         let start = now();
@@ -150,8 +158,8 @@ impl<'a> Side<'a> {
             return Ok(Answer::Died);
         }
         let cpu_stopped = runner.cpu_clocks();
-        let major_faults = match (faults, runner.major_faults()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
+        let major_faults = match (before, runner.faults_and_cpu()) {
+            (Some((before, _)), Some((after, _))) => after.saturating_sub(before),
             _ => 0,
         };
         Ok(Answer::Done(Block {

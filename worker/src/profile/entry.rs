@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 
 use super::Stop;
 use super::block::{Block, Run, Side};
+use super::length::{agree, calls_for_a_block, longest_call};
 use crate::attempt::{Trouble, chain};
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
@@ -21,8 +22,6 @@ use crate::judge::{balanced_order, half_width, paired_ratio, summarise};
 use crate::link::Link;
 use crate::runner::control::FLAG_PLAN;
 
-/// A block is at least this long, so that the hand-off's error stays below a thousandth (DESIGN, "Timing").
-const LEAST_BLOCK: Duration = Duration::from_millis(2);
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(50);
 /// Warm-up that goes on because the length of a block has not settled ends here: the machine is not getting calmer.
@@ -235,8 +234,8 @@ fn warm_up(
         }
         done = done.saturating_add(calls);
         spent += block.elapsed;
-        let per_call = block.elapsed.saturating_sub(side.handoff) / calls;
-        samples.estimate = per_call.max(Duration::from_nanos(1));
+        let seen = longest_call(block.elapsed, side.handoff, calls);
+        samples.estimate = if samples.estimate.is_zero() { seen } else { samples.estimate.min(seen) };
         // A candidate that keeps every CPU busy would be disturbed by our spinning.
         let busy = block.cpu.as_secs_f64() / block.elapsed.as_secs_f64().max(1e-9);
         let cpus = crate::machine::cpus().len();
@@ -251,17 +250,6 @@ fn warm_up(
     }
     samples.calls = calls;
     Ok(Ok(()))
-}
-
-fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
-    let wanted = LEAST_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
-    u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
-}
-
-/// Whether a block of `calls` confirmed its own length. A block during which the machine did something else makes
-/// a call look slow; the next ones would then be so short that the hand-off is all there is to measure.
-fn agree(calls: u32, next: u32) -> bool {
-    calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
 /// One timed and checked block of `calls`.
@@ -337,12 +325,13 @@ fn run_block(
         Run::Done(block) => block,
         Run::Died => return Ok(Err(Stop::Died { entry: context.index })),
     };
-    let called = block.called;
+    let called = block.called.clone();
     let wrong = if called.returned_value {
         Some((Status::RuntimeError, "a value was returned through `ret`".to_owned()))
     } else if called.result != 0 {
         let what = if flags & FLAG_PLAN == 0 { "a timed call" } else { "the plan call" };
-        Some((Status::RuntimeError, format!("{what} returned {} (0 means done)", called.result)))
+        let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+        Some((Status::RuntimeError, format!("{what} returned {} (0 means done){raised}", called.result)))
     } else if called.calls_done != calls {
         Some((Status::RuntimeError, format!("{} of {calls} calls of a block were made", called.calls_done)))
     } else if DEFERRED_CPU < block.cpu_after_done {
@@ -478,17 +467,6 @@ fn too_fast(most_ms: f64, outputs: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_block_that_was_disturbed_does_not_settle_the_number_of_calls() {
-        // 4 us a call: 500 make a block. One block of 500 that took 20 ms speaks of 50 calls; they take 0.2 ms.
-        let slots = 512;
-        let four = Duration::from_micros(4);
-        assert_eq!(calls_for_a_block(four, slots), 500);
-        assert_eq!(calls_for_a_block(four * 10, slots), 50);
-        assert!(!agree(500, 50) && !agree(50, 500));
-        assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
-    }
 
     #[test]
     fn a_subtracted_hand_off_is_not_haste() {

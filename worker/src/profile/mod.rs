@@ -5,6 +5,7 @@
 
 mod block;
 mod entry;
+mod length;
 
 use std::time::Instant;
 
@@ -165,7 +166,7 @@ impl<'a> Batch<'a> {
         Ok(match answer {
             Answer::Done(Loaded::Ready { has_plan }) => Started::Ready(side.ready(has_plan)?),
             Answer::Done(Loaded::Refused { text }) => {
-                let failure = self.failure(0, Status::LoadError, text);
+                let failure = self.failure(0, Status::LoadError, callable.refusal(&text));
                 Started::Stopped((Stop::Failed(Box::new(failure)), Some(side)))
             }
             Answer::Died => Started::Stopped((Stop::Died { entry: 0 }, Some(side))),

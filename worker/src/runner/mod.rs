@@ -4,6 +4,7 @@ mod abi;
 pub mod confine;
 pub mod control;
 mod fault;
+mod ffi_error;
 pub mod frame;
 #[cfg(target_env = "gnu")]
 pub mod interpose;
