@@ -56,15 +56,6 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
-/// That it is being replaced on purpose, with what is needed to say afterwards what that gave and cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recycled {
-    pub(crate) reason: RecycleReason,
-    pub(crate) since: Moment,
-    /// By the whole tree when it was decided.
-    pub(crate) owed_before: Bytes,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     pub(crate) role: Role,
@@ -76,11 +67,23 @@ pub(crate) struct Worker {
     pub(crate) peak_owed: Bytes,
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
-    pub(crate) recycled: Option<Recycled>,
-    /// We ordered its end.
-    pub(crate) killed: bool,
+    pub(crate) told: Option<Told>,
+    /// We ordered its end, for this.
+    pub(crate) killed: Option<KillReason>,
     /// It was ready once.
     pub(crate) was_ready: bool,
+    /// A sample has come since it became idle: `owed` is what its last lease left.
+    pub(crate) seen_idle: bool,
+}
+
+/// It was told to end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) at: Moment,
+    /// None where the run has no more work for it.
+    pub(crate) reason: Option<RecycleReason>,
+    /// What the whole tree owed then, by measurement.
+    pub(crate) owed: Bytes,
 }
 
 impl Worker {
@@ -95,14 +98,24 @@ impl Worker {
             peak_owed: Bytes::ZERO,
             validated: Bytes::ZERO,
             runners: BTreeMap::new(),
-            recycled: None,
-            killed: false,
+            told: None,
+            killed: None,
             was_ready: false,
+            seen_idle: false,
         }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Idle
+    }
+
+    /// By when it has to have moved on.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        match &self.state {
+            State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),
+            State::Leased(lease) => Some(lease.deadline),
+            State::Idle | State::Terminating => None,
+        }
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {

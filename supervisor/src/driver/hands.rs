@@ -173,11 +173,22 @@ impl Run<'_> {
                 self.last_report = Some((order.stage(), (*report).clone()));
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
             }
-            AttemptEnd::Retried { why } | AttemptEnd::GivenUp { why } => {
+            AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
                 self.last_report = None;
                 StoredEnd {
                     status: Status::InfraError,
-                    blame: Some(Blame::Worker),
+                    blame: Some(blame),
+                    detail: Some(why),
+                    ms,
+                    report: None,
+                }
+            }
+            // What a killed supervisor leaves is closed with the same words on resuming.
+            AttemptEnd::Abandoned { why } => {
+                self.last_report = None;
+                StoredEnd {
+                    status: Status::InfraError,
+                    blame: Some(Blame::Host),
                     detail: Some(why),
                     ms,
                     report: None,

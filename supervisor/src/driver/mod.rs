@@ -121,6 +121,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let plan = &options.plan;
     let selected = setup::selected(plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(plan);
+    if 1 < plan.run.verifiers.get() {
+        tracing::warn!("[run] verifiers = {}: this version uses one", plan.run.verifiers);
+    }
     let facts = read_facts(plan)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {

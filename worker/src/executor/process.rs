@@ -340,6 +340,9 @@ impl Runner {
             exit_code: exit_code(end),
             stderr_tail: self.stderr.tail(STDERR_TAIL),
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
+            unknown_sender: word.killed.is_none()
+                && !self.handle.namespaces().pid
+                && end == End::Signalled { signal: libc::SIGKILL },
         };
         Ok(Death {
             end,
