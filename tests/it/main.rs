@@ -8,5 +8,6 @@ mod ops;
 mod plan_mistakes;
 mod recycle;
 mod results;
+mod storm;
 mod support;
 mod tidy;
