@@ -2,8 +2,10 @@
 //! as the README's test command does.
 
 mod demo;
+mod ffi;
 mod fixtures;
 mod isolation;
+mod openmp;
 mod ops;
 mod plan_mistakes;
 mod recycle;
