@@ -48,11 +48,11 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
     ends("stores_through_the_kernel.c", PASSED, ""),
     ends("forges_trouble_while_loading.c", &["LOAD_ERROR"], ""),
-    ends("forges_rungs_while_loading.c", &["LOAD_ERROR"], ""),
+    ends("forges_rungs_while_loading.c", &["LOAD_ERROR"], "wrote to its runner's socket"),
     ends("forges_loaded_while_loading.c", TIMEOUT, ""),
     ends("writes_garbage_to_the_socket.c", &["LOAD_ERROR"], ""),
     ends("floods_the_socket.c", PASSED, ""),
-    ends("says_done_early.c", &["UNWRITTEN_OUTPUT"], ""),
+    ends("says_done_early.c", TIMEOUT, ""),
     ends("claims_absurd_numbers.c", &["RUNTIME_ERROR"], ""),
     ends("scribbles_on_the_control_page.c", TIMEOUT, ""),
     ends("unmaps_the_control_page.c", CRASHED, "SIGSEGV"),
@@ -146,6 +146,8 @@ fn a_runner_reads_no_byte_beside_its_inputs() {
     scratch.write("include/markers.h", &markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
+    // A scan of everything takes its time on a busy machine, and nothing in this plan hangs.
+    plan = plan.replace("\"2s\"", "\"60s\"");
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
     plan += &candidate("good", "good.c", "");
     for Expected { file, .. } in AGAINST_INPUTS {
@@ -197,7 +199,7 @@ fn large_inputs_are_mapped_not_loaded() {
     let kernel = plan_path("data/kernels/naive/embedding.c");
     let include = plan_path("data/kernels/naive");
     let run = scratch.run(&format!(
-        "[build]\ninclude = [{include:?}]\nlibraries = [\"m\"]\n[profile]\nentry_timeout = \"300ms\"\n\
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\ninclude = [{include:?}]\nlibraries = [\"m\"]\n\
          [[job]]\nname = \"job\"\ncaptures = \"captures\"\ncandidates = [{kernel:?}]\n"
     ));
     assert_eq!(run.exit_code, Some(0), "{run}");

@@ -314,7 +314,8 @@ impl Calls<'_> {
     }
 
     /// Right before, wrong now. If what is wrong is poison, and the first poison alone would have passed (it is NaN,
-    /// and NaN was recorded there), the elements were never written; a call with the first poison again tells.
+    /// and NaN was recorded there), the elements were never written. Two more calls at the first one's place tell:
+    /// with its poison right, with another wrong. A call that is right with both goes by its place.
     fn right_then_wrong(
         &mut self,
         link: &mut Link,
@@ -323,9 +324,11 @@ impl Calls<'_> {
         mismatch: Box<Mismatch>,
     ) -> Result<Ended, Trouble> {
         if mismatch.pattern == Pattern::StillPoisoned {
-            // The first call's poison and place again.
+            // The first call's poison and place again, then its place alone: slots alternate, poisons come in turn.
             let again = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
-            if let CallEnd::Right = self.call(link, runner, again)? {
+            if matches!(self.call(link, runner, again)?, CallEnd::Right)
+                && matches!(self.call(link, runner, again + 2)?, CallEnd::Wrong(_))
+            {
                 let detail = format!(
                     "{} of {} elements of `{}` were never written",
                     mismatch.failed, mismatch.elements, mismatch.output

@@ -147,7 +147,7 @@ impl Core {
                 order,
                 attempt,
                 started: now,
-                deadline: now + stage.deadline,
+                deadline: now.saturating_add(stage.deadline),
                 peak_owed: owed,
                 peak_reclaimable: Bytes::ZERO,
             });

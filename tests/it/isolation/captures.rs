@@ -18,6 +18,7 @@ const OF_AN_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
     beside: Vec<[u8; MARKER_BYTES]>,
+    /// Of the first capture.
     in_input: [u8; MARKER_BYTES],
     files: Vec<PathBuf>,
 }
@@ -32,8 +33,9 @@ impl Markers {
             .map(|entry| entry.expect("an entry").path())
             .collect();
         files.sort();
-        let mut markers = Self { beside: Vec::new(), in_input: [0; MARKER_BYTES], files };
-        for file in &markers.files {
+        let mut beside = Vec::new();
+        let mut in_input = None;
+        for file in &files {
             let capture = CaptureFile::open(file).expect("a capture");
             let contents = std::fs::read(file).expect("the capture can be read");
             let ranges: Vec<_> = capture
@@ -45,7 +47,7 @@ impl Markers {
                 })
                 .collect();
             let [input, output] = ranges.as_slice() else { panic!("{} storages", ranges.len()) };
-            markers.in_input = window(&contents, input.start + input.len() / 2);
+            in_input.get_or_insert(window(&contents, input.start + input.len() / 2));
             let step = (output.len() - MARKER_BYTES) / (OF_AN_OUTPUT - 1);
             let of_output = (0..OF_AN_OUTPUT).map(|number| output.start + number * step);
             let elsewhere = (0..contents.len() - MARKER_BYTES)
@@ -53,12 +55,14 @@ impl Markers {
                 .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
             for at in of_output.chain(elsewhere) {
                 let marker = window(&contents, at);
-                if LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
-                    markers.beside.push(marker);
+                // The scanner looks for the first two bytes first; runs of one byte are everywhere.
+                let begins_rarely = marker[0] != marker[1];
+                if begins_rarely && LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
+                    beside.push(marker);
                 }
             }
         }
-        markers
+        Self { beside, in_input: in_input.expect("a capture"), files }
     }
 
     pub(super) fn count(&self) -> usize {

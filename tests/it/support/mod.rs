@@ -6,6 +6,7 @@
 pub mod outcome;
 pub mod processes;
 pub mod summary;
+pub mod users;
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -99,7 +100,12 @@ impl Scenario {
 
     /// The command, ready to be started in this folder.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
-        let mut command = Command::new(binary());
+        self.command_of(&binary(), arguments)
+    }
+
+    /// Likewise, of a copy of the program.
+    pub fn command_of<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.path())

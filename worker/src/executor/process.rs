@@ -36,6 +36,12 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
+/// Between a runner's closing its socket and its being seen dead, if it is dying.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(2);
+/// What is said of a library that speaks in its runner's name while it is being loaded.
+const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
+const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
+
 /// What a new runner gets.
 pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
@@ -91,6 +97,13 @@ pub(crate) struct Called {
     /// The error that the candidate raised with its code, where it has a way to.
     pub(crate) raised: Option<String>,
     pub(crate) claimed: Duration,
+}
+
+/// CPU time of a runner that is stopped.
+#[derive(Debug)]
+pub(crate) struct Standstill {
+    pub(crate) threads: ThreadClocks,
+    process: Duration,
 }
 
 #[derive(Debug)]
@@ -193,36 +206,45 @@ impl Runner {
         link.wait_watched(self.handle.pid())?;
         send_to_runner(self.socket.as_fd(), &ToRunner::Begin, &[])?;
         let deadline = Instant::now() + timeout;
+        // Until it says that it is locked down, nothing foreign was loaded and its word is ours.
+        let mut locked = false;
+        // What a dead runner had to say is read first.
+        let mut dead = false;
         loop {
             match receive_reply(self.socket.as_fd(), FIRST_SLICE) {
-                Ok(Some(Reply::Locked { rungs })) => link.enforced(|| {
-                    let mut all = self.handle.rungs().to_vec();
-                    all.extend(rungs.lines().filter_map(rung));
-                    all
-                })?,
-                Ok(Some(Reply::Loaded { has_plan })) => return Ok(Answer::Done(Loaded::Ready { has_plan })),
-                Ok(Some(Reply::LoadFailed { text })) => return Ok(Answer::Done(Loaded::Refused { text })),
-                Ok(Some(Reply::Trouble { text })) => return Err(RunnerTrouble::Setup { text }),
-                Ok(None) => {}
-                // A hostile constructor can write nonsense or close the socket: its own end, whatever it is.
-                Err(FrameError::Closed | FrameError::Malformed { .. }) => {
-                    if !self.is_dead()? {
-                        self.handle.kill()?;
-                        self.wait_dead()?;
-                    }
-                    return Ok(Answer::Died);
+                Ok(Some(Reply::Locked { rungs })) if !locked => {
+                    locked = true;
+                    link.enforced(|| {
+                        let mut all = self.handle.rungs().to_vec();
+                        all.extend(rungs.lines().filter_map(rung));
+                        all
+                    })?;
                 }
+                Ok(Some(Reply::Trouble { text })) if !locked => return Err(RunnerTrouble::Setup { text }),
+                Ok(Some(Reply::Loaded { has_plan })) if locked => {
+                    return Ok(Answer::Done(Loaded::Ready { has_plan }));
+                }
+                Ok(Some(Reply::LoadFailed { text })) if locked => {
+                    return Ok(Answer::Done(Loaded::Refused { text }));
+                }
+                Ok(None) if dead => return Ok(Answer::Died),
+                Ok(None) => {}
+                // A constructor can write what it likes, and close the socket: its own end, whatever it is.
+                Ok(Some(_)) | Err(FrameError::Malformed { .. }) if locked => {
+                    return Ok(Answer::Done(Loaded::Refused { text: FORGED_REPLY.to_owned() }));
+                }
+                // A runner that ends closes the socket before it is seen dead.
+                Err(FrameError::Closed) => {
+                    if wait_dead(&self.handle, CLOSED_PATIENCE)? {
+                        return Ok(Answer::Died);
+                    }
+                    return Ok(Answer::Done(Loaded::Refused { text: CLOSED_SOCKET.to_owned() }));
+                }
+                Ok(Some(_)) => return Err(FrameError::Malformed { what: "order" }.into()),
                 Err(error) => return Err(error.into()),
             }
-            if self.is_dead()? {
-                // A last word may have been sent before the end.
-                if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO)
-                {
-                    return Err(RunnerTrouble::Setup { text });
-                }
-                return Ok(Answer::Died);
-            }
-            if deadline <= Instant::now() {
+            dead = self.is_dead()?;
+            if !dead && deadline <= Instant::now() {
                 return Ok(Answer::TimedOut);
             }
         }
@@ -293,10 +315,25 @@ impl Runner {
         ThreadClocks::read(self.handle.pid())
     }
 
-    pub(crate) fn major_faults(&self) -> Option<u64> {
+    /// To be asked while it is stopped: its clocks are exact then.
+    pub(crate) fn standstill(&self) -> Standstill {
+        Standstill { threads: self.cpu_clocks(), process: self.handle.cpu_time().unwrap_or_default() }
+    }
+
+    /// CPU time that it used since it was stopped, at least: by its threads of now, or by all of its threads, those
+    /// that ended included. The second figure lags behind for threads that are running.
+    pub(crate) fn cpu_since(&self, stopped: &Standstill) -> Duration {
+        let process = self.handle.cpu_time().unwrap_or_default().saturating_sub(stopped.process);
+        self.cpu_clocks().since(&stopped.threads).max(process)
+    }
+
+    /// Major faults so far, and the CPU on which it runs or last ran.
+    pub(crate) fn faults_and_cpu(&self) -> Option<(u64, u32)> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, majflt field 12.
-        text.rsplit_once(')')?.1.split_ascii_whitespace().nth(9)?.parse().ok()
+        // After the parenthesised name: state is field 3, majflt field 12, processor field 39.
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let faults = fields.nth(12 - 3)?.parse().ok()?;
+        Some((faults, fields.nth(39 - 12 - 1)?.parse().ok()?))
     }
 
     fn is_dead(&self) -> Result<bool, RunnerTrouble> {

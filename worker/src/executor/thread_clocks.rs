@@ -16,6 +16,8 @@ fn clock_of(tid: i32) -> libc::clockid_t {
 /// One reading: every thread with its time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadClocks {
+    /// Its number is the process's.
+    first: i32,
     threads: Vec<(i32, Duration)>,
 }
 
@@ -28,13 +30,23 @@ impl ThreadClocks {
             .filter_map(|task| task.file_name().to_str()?.parse().ok())
             .filter_map(|tid| Some((tid, time_of(tid)?)))
             .collect();
-        Self { threads }
+        Self { first: i32::try_from(pid).unwrap_or(0), threads }
     }
 
     /// CPU time used since `earlier` by the threads of this reading.
     pub(crate) fn since(&self, earlier: &Self) -> Duration {
+        self.sum_since(earlier, |_| true)
+    }
+
+    /// The same, without the process's first thread.
+    pub(crate) fn others_since(&self, earlier: &Self) -> Duration {
+        self.sum_since(earlier, |tid| tid != self.first)
+    }
+
+    fn sum_since(&self, earlier: &Self, counts: impl Fn(i32) -> bool) -> Duration {
         self.threads
             .iter()
+            .filter(|(tid, _)| counts(*tid))
             .map(|&(tid, time)| {
                 let before = earlier.threads.iter().find(|(known, _)| *known == tid);
                 time.saturating_sub(before.map_or(Duration::ZERO, |&(_, before)| before))

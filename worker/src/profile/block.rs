@@ -2,9 +2,10 @@
 //! its own.
 //!
 //! The runner is stopped between blocks, so that it cannot compete with the other side, and its outputs are read
-//! only then. Right before a timed block it is woken by an empty one and then spins for the next command, so that
-//! the stamps hold the calls and two cache-line hand-offs; what that costs is measured with empty blocks and
-//! subtracted.
+//! only then. Right before a timed block it is woken by an empty one, and armed by another, after which it spins for
+//! the next command, so that the stamps hold the calls and two cache-line hand-offs; what that costs is measured with
+//! empty blocks and subtracted. What CPU time it takes to be woken and armed is watched: work that is done then is done
+//! outside of the clock.
 
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::attempt::{Callable, Trouble};
 use crate::executor::outputs::Outputs;
-use crate::executor::process::{Answer, Called, Runner, RunnerTrouble};
+use crate::executor::process::{Answer, Called, Runner, RunnerTrouble, Standstill};
 use crate::link::Link;
+use crate::machine::keep_off;
 
 /// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
@@ -22,8 +24,12 @@ const HANDOFF_BLOCKS: usize = 51;
 /// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
 /// shortest block.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
+/// How much longer a hand-off of one side may take than the other's: their ways of waiting can differ.
+const HANDOFF_APART: Duration = Duration::from_micros(50);
 /// How long the runner spins for the command that follows its wake-up.
 const ARMED_SPIN: Duration = Duration::from_millis(5);
+/// How long this process spins for the answer to an empty block.
+const WAKE_SPIN: Duration = Duration::from_micros(200);
 /// An empty block that takes longer means a machine too busy to time anything.
 const WAKE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,6 +44,8 @@ pub(super) struct Side<'a> {
     pub(super) may_spin: bool,
     /// `may_spin` when the hand-off was measured.
     handoff_spun: bool,
+    /// Its CPU time when it was last stopped.
+    stopped: Option<Standstill>,
 }
 
 /// What a block gave.
@@ -45,6 +53,9 @@ pub(super) struct Block {
     /// Between the stamps, hand-off not yet subtracted.
     pub(super) elapsed: Duration,
     pub(super) called: Called,
+    /// CPU time that the runner used since its last stop when it had nothing to do: until it was awake, and in all but
+    /// its first thread, which spins then, until it was armed.
+    pub(super) cpu_idle: Duration,
     /// CPU time that the runner used between its done-mark and its stop.
     pub(super) cpu_after_done: Duration,
     /// CPU time of the calls.
@@ -68,6 +79,7 @@ impl<'a> Side<'a> {
             handoff: Duration::ZERO,
             may_spin,
             handoff_spun: may_spin,
+            stopped: None,
         }
     }
 
@@ -92,6 +104,14 @@ impl<'a> Side<'a> {
         }
         self.handoff = shortest;
         Ok(())
+    }
+
+    /// Takes the sides' hand-offs for what they are: the same work of the same machine.
+    pub(super) fn limit_handoffs(sides: &mut [Self]) {
+        let most = most_handoff(sides.iter().map(|side| side.handoff));
+        for side in sides {
+            side.handoff = side.handoff.min(most);
+        }
     }
 
     /// Runs a block and leaves the runner stopped.
@@ -129,15 +149,31 @@ impl<'a> Side<'a> {
     ) -> Result<Answer<Block>, RunnerTrouble> {
         let runner = &mut self.runner;
         runner.resume()?;
-        // Wake it: an empty block, after which it spins for the next command.
-        runner.command(entry, 0, 0, 0, ARMED_SPIN);
-        match runner.wait_done(Duration::from_micros(200), WAKE_PATIENCE)? {
+        // Wake it; it sleeps again when it has answered, so that its clock shows nothing else.
+        runner.command(entry, 0, 0, 0, Duration::ZERO);
+        let woken = runner.wait_done(WAKE_SPIN, WAKE_PATIENCE)?;
+        let cpu_woken = self.stopped.take().map_or(Duration::ZERO, |stopped| runner.cpu_since(&stopped));
+        let clocks_woken = runner.cpu_clocks();
+        // Arm it: after this one it spins for the next command.
+        let armed = match woken {
+            Answer::Done(_) => {
+                runner.command(entry, 0, 0, 0, ARMED_SPIN);
+                runner.wait_done(WAKE_SPIN, WAKE_PATIENCE)?
+            }
+            other => other,
+        };
+        match armed {
             Answer::Done(_) => {}
             Answer::Died => return Ok(Answer::Died),
             Answer::TimedOut => return Ok(Answer::TimedOut),
         }
-        let faults = runner.major_faults();
+        let before = runner.faults_and_cpu();
+        if let Some((_, cpu)) = before.filter(|_| self.may_spin) {
+            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            keep_off(cpu);
+        }
         let cpu_before = runner.cpu_clocks();
+        let cpu_idle = cpu_woken + cpu_before.others_since(&clocks_woken);
         let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
         let start = now();
         runner.command(entry, calls, 0, flags, Duration::ZERO);
@@ -152,23 +188,50 @@ impl<'a> Side<'a> {
         if !runner.stop()? {
             return Ok(Answer::Died);
         }
-        let cpu_stopped = runner.cpu_clocks();
-        let major_faults = match (faults, runner.major_faults()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
+        let stopped = runner.standstill();
+        let cpu_after_done = stopped.threads.since(&cpu_at_done);
+        self.stopped = Some(stopped);
+        let major_faults = match (before, runner.faults_and_cpu()) {
+            (Some((before, _)), Some((after, _))) => after.saturating_sub(before),
             _ => 0,
         };
         Ok(Answer::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
-            cpu_after_done: cpu_stopped.since(&cpu_at_done),
+            cpu_idle,
+            cpu_after_done,
             cpu: cpu_at_done.since(&cpu_before),
             major_faults,
         }))
     }
 }
 
+fn most_handoff(measured: impl Iterator<Item = Duration>) -> Duration {
+    measured.min().map_or(MOST_HANDOFF, |least| MOST_HANDOFF.min(least + HANDOFF_APART))
+}
+
 /// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicRaw);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_side_has_much_more_subtracted_than_the_other() {
+        for (measured, most) in [
+            (&[2, 3][..], 52),
+            // One that delays its empty blocks gains little.
+            (&[1500, 4], 54),
+            (&[1500, 1400], 100),
+            (&[90], 100),
+            (&[], 100),
+        ] {
+            let durations = measured.iter().map(|&microseconds| Duration::from_micros(microseconds));
+            assert_eq!(most_handoff(durations), Duration::from_micros(most), "{measured:?}");
+        }
+    }
 }

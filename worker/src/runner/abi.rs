@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use super::enter::enter;
 use super::frame::{EntrySetup, WireArgument, WireOutput, WireType};
 
 /// `TVMFFIAny`.
@@ -177,7 +178,7 @@ impl Arguments {
         let mut returned = any(type_index::NONE, Payload { int: 0 });
         // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.
         let code = unsafe {
-            function(std::ptr::null_mut(), self.live.as_ptr().cast(), self.count, &raw mut returned)
+            enter(std::ptr::null_mut(), self.live.as_ptr().cast(), self.count, &raw mut returned, function)
         };
         (code, returned.type_index)
     }

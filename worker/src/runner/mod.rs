@@ -3,6 +3,7 @@
 mod abi;
 pub mod confine;
 pub mod control;
+mod enter;
 mod fault;
 mod ffi_error;
 pub mod frame;

@@ -125,10 +125,17 @@ static inline size_t walk(int pipe_ends[2], uintptr_t from, uintptr_t to, PageVi
     return shown + walk(pipe_ends, middle, to, visit, context);
 }
 
-/* Where user space ends at the latest, on the two architectures with 4-level page tables or more: a walk needs not
- * start from a guess, because nothing is put higher unless it is asked for. */
-#define ADDRESS_SPACE ((uintptr_t)1 << (sizeof(void *) == 8 ? 47 : 31))
 #define LOWEST_ADDRESS ((uintptr_t)1 << 16)
+
+/* Where user space ends, less a little: the stack lies below it, and nothing is put higher unless it is asked for. The
+ * kernel has no address for a map that ends higher, which must not be taken for free. */
+static inline uintptr_t highest_address(void)
+{
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0), end = 1;
+    while (end <= here)
+        end *= 2;
+    return end - LOWEST_ADDRESS;
+}
 
 /* The control page, as worker/src/runner/control.rs lays it out. */
 typedef struct ControlPage {
@@ -159,7 +166,7 @@ static inline ControlPage *control_page(void)
     int pipe_ends[2];
     if (pipe(pipe_ends) != 0)
         return NULL;
-    walk(pipe_ends, LOWEST_ADDRESS, ADDRESS_SPACE, recognise, &found);
+    walk(pipe_ends, LOWEST_ADDRESS, highest_address(), recognise, &found);
     close(pipe_ends[0]);
     close(pipe_ends[1]);
     if (found == NULL)

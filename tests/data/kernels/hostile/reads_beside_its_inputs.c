@@ -89,7 +89,7 @@ static void wipe(void)
 static void scan_memory(const char *when, const OptTensor *input)
 {
     stage = when;
-    size_t pages = walk(pipe_ends, LOWEST_ADDRESS, ADDRESS_SPACE, look_at_page, NULL);
+    size_t pages = walk(pipe_ends, LOWEST_ADDRESS, highest_address(), look_at_page, NULL);
     if (pages < (size_t)(elements(input) * 4) / page_size())
         seen("the walk is blind: %zu pages", pages);
     wipe();
@@ -120,10 +120,13 @@ static void look_both(const char *when, const OptTensor *input)
 
 static void advise_all(uintptr_t from, uintptr_t to, int advice)
 {
-    /* As a whole, and page by page: one refused page does not save the others. */
+    /* As a whole, and page by page at both ends, where guards, anonymous pages and the file meet: one refused page does
+     * not save the others. */
+    uintptr_t page = page_size();
     madvise((void *)from, to - from, advice);
-    for (uintptr_t at = from; at < to; at += page_size())
-        madvise((void *)at, page_size(), advice);
+    for (uintptr_t at = from; at < to; at += page)
+        if (at < from + 4 * page || to - 4 * page <= at)
+            madvise((void *)at, page, advice);
 }
 
 static void scan_after_changes(const OptTensor *input)
@@ -266,8 +269,12 @@ static void look_into_paths(void)
     }
     for (int descriptor = 0; descriptor <= 64; descriptor++) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-        may_not_open(path);
-        snprintf(path, sizeof path, "/dev/fd/%d", descriptor);
+        if (descriptor == 1 || descriptor == 2) {
+            look_into_path(path); /* memory files of its own, which have no path to forbid */
+            continue;
+        }
+        if (descriptor == pipe_ends[0] || descriptor == pipe_ends[1])
+            continue;
         may_not_open(path);
     }
     for (size_t i = 0; i < sizeof capture_paths / sizeof *capture_paths; i++) {

@@ -1,0 +1,57 @@
+//! The step from our code into the candidate's, over which no exception comes back.
+//!
+//! A C++ exception that nobody catches must end in `std::terminate`, which says what was thrown. It would not: the
+//! search for a handler goes up through our frames and finds the one with which Rust guards `main`, and that one only
+//! says that it cannot catch foreign exceptions. This frame has no unwinding information, so the search ends here.
+
+use std::ffi::c_void;
+
+use super::abi::{Any, Function};
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.opt_enter_candidate,\"ax\",@progbits",
+    ".hidden opt_enter_candidate",
+    ".global opt_enter_candidate",
+    ".type opt_enter_candidate, @function",
+    "opt_enter_candidate:",
+    // Four arguments stay in their registers; the fifth is the function. The stack is aligned for a call.
+    "push rbp",
+    "mov rbp, rsp",
+    "call r8",
+    "pop rbp",
+    "ret",
+    ".size opt_enter_candidate, . - opt_enter_candidate",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".pushsection .text.opt_enter_candidate,\"ax\",@progbits",
+    ".hidden opt_enter_candidate",
+    ".global opt_enter_candidate",
+    ".type opt_enter_candidate, @function",
+    "opt_enter_candidate:",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "blr x4",
+    "ldp x29, x30, [sp], #16",
+    "ret",
+    ".size opt_enter_candidate, . - opt_enter_candidate",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    /// Calls `function` with the four arguments before it.
+    ///
+    /// # Safety
+    /// As a call of `function`.
+    #[link_name = "opt_enter_candidate"]
+    pub(super) fn enter(
+        this: *mut c_void,
+        arguments: *const Any,
+        count: i32,
+        returned: *mut Any,
+        function: Function,
+    ) -> i32;
+}
