@@ -156,7 +156,7 @@ pub struct SignatureBuilder {
 }
 
 impl SignatureBuilder {
-    /// What the job's own `params` and `defaults` say.
+    /// What the job's own `params` and `defaults` say. A name in both need not occur in the entries that are picked.
     pub fn new(
         params_override: Option<Vec<String>>,
         defaults_override: BTreeMap<String, PlainValue>,
@@ -314,7 +314,7 @@ impl SignatureBuilder {
             }
         }
         for (name, value) in &self.defaults_override {
-            if captured.contains(name) || self.is_wanted(name) {
+            if captured.contains(name) || self.params_override.iter().flatten().any(|wanted| wanted == name) {
                 unusable.remove(name);
                 defaults.insert(name.clone(), value.clone());
             } else {
@@ -324,18 +324,12 @@ impl SignatureBuilder {
         (defaults, unusable)
     }
 
-    fn is_wanted(&self, name: &str) -> bool {
-        self.params_override.as_ref().is_some_and(|params| params.iter().any(|param| param == name))
-    }
-
     fn params(&self, captured: &[String], errors: &mut Vec<SignatureError>) -> Vec<String> {
         let Some(wanted) = &self.params_override else {
             return captured.to_vec();
         };
         let mut params: Vec<String> = Vec::new();
         for name in wanted {
-            // With a default it has a value in every entry: the order of a kernel's arguments must not depend on
-            // which entries are picked.
             if !captured.contains(name) && !self.defaults_override.contains_key(name) {
                 errors.push(unknown_name("params", name, captured));
             } else if params.contains(name) {

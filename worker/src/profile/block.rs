@@ -30,6 +30,9 @@ const HANDOFF_APART: Duration = Duration::from_micros(50);
 const ARMED_SPIN: Duration = Duration::from_millis(5);
 /// How long this process spins for the answer to an empty block.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
+/// Waiting for a block is spinning at first, for at least and at most so long (an empty block takes microseconds).
+const LEAST_SPIN: Duration = Duration::from_micros(200);
+const MOST_SPIN: Duration = Duration::from_secs(1);
 /// An empty block that takes longer means a machine too busy to time anything.
 const WAKE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,6 +45,8 @@ pub(super) struct Side<'a> {
     pub(super) handoff: Duration,
     /// Whether this process may spin while it waits: not where the candidate needs every CPU.
     pub(super) may_spin: bool,
+    /// How long the next block should take.
+    pub(super) expected: Duration,
     /// `may_spin` when the hand-off was measured.
     handoff_spun: bool,
     /// Its CPU time when it was last stopped.
@@ -78,6 +83,7 @@ impl<'a> Side<'a> {
             has_plan: false,
             handoff: Duration::ZERO,
             may_spin,
+            expected: Duration::ZERO,
             handoff_spun: may_spin,
             stopped: None,
         }
@@ -174,7 +180,7 @@ impl<'a> Side<'a> {
         }
         let cpu_before = runner.cpu_clocks();
         let cpu_idle = cpu_woken + cpu_before.others_since(&clocks_woken);
-        let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
+        let spin = if self.may_spin { spin_for(self.expected) } else { Duration::ZERO };
         let start = now();
         runner.command(entry, calls, 0, flags, Duration::ZERO);
         let answer = runner.wait_done(spin, timeout)?;
@@ -208,6 +214,12 @@ impl<'a> Side<'a> {
 
 fn most_handoff(measured: impl Iterator<Item = Duration>) -> Duration {
     measured.min().map_or(MOST_HANDOFF, |least| MOST_HANDOFF.min(least + HANDOFF_APART))
+}
+
+/// Half as long again as the block should take (DESIGN, "Timing"). On a busy machine this process and the runner can
+/// come to share one CPU: who spins on then keeps it from the one that is waited for, a whole time slice in every block.
+fn spin_for(expected: Duration) -> Duration {
+    (expected * 3 / 2).clamp(LEAST_SPIN, MOST_SPIN)
 }
 
 /// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.

@@ -327,6 +327,7 @@ fn run_block(
 ) -> Result<Result<Block, Stop>, Trouble> {
     // Every call was verified within call_timeout, so a block has that and ten times what is expected of it.
     let timeout = context.task.verify.call_timeout + per_call * calls * 10;
+    side.expected = per_call * calls;
     let block = match side.block(link, context.index, calls, flags, timeout)? {
         Run::Done(block) => block,
         Run::Died => return Ok(Err(Stop::Died { entry: context.index })),
