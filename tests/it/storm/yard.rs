@@ -29,6 +29,9 @@ pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
 ];
 const KERNELS: &[&str] = &["naive.c", "fast.c", "bad/wrong_by_nine_percent.c", "bad/segfaults.c"];
 
+/// Whom `kill_during_a_run` knows.
+pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
+
 /// What may stand in a run folder that nobody works in.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
@@ -58,7 +61,7 @@ impl Marked {
 
     /// A runner, a compiler, or something that a compiler started.
     pub fn is_below_a_worker(&self) -> bool {
-        !self.arguments.iter().any(|it| it == "__worker" || it == "run")
+        self.is_runner() || !self.arguments.iter().any(|it| it == "__worker" || it == "run")
     }
 }
 

@@ -3,6 +3,7 @@
 //! Not part of the test command: this is where figures for `docs/benchmarks.md` come from. Build everything with
 //! `--release` first; each subcommand says what it needs.
 
+mod kill_storm;
 mod product;
 mod timing;
 mod verify_large;
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Verify a large embedding set: peak owed memory, cache left behind, time beside `cat`
     VerifyLarge(verify_large::Arguments),
+    /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
+    KillStorm(kill_storm::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
 }
@@ -29,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
+        Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
     };
     match done {

@@ -1,0 +1,115 @@
+//! Law 8 at length: in each of many runs one process is killed at a random moment; every run must end with the right
+//! verdicts, and nothing of it may be left.
+//!
+//! The test command does the same ten times, with the same yard.
+
+#[path = "../../../tests/it/storm/yard.rs"]
+mod yard;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use self::yard::{Chance, VICTIMS, Yard};
+use super::product::binary;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[arg(long, default_value_t = 100)]
+    runs: u32,
+    /// Kill the supervisor as well, and resume
+    #[arg(long)]
+    supervisor: bool,
+}
+
+#[derive(Default)]
+struct Total {
+    runs: u32,
+    hits: u32,
+    retried: usize,
+    troubles: u32,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let mut chance = Chance::from_clock();
+    let mut span = measure().map_err(|trouble| anyhow!(trouble))?;
+    let mut totals: BTreeMap<&str, Total> = BTreeMap::new();
+    let victims: Vec<&str> =
+        VICTIMS.into_iter().chain(arguments.supervisor.then_some("supervisor")).collect();
+    println!("| run | victim | killed | at | attempts done again | outcome |");
+    println!("|---|---|---|---|---|---|");
+    for number in 1..=arguments.runs {
+        let victim = victims[chance.below(victims.len() as u64) as usize % victims.len()];
+        let moment = chance.moment(span);
+        let yard = new_yard()?;
+        let outcome = one(&yard, victim, moment, &mut chance);
+        let total = totals.entry(victim).or_default();
+        total.runs += 1;
+        match outcome {
+            Ok((who, retried)) => {
+                total.hits += u32::from(who.is_some());
+                total.retried += retried;
+                if who.is_none() {
+                    // It was over by then: the machine has become quicker.
+                    span = span.mul_f64(0.95);
+                }
+                let who = who.unwrap_or_else(|| "nobody: too late".to_owned());
+                println!("| {number} | {victim} | {who} | {moment:.2?} | {retried} | right |");
+            }
+            Err(trouble) => {
+                total.troubles += 1;
+                println!("| {number} | {victim} | ? | {moment:.2?} | ? | WRONG |");
+                eprintln!("run {number}, {victim} at {moment:?}:\n{trouble}");
+            }
+        }
+    }
+    println!(
+        "\n| victim | runs | killed | attempts done again | wrong or left over |\n|---|---|---|---|---|"
+    );
+    for (victim, total) in &totals {
+        println!("| {victim} | {} | {} | {} | {} |", total.runs, total.hits, total.retried, total.troubles);
+    }
+    Ok(totals.values().all(|total| total.troubles == 0))
+}
+
+fn new_yard() -> Result<Yard> {
+    Yard::create(binary("opt-supervisor")?).map_err(|trouble| anyhow!(trouble))
+}
+
+/// How long a run takes here and now.
+fn measure() -> Result<Duration, String> {
+    let yard = new_yard().map_err(|error| error.to_string())?;
+    let started = Instant::now();
+    yard.run_to(yard.start(&[])?, 0)?;
+    yard.verdicts_are_right()?;
+    Ok(started.elapsed())
+}
+
+/// Who was killed, and how many attempts were done again.
+fn one(
+    yard: &Yard,
+    victim: &str,
+    moment: Duration,
+    chance: &mut Chance,
+) -> Result<(Option<String>, usize), String> {
+    let who = if victim == "supervisor" {
+        let mut child = yard.start(&[])?;
+        std::thread::sleep(moment);
+        let alive = matches!(child.try_wait(), Ok(None));
+        child.kill().map_err(|error| error.to_string())?;
+        yard.end(&mut child)?;
+        yard.run_to(yard.resume()?, 0)?;
+        alive.then(|| format!("pid {}, then resumed", child.id()))
+    } else {
+        let killed = yard.kill_during_a_run(victim, moment, chance)?;
+        killed.map(|it| {
+            let what = it.arguments.iter().find(|it| it.starts_with("__")).or(it.arguments.first());
+            format!("pid {} ({})", it.pid, what.map_or("", |it| it.rsplit('/').next().unwrap_or(it)))
+        })
+    };
+    yard.no_process_is_left()?;
+    yard.no_file_is_left()?;
+    yard.verdicts_are_right()?;
+    Ok((who, yard.retried()?))
+}
