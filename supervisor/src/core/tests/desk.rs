@@ -174,7 +174,7 @@ impl Desk {
     }
 
     /// Everything passes from here on.
-    pub(super) fn to_the_end(&mut self) -> StopReason {
+    pub(super) fn pass_the_rest(&mut self) -> StopReason {
         for _ in 0..400 {
             if let Some(stop) = self.stopped() {
                 return stop;

@@ -17,7 +17,7 @@ fn the_first_interrupt_lets_what_runs_finish() {
     let actions = desk.finish(given, Status::Passed);
     assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
     assert!(matches!(desk.ends()[0], AttemptEnd::Stands(_)));
-    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.orders(), "B0", "nothing is granted any more");
     assert!(desk.kills().is_empty());
     assert_eq!(desk.feed(Event::Tick), [], "over is over");
@@ -35,7 +35,7 @@ fn the_second_interrupt_kills() {
     assert!(kills(&desk.feed(Event::Interrupt)).is_empty());
     // A runner on its way is not let loose.
     assert_eq!(kills(&desk.runner(given, 8, Bytes::gib(1))), [(given.worker, Some(8), reason)]);
-    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.ends(), [AttemptEnd::Abandoned { why: "the run was stopped".to_owned() }]);
     assert_eq!(desk.done(0), None, "a resumed run does it again");
 }
@@ -49,7 +49,7 @@ fn an_interrupted_second_attempt_is_nobodys_failure() {
     assert_eq!(second.attempt, 2);
     desk.feed(Event::Interrupt);
     desk.feed(Event::Interrupt);
-    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.done(0), None);
 }
 
@@ -58,7 +58,7 @@ fn a_drain_does_not_wait_for_a_worker_that_has_nothing_yet() {
     let mut desk = Desk::new(plan(1));
     let actions = desk.feed(Event::Interrupt);
     assert!(matches!(kills(&actions)[..], [(_, None, KillReason::Interrupted)]));
-    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     let ended = desk.log.iter().find_map(|action| match action {
         Action::WorkerEnded { class, .. } => Some(*class),
         _ => None,
@@ -75,7 +75,7 @@ fn a_worker_that_does_not_end_when_told_is_killed() {
     assert!(kills(&desk.pass_time(Duration::from_secs(9))).is_empty());
     let expected = [(given.worker, None, KillReason::Deadline)];
     assert_eq!(kills(&desk.pass_time(Duration::from_secs(1))), expected);
-    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn an_infrastructure_error_is_tried_once_more() {
     let why = "INFRA_ERROR".to_owned();
     assert_eq!(desk.ends()[0], AttemptEnd::Retried { why: why.clone(), blame });
     assert_eq!(desk.ends()[3], AttemptEnd::GivenUp { why, blame });
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B0#2 V0 V0#2");
 }
 
@@ -53,7 +53,7 @@ fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
     assert_eq!((second.order, second.attempt), (first.order, 2));
     desk.gone(second.worker);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 2]);
 }
 
@@ -95,7 +95,7 @@ fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
     desk.pass_time(Duration::from_secs(60));
     desk.finish(second, Status::Passed);
     assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B0#2 V0 P0");
 }
 
@@ -118,7 +118,7 @@ fn a_start_has_a_deadline() {
     let [(worker, None, KillReason::Deadline)] = kills(&actions)[..] else { panic!("{actions:?}") };
     desk.gone(worker);
     assert_eq!(classes(&desk), [WorkerEndClass::NotReady]);
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn losses_far_apart_are_borne() {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.done(11), Some((Status::Passed, None)));
 }
 
@@ -184,7 +184,7 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     // A worker that blames a baseline that is not there has its word doubted, and its candidate one more loss.
     desk.report(alone, failed(Status::Timeout));
     assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Worker))));
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B1 B2 V0 V1 V2 P0 P1/0 P1/0#2 P1#3 P2");
     let failed = |action: &Action| matches!(action, Action::JobDone { baseline_failed: true, .. });
     assert!(desk.log.iter().any(failed));
@@ -256,7 +256,7 @@ fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
         };
         desk.report(given, Report::Profile(ProfileReport { baseline_failed: true, ..report }));
     }
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0 P1/0#2 P1#3");
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
 }

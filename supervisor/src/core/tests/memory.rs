@@ -57,7 +57,7 @@ fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything()
                 !desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
             );
         }
-        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(recycled(&desk).contains(&RecycleReason::BeforeProfile), expected);
         if expected {
             let ended = position(&desk, |it| matches!(it, Action::WorkerEnded { .. }));
@@ -88,7 +88,7 @@ fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
         assert_eq!(recycled(&desk), []);
         assert!(!desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
         desk.sample(&[(worker, kept)]);
-        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(recycled(&desk).contains(&RecycleReason::Growth), expected);
     }
 }
@@ -104,7 +104,7 @@ fn worn_out_workers_are_replaced_between_leases() {
         let mut spec = plan(2);
         change(&mut spec);
         let mut desk = Desk::new(spec);
-        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
         // A new one for each lease but the first and the profiler's first.
         assert_eq!(recycled(&desk), [reason; 4]);
@@ -112,7 +112,7 @@ fn worn_out_workers_are_replaced_between_leases() {
     // Limits of nothing replace nobody who has done nothing, and the run ends.
     let mut spec = plan(1);
     spec.jobs[0].recycle.after_leases = 0;
-    assert_eq!(Desk::new(spec).to_the_end(), StopReason::Finished);
+    assert_eq!(Desk::new(spec).pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn what_never_fits_is_said_before_anything_starts() {
         spec.ceiling = ceiling;
         let mut desk = Desk::new(spec);
         assert_eq!(desk.log.iter().any(|it| matches!(it, Action::StartWorker { .. })), fits);
-        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         let expected = if fits { (Status::Passed, None) } else { (Status::DoesNotFit, Some(Blame::Plan)) };
         assert_eq!((desk.done(0), desk.done(1)), (Some(expected), Some(expected)));
         assert_eq!(desk.policies("does_not_fit").is_empty(), fits);
@@ -132,14 +132,14 @@ fn what_never_fits_is_said_before_anything_starts() {
     let mut spec = plan(2);
     spec.candidates[1].verify.reserved = Bytes::gib(4);
     let mut desk = Desk::new(spec);
-    desk.to_the_end();
+    desk.pass_the_rest();
     assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert_eq!(desk.orders(), "B0 V0 P0");
     let mut spec = plan(1);
     spec.candidates[0].profile.reserved = Bytes::gib(4);
     spec.jobs[0].timed = false;
     let mut desk = Desk::new(spec);
-    desk.to_the_end();
+    desk.pass_the_rest();
     assert_eq!(desk.done(0), Some((Status::Passed, None)));
 }
 
@@ -150,7 +150,7 @@ fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
     spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
     let mut desk = at_profile(spec);
     // Over what the supervisor leaves: the law's share is for it, not for idle workers.
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(recycled(&desk), [], "ten of its twenty MiB are free, and the idle verifier needs eight");
     let mut spec = plan(2);
     spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
@@ -161,7 +161,7 @@ fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
         desk.finish(given, Status::Passed);
     }
     desk.sample(&[]);
-    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(recycled(&desk), [RecycleReason::MakeRoom]);
     assert_eq!(desk.policies("wait").len(), 1);
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
@@ -188,7 +188,7 @@ fn a_lease_waits_for_the_machines_memory_but_not_for_ever() {
     desk.pass_time(deadline - desk.now);
     assert!(!desk.kills().is_empty());
     assert!(desk.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
-    let StopReason::HostTrouble { why } = desk.to_the_end() else { panic!("{:#?}", desk.log) };
+    let StopReason::HostTrouble { why } = desk.pass_the_rest() else { panic!("{:#?}", desk.log) };
     assert!(why.contains("host_floor"), "{why}");
 }
 

@@ -130,7 +130,7 @@ fn unsupported_entries_are_forgiven_to_the_partial_only() {
         let verify = desk.lease();
         let report = VerifyReport { entries_passed, ..reports::verify(Status::Unsupported) };
         desk.report(verify, Report::Verify(report));
-        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.done(0), Some(expected));
     }
     // What was supported when it was verified is supported when it is timed.
