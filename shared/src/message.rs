@@ -18,7 +18,7 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -99,8 +99,14 @@ pub enum KillReason {
     Deadline,
     /// The user asked for the end of the run.
     Interrupted,
-    /// The worker that held it died.
+    /// The worker that held it died, or holds no lease for it.
     Orphaned,
+    /// The worker could not be made ready: no hello, a strange one, another version.
+    NotReady,
+    /// The worker said that it cannot go on.
+    WorkerFault,
+    /// The run is stopped because the host is in trouble.
+    RunStopped,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -137,6 +137,8 @@ pub struct RunnerEnd {
     pub stderr_tail: String,
     /// It wrote more than is kept.
     pub output_truncated: bool,
+    /// A SIGKILL ended it that nobody of ours sent, and there was no namespace to say that it came from outside.
+    pub unknown_sender: bool,
 }
 
 /// How a verification ended.

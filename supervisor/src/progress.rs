@@ -11,7 +11,14 @@ use opt_shared::units::Bytes;
 
 pub struct Progress {
     bars: Option<MultiProgress>,
-    running: BTreeMap<LeaseId, ProgressBar>,
+    running: BTreeMap<LeaseId, Running>,
+}
+
+struct Running {
+    bar: ProgressBar,
+    name: String,
+    /// Bytes and their rate say something where captures are gone through.
+    shows_bytes: bool,
 }
 
 impl Progress {
@@ -19,29 +26,30 @@ impl Progress {
         Self { bars: enabled.then(MultiProgress::new), running: BTreeMap::new() }
     }
 
-    pub fn started(&mut self, lease: LeaseId, stage: &str, candidate: &str) {
+    /// `total` entries are to be gone through; 0 where the stage does not count.
+    pub fn started(&mut self, lease: LeaseId, stage: &str, name: String, total: u64, shows_bytes: bool) {
         let Some(bars) = &self.bars else { return };
-        let bar = bars.add(ProgressBar::new(0));
-        let style = ProgressStyle::with_template(
-            "{spinner} {prefix:<8} {wide_msg} {pos}/{len} {bar:16} {elapsed_precise}",
-        );
-        if let Ok(style) = style {
+        let bar = bars.add(ProgressBar::new(total));
+        let template = if total == 0 {
+            "{spinner} {prefix:<8} {wide_msg} {elapsed}"
+        } else {
+            "{spinner} {prefix:<8} {wide_msg} {pos}/{len} {bar:16} {elapsed}"
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         bar.set_prefix(stage.to_owned());
-        bar.set_message(candidate.to_owned());
+        bar.set_message(name.clone());
         bar.enable_steady_tick(Duration::from_millis(200));
-        self.running.insert(lease, bar);
+        self.running.insert(lease, Running { bar, name, shows_bytes });
     }
 
     pub fn update(&mut self, lease: LeaseId, done: u32, total: u32, bytes: Bytes) {
-        let Some(bar) = self.running.get(&lease) else { return };
+        let Some(Running { bar, name, shows_bytes }) = self.running.get(&lease) else { return };
         bar.set_length(u64::from(total));
         bar.set_position(u64::from(done));
         let seconds = bar.elapsed().as_secs_f64();
-        if bytes != Bytes::ZERO && 0.5 < seconds {
-            let name = bar.message();
-            let name = name.split("  ").next().unwrap_or_default().to_owned();
+        if *shows_bytes && bytes != Bytes::ZERO && 0.5 < seconds {
             #[expect(
                 clippy::cast_precision_loss,
                 clippy::cast_possible_truncation,
@@ -54,8 +62,8 @@ impl Progress {
     }
 
     pub fn ended(&mut self, lease: LeaseId) {
-        if let Some(bar) = self.running.remove(&lease) {
-            bar.finish_and_clear();
+        if let Some(running) = self.running.remove(&lease) {
+            running.bar.finish_and_clear();
         }
     }
 
@@ -67,8 +75,8 @@ impl Progress {
     }
 
     pub fn clear(&mut self) {
-        for (_, bar) in std::mem::take(&mut self.running) {
-            bar.finish_and_clear();
+        for (_, running) in std::mem::take(&mut self.running) {
+            running.bar.finish_and_clear();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What verification and profile share: limits of a runner, its setup, and how its trouble is reported.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use opt_shared::message::Callee;
@@ -8,6 +9,7 @@ use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
 use crate::executor::cell;
+use crate::executor::libraries::Libraries;
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{RunnerSpec, RunnerTrouble};
 use crate::machine::cpus;
@@ -33,12 +35,17 @@ pub(crate) enum Trouble {
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: crate::judge::CompareError },
+    #[error(
+        "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
+    )]
+    NoTime { entry: String, handoff: std::time::Duration },
 }
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
 pub(crate) struct Callable<'a> {
     pub(crate) callee: &'a Callee,
     artifact: OwnedFd,
+    libraries: Libraries,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
 }
@@ -55,13 +62,15 @@ impl<'a> Callable<'a> {
         if found != callee.artifact.digest {
             return Err(Trouble::ArtifactChanged { candidate: candidate(), found });
         }
+        let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
+        let libraries = Libraries::find(&file, &callee.library_path, copies);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads.unwrap_or(cores).max(1);
         // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
-        Ok(Self { callee, artifact: file.into(), cpus: pinned, threads })
+        Ok(Self { callee, artifact: file.into(), libraries, cpus: pinned, threads })
     }
 
     /// Whether a CPU is left for the worker to spin on.
@@ -93,6 +102,7 @@ impl<'a> Callable<'a> {
             lease,
             setup: Setup {
                 symbol: self.callee.symbol.clone(),
+                libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
                 confinement: cell::for_candidate(limits, self.threads, memory, &self.callee.library_path),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
@@ -100,11 +110,17 @@ impl<'a> Callable<'a> {
                 copy_inputs,
             },
             artifact: self.artifact.as_fd(),
+            libraries: self.libraries.as_slice(),
             library_path: &self.callee.library_path,
             output: limits.output,
             limit: memory + outputs + materialised + unmapped + RUNNER_BASE,
             shared: outputs + materialised,
         }
+    }
+
+    /// The loader's words with what can be done about them.
+    pub(crate) fn refusal(&self, loader: &str) -> String {
+        format!("{loader}{}", self.libraries.advice(loader))
     }
 
     pub(crate) fn trouble(&self, source: RunnerTrouble) -> Trouble {

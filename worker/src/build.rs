@@ -187,6 +187,10 @@ fn compile(
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
         (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
+        // No compiler does that to itself: the kernel short of memory, or somebody outside.
+        (None, End::Signalled { signal: libc::SIGKILL }) => {
+            (Status::InfraError, format!("{compiler} was killed by a process that is not ours"))
+        }
         (None, end @ End::Signalled { .. }) => (
             Status::CompileError,
             format!("{compiler} was ended by {}", signal_name(end).unwrap_or("a signal")),

@@ -45,7 +45,12 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during} to protect the machine: {available} available, floor {floor}"),
             ),
-            KillReason::Deadline | KillReason::Interrupted | KillReason::Orphaned => {
+            KillReason::Deadline
+            | KillReason::Interrupted
+            | KillReason::Orphaned
+            | KillReason::NotReady
+            | KillReason::WorkerFault
+            | KillReason::RunStopped => {
                 verdict(Status::InfraError, format!("killed {during} by the supervisor ({reason:?})"))
             }
         };

@@ -167,7 +167,7 @@ fn one_entry(
     let death = runner.finish(link).map_err(|e| callable.trouble(e))?;
     let (failure, end) = match ended {
         Ended::Passed => (None, None),
-        Ended::Failed(failure) => (Some(failure), None),
+        Ended::Failed(failure) => (Some(*failure), None),
         Ended::Died => {
             let Verdict { status, detail } = name_death(&death, &prepared);
             (Some(failure(Some(&prepared), &entry.name, status, detail)), kept(&death.report))
@@ -205,7 +205,7 @@ pub(crate) fn name_death(death: &Death, prepared: &Prepared) -> Verdict {
 
 enum Ended {
     Passed,
-    Failed(EntryFailure),
+    Failed(Box<EntryFailure>),
     Died,
 }
 
@@ -235,7 +235,9 @@ impl Calls<'_> {
         let load_limit = load_timeout(timeout);
         let has_plan = match runner.begin(link, load_limit).map_err(|e| self.callable.trouble(e))? {
             Answer::Done(Loaded::Ready { has_plan }) => has_plan,
-            Answer::Done(Loaded::Refused { text }) => return Ok(self.failed(Status::LoadError, text)),
+            Answer::Done(Loaded::Refused { text }) => {
+                return Ok(self.failed(Status::LoadError, self.callable.refusal(&text)));
+            }
             Answer::Died => return Ok(Ended::Died),
             Answer::TimedOut => {
                 runner
@@ -395,7 +397,10 @@ impl Calls<'_> {
                 0 if called.calls_done == 1 => None,
                 0 => Some(self.failed(Status::RuntimeError, "the call was not made".to_owned())),
                 -2 => Some(self.failed(Status::Unsupported, "the candidate does not do this entry (it returned -2)".to_owned())),
-                code => Some(self.failed(Status::RuntimeError, format!("the call returned {code} (0 means done)"))),
+                code => {
+                    let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+                    Some(self.failed(Status::RuntimeError, format!("the call returned {code} (0 means done){raised}")))
+                }
             },
             Answer::Died => Some(Ended::Died),
             Answer::TimedOut => {
@@ -408,12 +413,12 @@ impl Calls<'_> {
     }
 
     fn failed(&self, status: Status, detail: String) -> Ended {
-        Ended::Failed(failure(Some(self.prepared), &self.prepared.name, status, detail))
+        Ended::Failed(Box::new(failure(Some(self.prepared), &self.prepared.name, status, detail)))
     }
 
     fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> Ended {
         let mut failure = failure(Some(self.prepared), &self.prepared.name, status, detail);
         failure.mismatch = Some(*mismatch);
-        Ended::Failed(failure)
+        Ended::Failed(Box::new(failure))
     }
 }

@@ -1,6 +1,6 @@
 //! `opt-supervisor check`: everything that can be known before anything is run.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use opt_shared::arguments::{Entry, EntryFacts, Observed, bind, c_skeleton, outputs, table};
 use opt_shared::capture::{CaptureFile, DType};
@@ -8,6 +8,7 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
+use crate::core::SUPERVISOR;
 use crate::core::event::Stage;
 use crate::core::spec::RunSpec;
 use crate::driver::facts::{JobFacts, stem};
@@ -77,15 +78,12 @@ fn smallest_that_runs(plan: &Plan, spec: &RunSpec) -> Bytes {
     plan.jobs.iter().map(|job| job_ceiling(plan, job, spec)).min().unwrap_or_default()
 }
 
-/// The largest lease of the job, an idle worker of the other role beside it, and the supervisor.
+/// The largest lease of the job and the supervisor: idle workers make room.
 fn job_ceiling(plan: &Plan, job: &JobPlan, spec: &RunSpec) -> Bytes {
     let largest =
         stages(plan).into_iter().map(|stage| job_stage(job, spec, stage).1).max().unwrap_or_default();
-    largest + spec.idle_worker + SUPERVISOR
+    largest + SUPERVISOR
 }
-
-/// The law: the supervisor stays below this.
-const SUPERVISOR: Bytes = Bytes::mib(20);
 
 fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) -> String {
     let mut text = String::new();
@@ -179,7 +177,7 @@ fn job_lints(job: &JobPlan, facts: &JobFacts) -> Result<Vec<Lint>, Failure> {
     Ok(lints)
 }
 
-fn entry_lints(path: &PathBuf, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
+fn entry_lints(path: &Path, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
     let name = stem(path);
     let capture = match CaptureFile::open(path) {
         Ok(capture) => capture,

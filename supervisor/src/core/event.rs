@@ -178,7 +178,7 @@ pub enum Action {
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// An attempt ended; `final_` when its outcome stands.
+    /// An attempt ended, one way or another.
     AttemptEnded {
         lease: LeaseId,
         order: Order,
@@ -215,9 +215,11 @@ pub enum AttemptEnd {
     /// The report stands.
     Stands(Box<Report>),
     /// Not the candidate's fault; it is done again.
-    Retried { why: String },
+    Retried { why: String, blame: Blame },
     /// Not the candidate's fault, and there is no further try.
-    GivenUp { why: String },
+    GivenUp { why: String, blame: Blame },
+    /// The run ended under it; a resumed run does it again.
+    Abandoned { why: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

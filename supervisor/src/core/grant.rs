@@ -1,15 +1,24 @@
 //! What is started next: the one place that grants leases, starts workers and recycles them.
 
-use opt_shared::ids::{JobId, LeaseId, WorkerId};
-use opt_shared::message::Role;
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
 
 use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, Progress, next};
 use super::ledger::Refusal;
 use super::recycle::{self, RecycleReason};
-use super::worker::{Lease, State};
-use super::{Core, DRAIN_DEADLINE, Ending};
+use super::worker::{Lease, State, Told, Worker};
+use super::{Core, DRAIN_DEADLINE, Ending, Waiting, role_of};
+
+/// What became of an order.
+enum Tried {
+    /// It can never be granted, and its candidate is done.
+    Refused,
+    /// Granted, or waiting for something that is on its way.
+    UnderWay,
+}
 
 impl Core {
     /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
@@ -32,22 +41,27 @@ impl Core {
 
     /// False when no job wants anything any more.
     fn advance_jobs(&mut self, now: Moment) -> bool {
-        for index in 0..self.spec.jobs.len() {
+        let mut index = 0;
+        while index < self.spec.jobs.len() {
             if self.job_done[index] {
+                index += 1;
                 continue;
             }
             self.refuse_what_never_fits(index);
             match next(&self.spec.jobs[index], &self.candidates) {
-                Next::Order { order, attempt } => {
-                    self.try_order(now, order, attempt);
-                    return true;
-                }
+                // What was refused for good leaves the next one's turn.
+                Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
+                    Tried::Refused => {}
+                    Tried::UnderWay => return true,
+                },
                 Next::Wait => return true,
                 Next::Done => {
                     self.job_done[index] = true;
                     let job = &self.spec.jobs[index];
-                    let baseline_failed =
-                        job.baseline.is_some_and(|id| !self.candidates[id.index()].may_profile);
+                    let baseline_failed = job.baseline.is_some_and(|id| {
+                        let baseline = &self.candidates[id.index()];
+                        !baseline.passed() || baseline.failed_beside
+                    });
                     let id = job.id;
                     self.actions.push(Action::JobDone { job: id, baseline_failed });
                 }
@@ -59,7 +73,7 @@ impl Core {
     /// Before anything of a job starts: what is broken or could not be granted on an empty machine.
     fn refuse_what_never_fits(&mut self, index: usize) {
         let job = &self.spec.jobs[index];
-        let untouched = |core: &Self, id: opt_shared::ids::CandidateId| {
+        let untouched = |core: &Self, id: CandidateId| {
             core.candidates[id.index()].progress == Progress::Waiting { stage: Stage::Build, attempt: 1 }
         };
         if let Some(broken) = job.broken.clone() {
@@ -77,71 +91,56 @@ impl Core {
             let spec = &self.spec.candidates[id.index()];
             let mut stages = vec![Stage::Build];
             stages.extend(self.spec.verify.then_some(Stage::Verify));
-            stages.extend(self.spec.profile.then_some(Stage::Profile));
+            stages.extend((self.spec.verify && self.is_timed(id)).then_some(Stage::Profile));
             let too_large = stages
                 .into_iter()
                 .map(|stage| (stage, spec.stage(stage).reserved + self.spec.idle_worker))
-                .find(|&(_, reserved)| !self.ledger.could_ever_fit(reserved));
+                .find(|&(_, reserved)| self.ledger.ceiling() < self.ledger.least_ceiling(reserved));
             if let Some((stage, reserved)) = too_large {
-                let detail = format!(
-                    "its {} needs {reserved}, the ceiling is {} ([memory] host_ceiling)",
-                    stage.name(),
-                    self.ledger.ceiling()
-                );
-                self.policy(
-                    "does_not_fit",
-                    detail.clone(),
-                    vec![("reserved_bytes", reserved.get()), ("ceiling_bytes", self.ledger.ceiling().get())],
-                );
-                self.candidate_done(id, Status::DoesNotFit, Some(Blame::Plan), detail);
+                self.does_not_fit(id, stage, reserved);
             }
         }
     }
 
-    fn try_order(&mut self, now: Moment, order: Order, attempt: u32) {
-        let role = match order.stage() {
-            Stage::Build | Stage::Verify => Role::Verifier,
-            Stage::Profile => Role::Profiler,
-        };
-        if order.stage() == Stage::Profile && self.recycle_before_profile(now, order) {
-            return;
-        }
-        let idle: Vec<WorkerId> = self
-            .workers
-            .iter()
-            .filter(|(_, it)| it.role == role && it.is_idle())
-            .map(|(&id, _)| id)
-            .collect();
-        let Some(&worker) = idle.first() else {
-            let coming = self
-                .workers
-                .values()
-                .any(|it| it.role == role && matches!(it.state, State::Starting { .. } | State::Leased(_)));
-            if !coming {
-                self.start_worker(now, role);
-            }
-            return;
-        };
+    fn does_not_fit(&mut self, candidate: CandidateId, stage: Stage, reserved: Bytes) {
+        let (least, ceiling) = (self.ledger.least_ceiling(reserved), self.ledger.ceiling());
+        let detail = format!(
+            "its {} needs a ceiling of {least}, it is {ceiling} ([memory] host_ceiling)",
+            stage.name()
+        );
+        self.policy(
+            "does_not_fit",
+            detail.clone(),
+            vec![
+                ("candidate", u64::from(candidate.0)),
+                ("reserved_bytes", reserved.get()),
+                ("needed_bytes", least.get()),
+                ("ceiling_bytes", ceiling.get()),
+            ],
+        );
+        self.candidate_done(candidate, Status::DoesNotFit, Some(Blame::Plan), detail);
+    }
+
+    fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> Tried {
+        let role = role_of(order.stage());
         let job = self.spec.candidates[order.candidate().index()].job;
-        if let Some(reason) = self.worn_out(now, worker, job) {
-            self.recycle(now, worker, reason);
-            return;
+        if order.stage() == Stage::Profile && self.verifiers_in_the_way(now, job) {
+            return Tried::UnderWay;
         }
+        let Some(worker) = self.fit_worker(now, role, job) else { return Tried::UnderWay };
         let stage = *self.spec.candidates[order.candidate().index()].stage(order.stage());
         let reserved = stage.reserved + self.spec.idle_worker;
-        match self.ledger.grant(worker, reserved) {
-            Ok(()) => {}
-            Err(refusal) => {
-                self.refused(now, worker, refusal);
-                return;
-            }
+        if let Err(refusal) = self.ledger.grant(worker, reserved) {
+            return self.refused(now, worker, order, reserved, refusal);
         }
+        self.waiting = None;
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
         self.candidates[order.candidate().index()].progress =
             Progress::Running { stage: order.stage(), attempt };
         if let Some(it) = self.workers.get_mut(&worker) {
             it.leases += 1;
+            it.seen_idle = false;
             let owed = it.tree_owed();
             it.state = State::Leased(Lease {
                 id: lease,
@@ -150,21 +149,43 @@ impl Core {
                 started: now,
                 deadline: now + stage.deadline,
                 peak_owed: owed,
-                peak_reclaimable: opt_shared::units::Bytes::ZERO,
+                peak_reclaimable: Bytes::ZERO,
             });
         }
         self.actions.push(Action::Start { worker, lease, order, attempt, reserved });
+        Tried::UnderWay
     }
 
-    fn worn_out(&self, now: Moment, worker: WorkerId, job: JobId) -> Option<RecycleReason> {
-        let settings = &self.spec.jobs[job.index()].recycle;
-        let it = self.workers.get(&worker)?;
-        recycle::from_wear(settings, &it.wear(now))
+    /// An idle worker that may be given a lease. None while one is on its way: the worn out are replaced first.
+    fn fit_worker(&mut self, now: Moment, role: Role, job: JobId) -> Option<WorkerId> {
+        let settings = self.spec.jobs[job.index()].recycle.clone();
+        let idle: Vec<WorkerId> = self.idle(|it| it.role == role);
+        let mut fit = None;
+        let mut coming = self
+            .workers
+            .values()
+            .any(|it| it.role == role && matches!(it.state, State::Starting { .. } | State::Leased(_)));
+        for worker in idle {
+            let Some(it) = self.workers.get(&worker) else { continue };
+            match recycle::from_wear(&settings, &it.wear(now)) {
+                // Seen in the middle of its last lease: what it has kept is known at the next sample.
+                Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
+                Some(reason) => self.recycle(now, worker, reason),
+                None => fit = fit.or(Some(worker)),
+            }
+        }
+        if fit.is_none() && !coming {
+            self.start_worker(now, role);
+        }
+        fit
     }
 
-    /// Law 4. True while a verifier that validated much has yet to be gone.
-    fn recycle_before_profile(&mut self, now: Moment, order: Order) -> bool {
-        let job = self.spec.candidates[order.candidate().index()].job;
+    fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
+        self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
+    }
+
+    /// Law 4. True while a verifier that validated much, or kept memory, has yet to be gone, or to be looked at.
+    fn verifiers_in_the_way(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let mut waiting = false;
         let verifiers: Vec<WorkerId> =
@@ -173,8 +194,14 @@ impl Core {
             let Some(it) = self.workers.get(&worker) else { continue };
             match &it.state {
                 State::Idle => {
-                    if let Some(reason) = recycle::before_profile(&settings, &it.wear(now)) {
+                    let wear = it.wear(now);
+                    let reason = recycle::before_profile(&settings, &wear).or_else(|| {
+                        (it.seen_idle && recycle::has_grown(&settings, &wear)).then_some(RecycleReason::Growth)
+                    });
+                    if let Some(reason) = reason {
                         self.recycle(now, worker, reason);
+                        waiting = true;
+                    } else if 0 < wear.leases && !it.seen_idle {
                         waiting = true;
                     }
                 }
@@ -185,10 +212,18 @@ impl Core {
         waiting
     }
 
-    fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
-        let Some(it) = self.workers.get_mut(&worker) else { return };
-        it.recycled = Some(reason);
-        it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
+    /// The worker is idle: it is told to end by itself.
+    fn tell_to_end(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
+        let owed = self.ledger.owed();
+        if let Some(it) = self.workers.get_mut(&worker) {
+            it.told = Some(Told { at: now, reason, owed });
+            it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
+            self.actions.push(Action::Shutdown { worker });
+        }
+    }
+
+    pub(super) fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
+        let Some(it) = self.workers.get(&worker) else { return };
         let numbers = vec![
             ("worker", u64::from(worker.0)),
             ("leases", u64::from(it.leases)),
@@ -197,58 +232,73 @@ impl Core {
         ];
         let text = format!("{} {worker}: {}", it.role.name(), reason.name());
         self.policy("recycle", text, numbers);
-        self.actions.push(Action::Shutdown { worker });
+        self.tell_to_end(now, worker, Some(reason));
     }
 
-    /// A lease that does not fit now. An idle worker of the other role may be what stands in the way.
-    fn refused(&mut self, now: Moment, worker: WorkerId, refusal: Refusal) {
-        let next = LeaseId(self.next_lease);
-        if self.refused != Some(next) {
-            self.refused = Some(next);
-            let (reason, numbers) = match refusal {
-                Refusal::Ceiling { charged, wanted, ceiling } => (
-                    "the lease does not fit under the ceiling now",
-                    vec![
-                        ("charged_bytes", charged.get()),
-                        ("wanted_bytes", wanted.get()),
-                        ("ceiling_bytes", ceiling.get()),
-                    ],
-                ),
-                Refusal::Floor { available, wanted, floor } => (
-                    "the machine would fall below its floor",
-                    vec![
-                        ("available_bytes", available.get()),
-                        ("wanted_bytes", wanted.get()),
-                        ("floor_bytes", floor.get()),
-                    ],
-                ),
+    /// A lease that does not fit now: idle workers go if that makes it fit, else it waits.
+    fn refused(
+        &mut self,
+        now: Moment,
+        worker: WorkerId,
+        order: Order,
+        reserved: Bytes,
+        refusal: Refusal,
+    ) -> Tried {
+        let is_news = self.waiting.is_none();
+        self.waiting = Some(Waiting { since: self.waiting.map_or(now, |waiting| waiting.since), refusal });
+        if is_news {
+            let reason = match refusal {
+                Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
+                Refusal::Floor { .. } => "the machine would fall below its floor",
             };
-            self.policy("wait", reason.to_owned(), numbers);
+            self.policy("wait", reason.to_owned(), refusal.numbers());
         }
-        let others: Vec<WorkerId> = self
-            .workers
-            .iter()
-            .filter(|&(&id, it)| id != worker && it.is_idle())
-            .map(|(&id, _)| id)
-            .collect();
-        if let Some(&other) = others.first() {
-            self.recycle(now, other, RecycleReason::Growth);
+        let others = self.idle(|_| true).into_iter().filter(|&other| other != worker);
+        let mut in_the_way: Vec<WorkerId> = others.collect();
+        match refusal {
+            Refusal::Ceiling { .. } => {
+                // The supervisor has outgrown its law: no waiting brings that back.
+                if self.ledger.ceiling() < self.ledger.least_ceiling(reserved) {
+                    self.waiting = None;
+                    self.does_not_fit(order.candidate(), order.stage(), reserved);
+                    return Tried::Refused;
+                }
+                let fat = |it: &Worker| 0 < it.leases && reserved < it.tree_owed();
+                if self.workers.get(&worker).is_some_and(fat) {
+                    in_the_way.push(worker);
+                }
+            }
+            Refusal::Floor { available, wanted, floor } => {
+                let held: Bytes = in_the_way.iter().map(|&other| self.ledger.measured(other)).sum();
+                if available + held < floor + wanted {
+                    in_the_way.clear();
+                }
+            }
         }
+        for other in in_the_way {
+            self.recycle(now, other, RecycleReason::MakeRoom);
+        }
+        Tried::UnderWay
     }
 
-    /// No grants any more: idle workers are told to end, then the run stops.
+    /// No grants any more: idle workers are told to end, those that hold nothing yet are not waited for, then the
+    /// run stops.
     fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.workers.is_empty() {
             self.stop(reason);
             return;
         }
-        let idle: Vec<WorkerId> =
-            self.workers.iter().filter(|(_, it)| it.is_idle()).map(|(&id, _)| id).collect();
-        for worker in idle {
-            if let Some(it) = self.workers.get_mut(&worker) {
-                it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
-            }
-            self.actions.push(Action::Shutdown { worker });
+        for worker in self.idle(|_| true) {
+            self.tell_to_end(now, worker, None);
+        }
+        let starting: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, it)| matches!(it.state, State::Starting { .. }))
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in starting {
+            self.kill_worker(worker, KillReason::Interrupted);
         }
     }
 

@@ -26,20 +26,47 @@ pub(crate) enum Progress {
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) progress: Progress,
-    /// It has passed verification, in this run or the one that is resumed.
+    /// It has passed verification, in this run or the one that is resumed, and nothing since says otherwise.
     pub(crate) may_profile: bool,
+    /// Attempts of the stage in hand that failed for no fault of the candidate.
+    pub(crate) lost: u32,
+    /// The entry at which a runner of it was last killed by nobody knows whom.
+    pub(crate) killed_at: Option<String>,
+    /// A baseline that passed and then failed beside a candidate.
+    pub(crate) failed_beside: bool,
 }
 
 impl Candidate {
     pub(crate) fn new(spec: &CandidateSpec) -> Self {
         match spec.resumed {
-            Some(Resumed::Done { status, may_profile }) => {
-                Self { progress: Progress::Done(status), may_profile }
-            }
-            None => {
-                Self { progress: Progress::Waiting { stage: Stage::Build, attempt: 1 }, may_profile: false }
-            }
+            Some(Resumed::Done { status, may_profile }) => Self {
+                progress: Progress::Done(status),
+                may_profile: may_profile && status == Status::Passed,
+                lost: 0,
+                killed_at: None,
+                failed_beside: false,
+            },
+            None => Self::at(Stage::Build),
         }
+    }
+
+    fn at(stage: Stage) -> Self {
+        Self {
+            progress: Progress::Waiting { stage, attempt: 1 },
+            may_profile: false,
+            lost: 0,
+            killed_at: None,
+            failed_beside: false,
+        }
+    }
+
+    /// The stage before has passed.
+    pub(crate) fn go_on_to(&mut self, stage: Stage) {
+        *self = Self { may_profile: self.may_profile, ..Self::at(stage) };
+    }
+
+    pub(crate) fn passed(&self) -> bool {
+        self.progress == Progress::Done(Status::Passed)
     }
 }
 

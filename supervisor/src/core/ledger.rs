@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
+/// What the supervisor may owe (DESIGN, law 2): left out of what a lease can ever be granted.
+pub const SUPERVISOR: Bytes = Bytes::mib(20);
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reserved: Bytes,
@@ -18,6 +21,11 @@ struct Account {
 impl Account {
     fn charge(self) -> Bytes {
         self.reserved.max(self.measured)
+    }
+
+    /// Reserved and not yet taken from the machine.
+    fn outstanding(self) -> Bytes {
+        self.reserved - self.measured
     }
 }
 
@@ -38,6 +46,36 @@ pub enum Refusal {
     Ceiling { charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine would fall below its floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
+}
+
+impl Refusal {
+    pub fn numbers(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Ceiling { charged, wanted, ceiling } => vec![
+                ("charged_bytes", charged.get()),
+                ("wanted_bytes", wanted.get()),
+                ("ceiling_bytes", ceiling.get()),
+            ],
+            Self::Floor { available, wanted, floor } => vec![
+                ("available_bytes", available.get()),
+                ("wanted_bytes", wanted.get()),
+                ("floor_bytes", floor.get()),
+            ],
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ceiling { charged, wanted, ceiling } => {
+                write!(f, "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ([memory] host_ceiling)")
+            }
+            Self::Floor { available, wanted, floor } => {
+                write!(f, "{available} are available, {wanted} wanted, the floor is {floor} ([memory] host_floor)")
+            }
+        }
+    }
 }
 
 impl Ledger {
@@ -77,6 +115,11 @@ impl Ledger {
         self.available = available;
     }
 
+    /// Measured of the whole tree, whatever is reserved.
+    pub fn owed(&self) -> Bytes {
+        self.supervisor + self.accounts.values().map(|account| account.measured).sum()
+    }
+
     pub fn measured(&self, worker: WorkerId) -> Bytes {
         self.accounts.get(&worker).map_or(Bytes::ZERO, |account| account.measured)
     }
@@ -91,8 +134,15 @@ impl Ledger {
             return Err(Refusal::Ceiling { charged: others, wanted: charge, ceiling: self.ceiling });
         }
         if let Some(available) = self.available {
-            // What the worker already holds is not available any more and need not be again.
-            let more = wanted - measured;
+            // What a worker already holds is not available any more and need not be again; what others were
+            // promised has yet to be taken.
+            let promised: Bytes = self
+                .accounts
+                .iter()
+                .filter(|&(&other, _)| other != worker)
+                .map(|(_, account)| account.outstanding())
+                .sum();
+            let more = (wanted - measured) + promised;
             if available < self.floor + more {
                 return Err(Refusal::Floor { available, wanted: more, floor: self.floor });
             }
@@ -108,9 +158,17 @@ impl Ledger {
         }
     }
 
-    /// Whether a lease could be granted if nothing else were charged but the supervisor.
-    pub fn could_ever_fit(&self, wanted: Bytes) -> bool {
-        wanted <= self.ceiling
+    /// What a ceiling has to be at least, so that a lease can be granted with nobody else charged but the supervisor.
+    pub fn least_ceiling(&self, wanted: Bytes) -> Bytes {
+        wanted + self.supervisor.max(SUPERVISOR)
+    }
+
+    pub fn has_account(&self, worker: WorkerId) -> bool {
+        self.accounts.contains_key(&worker)
+    }
+
+    pub fn accounts(&self) -> usize {
+        self.accounts.len()
     }
 }
 

@@ -1,13 +1,14 @@
 //! What the end of an attempt means for its candidate.
 
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::Report;
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::message::{KillReason, Report};
+use opt_shared::outcome::{Blame, EntryFailure, RunnerEnd, Status};
 
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::job::Progress;
+use super::recycle::RecycleReason;
 use super::worker::{Lease, State, Worker};
-use super::{Core, MOST_ATTEMPTS};
+use super::{Core, MOST_LOST};
 
 impl Core {
     pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
@@ -17,14 +18,23 @@ impl Core {
             return;
         }
         let lease = lease.clone();
-        it.state = if it.killed { State::Terminating } else { State::Idle };
-        // Runners are reaped before a report is sent; what a crash of ours left is the driver's to kill.
-        it.runners.clear();
+        it.state = if it.killed.is_some() { State::Terminating } else { State::Idle };
+        it.seen_idle = false;
         if let Report::Verify(verified) = &*report {
             it.validated += verified.bytes_validated;
         }
+        let idle = it.is_idle();
+        let left_runners = !it.runners.is_empty();
+        self.failures_in_a_row = 0;
         self.phase(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
+        if left_runners {
+            // A worker in order has each of its runners reaped before it reports. These stay charged until it is gone.
+            self.kill_runners(worker, KillReason::Orphaned);
+            if idle {
+                self.recycle(now, worker, RecycleReason::LeftRunners);
+            }
+        }
         self.judge(lease, report);
     }
 
@@ -42,48 +52,45 @@ impl Core {
     }
 
     /// A worker died with a lease.
-    pub(super) fn attempt_lost(&mut self, now: Moment, worker: &Worker, lease: Lease, why: String) {
-        let _ = (now, worker);
+    pub(super) fn attempt_lost(&mut self, worker: &Worker, lease: Lease, how: &str) {
+        let role = worker.role.name();
+        let why = match worker.killed {
+            Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
+            Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
+            Some(KillReason::Interrupted | KillReason::RunStopped) => {
+                let candidate = lease.order.candidate();
+                self.candidates[candidate.index()].progress =
+                    Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt };
+                self.attempt_ended(&lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
+                return;
+            }
+            _ => format!("the {role} was lost ({how})"),
+        };
         self.again_or_never(lease, Blame::Worker, why);
     }
 
-    fn judge(&mut self, lease: Lease, report: Box<Report>) {
-        let (status, detail, baseline_failed) = match &*report {
-            Report::Build(build) => (build.status, build.detail.clone(), false),
-            Report::Verify(verify) => (verify.status, verify.detail.clone(), false),
-            Report::Profile(profile) => (profile.status, profile.detail.clone(), profile.baseline_failed),
-        };
+    fn judge(&mut self, lease: Lease, mut report: Box<Report>) {
+        if let Some(contradiction) = contradiction(lease.order, &report) {
+            self.again_or_never(lease, Blame::Worker, contradiction);
+            return;
+        }
+        self.name_the_second_kill(lease.order, &mut report);
+        let Said { status, detail, baseline_failed, .. } = said(&report);
         if status == Status::InfraError {
             self.again_or_never(lease, Blame::Host, detail);
             return;
         }
-        let candidate = lease.order.candidate();
         if baseline_failed {
-            // Verified, then failed beside this candidate: the others go on without it, unpaired.
-            if let Order::Profile { baseline: Some(baseline), .. } = lease.order {
-                self.candidates[baseline.index()].may_profile = false;
-                self.policy("baseline_lost", detail.clone(), vec![("candidate", u64::from(baseline.0))]);
-            }
-            self.actions.push(Action::AttemptEnded {
-                lease: lease.id,
-                order: lease.order,
-                attempt: lease.attempt,
-                ended: AttemptEnd::Retried { why: format!("the baseline failed beside it: {detail}") },
-            });
-            self.candidates[candidate.index()].progress =
-                Progress::Waiting { stage: Stage::Profile, attempt: lease.attempt + 1 };
+            self.baseline_lost(&lease, &detail);
             return;
         }
+        let candidate = lease.order.candidate();
         let entries_passed = match &*report {
             Report::Verify(verify) => verify.entries_passed,
-            Report::Build(_) | Report::Profile(_) => 1,
+            // What was verified is what is timed: nothing may turn out to be unsupported now.
+            Report::Build(_) | Report::Profile(_) => 0,
         };
-        self.actions.push(Action::AttemptEnded {
-            lease: lease.id,
-            order: lease.order,
-            attempt: lease.attempt,
-            ended: AttemptEnd::Stands(report),
-        });
+        self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.spec.candidates[candidate.index()].partial
             && status == Status::Unsupported
             && 0 < entries_passed;
@@ -92,52 +99,82 @@ impl Core {
             return;
         }
         let next = match lease.order.stage() {
-            Stage::Build if self.spec.verify => Some(Stage::Verify),
+            Stage::Build => self.spec.verify.then_some(Stage::Verify),
             Stage::Verify => {
                 self.candidates[candidate.index()].may_profile = true;
                 self.is_timed(candidate).then_some(Stage::Profile)
             }
-            Stage::Build | Stage::Profile => None,
+            Stage::Profile => None,
         };
         match next {
-            Some(stage) => {
-                self.candidates[candidate.index()].progress = Progress::Waiting { stage, attempt: 1 };
-            }
+            Some(stage) => self.candidates[candidate.index()].go_on_to(stage),
             None => self.candidate_done(candidate, Status::Passed, None, detail),
         }
     }
 
+    /// Without a namespace nobody can tell whether a candidate killed itself: twice on one entry is its own doing.
+    fn name_the_second_kill(&mut self, order: Order, report: &mut Report) {
+        let Said { status, baseline_failed, end, entry, .. } = said(report);
+        if status != Status::InfraError || !end.is_some_and(|end| end.unknown_sender) {
+            return;
+        }
+        let Some(entry) = entry.map(str::to_owned) else { return };
+        let whose = match order {
+            Order::Profile { baseline: Some(baseline), .. } if baseline_failed => baseline,
+            _ => order.candidate(),
+        };
+        let before = self.candidates[whose.index()].killed_at.replace(entry.clone());
+        if before.as_ref() == Some(&entry) {
+            call_it_crashed(report);
+        }
+    }
+
+    /// Verified, then failed beside this candidate: it and the others go on without it, unpaired. That is not a loss
+    /// of theirs, and happens once in a job.
+    fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
+        if let Order::Profile { candidate, baseline: Some(baseline) } = lease.order {
+            let lost = &mut self.candidates[baseline.index()];
+            lost.may_profile = false;
+            lost.failed_beside = true;
+            self.policy("baseline_lost", detail.to_owned(), vec![("candidate", u64::from(baseline.0))]);
+            let why = format!("the baseline failed beside it: {detail}");
+            self.attempt_ended(lease, AttemptEnd::Retried { why, blame: Blame::Host });
+            self.candidates[candidate.index()].progress =
+                Progress::Waiting { stage: Stage::Profile, attempt: lease.attempt + 1 };
+        }
+    }
+
     /// Entries without elements are verified, never scored.
-    fn is_timed(&self, candidate: CandidateId) -> bool {
+    pub(super) fn is_timed(&self, candidate: CandidateId) -> bool {
         let job = self.spec.candidates[candidate.index()].job;
         self.spec.profile && self.spec.jobs[job.index()].timed
     }
 
     fn again_or_never(&mut self, lease: Lease, blame: Blame, why: String) {
         let candidate = lease.order.candidate();
-        let again = lease.attempt < MOST_ATTEMPTS;
-        let ended = if again {
-            AttemptEnd::Retried { why: why.clone() }
-        } else {
-            AttemptEnd::GivenUp { why: why.clone() }
-        };
+        let it = &mut self.candidates[candidate.index()];
+        it.lost += 1;
+        if MOST_LOST < it.lost {
+            self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
+            self.candidate_done(candidate, Status::InfraError, Some(blame), why);
+            return;
+        }
+        it.progress = Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
+        self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });
+        self.policy(
+            "retry",
+            why,
+            vec![("candidate", u64::from(candidate.0)), ("attempt", u64::from(lease.attempt))],
+        );
+    }
+
+    fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
         self.actions.push(Action::AttemptEnded {
             lease: lease.id,
             order: lease.order,
             attempt: lease.attempt,
             ended,
         });
-        if again {
-            self.policy(
-                "retry",
-                why,
-                vec![("candidate", u64::from(candidate.0)), ("attempt", u64::from(lease.attempt))],
-            );
-            self.candidates[candidate.index()].progress =
-                Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
-        } else {
-            self.candidate_done(candidate, Status::InfraError, Some(blame), why);
-        }
     }
 
     pub(super) fn candidate_done(
@@ -147,7 +184,82 @@ impl Core {
         blame: Option<Blame>,
         detail: String,
     ) {
-        self.candidates[candidate.index()].progress = Progress::Done(status);
+        let it = &mut self.candidates[candidate.index()];
+        it.progress = Progress::Done(status);
+        // A baseline that failed its own profile is not timed beside anybody.
+        it.may_profile &= status == Status::Passed;
         self.actions.push(Action::CandidateDone { candidate, status, blame, detail });
+    }
+}
+
+/// What reports of all stages have in common.
+struct Said<'a> {
+    status: Status,
+    detail: String,
+    baseline_failed: bool,
+    /// How the runner ended that decided the status.
+    end: Option<&'a RunnerEnd>,
+    entry: Option<&'a str>,
+}
+
+fn said(report: &Report) -> Said<'_> {
+    match report {
+        Report::Build(build) => Said {
+            status: build.status,
+            detail: build.detail.clone(),
+            baseline_failed: false,
+            end: None,
+            entry: None,
+        },
+        Report::Verify(verify) => Said {
+            status: verify.status,
+            detail: verify.detail.clone(),
+            baseline_failed: false,
+            end: verify.end.as_ref(),
+            entry: first_entry(&verify.failures),
+        },
+        Report::Profile(profile) => Said {
+            status: profile.status,
+            detail: profile.detail.clone(),
+            baseline_failed: profile.baseline_failed,
+            end: profile.end.as_ref(),
+            entry: first_entry(&profile.failures),
+        },
+    }
+}
+
+/// The first failure is the one that the status is of.
+fn first_entry(failures: &[EntryFailure]) -> Option<&str> {
+    failures.first().map(|failure| failure.entry.as_str())
+}
+
+/// A report that cannot be of this order: nothing in it is believed.
+fn contradiction(order: Order, report: &Report) -> Option<String> {
+    let what = match (order, report) {
+        (Order::Build { .. }, Report::Build(build)) => {
+            (build.status == Status::Passed && build.artifact.is_none()).then_some("built nothing and says it passed")
+        }
+        (Order::Verify { .. }, Report::Verify(_)) => None,
+        (Order::Profile { baseline, .. }, Report::Profile(profile)) => {
+            (profile.baseline_failed && (baseline.is_none() || profile.status == Status::Passed))
+                .then_some("says that a baseline failed that did not")
+        }
+        _ => Some("answers another order"),
+    };
+    what.map(|what| format!("the worker's report of the {} {what}", order.stage().name()))
+}
+
+fn call_it_crashed(report: &mut Report) {
+    let (status, detail, failures) = match report {
+        Report::Build(_) => return,
+        Report::Verify(verify) => (&mut verify.status, &mut verify.detail, &mut verify.failures),
+        Report::Profile(profile) => (&mut profile.status, &mut profile.detail, &mut profile.failures),
+    };
+    let again = ", and so it was the time before: no namespace says by whom (sender unknown)";
+    *status = Status::Crashed;
+    detail.push_str(again);
+    if let Some(failure) = failures.first_mut() {
+        failure.status = Status::Crashed;
+        failure.detail.push_str(again);
     }
 }

@@ -20,6 +20,8 @@ const RING: Bytes = Bytes::mib(64);
 const RING_CALLS: u64 = 16_384;
 const LEAST_MEMORY: Bytes = Bytes::mib(256);
 const PER_THREAD: Bytes = Bytes::mib(8);
+/// To start a runner, hand it its maps, kill and reap it, on a machine that is busy.
+const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// A capture is gone through at no less than this, whatever disk it lies on.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
 
@@ -59,12 +61,14 @@ pub fn verify(
     let predicted = entries.iter().map(|entry| entry.unmapped + entry.outputs).max().unwrap_or_default()
         + COMPARE_CHUNK.saturating_mul(2);
     let largest = entries.iter().map(|entry| entry.inputs).max().unwrap_or_default();
-    let calls = settings.call_timeout.saturating_mul(settings.repeats + 4);
+    // A runner each: loaded, planned, called, and once more where a call was right and then wrong.
+    let calls = settings.call_timeout.saturating_mul(settings.repeats.saturating_add(4));
+    let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     StageSpec {
         predicted,
         reserved: predicted + runner_memory(limits, largest, cores) + RUNNER_BASE,
-        deadline: calls.saturating_mul(count) + reading(entries),
+        deadline: per_entry.saturating_mul(count).saturating_add(reading(entries)),
     }
 }
 
@@ -97,12 +101,22 @@ pub fn profile(
         limits.iter().map(|limits| runner_memory(limits, largest, cores) + RUNNER_BASE).sum();
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     // Warm-up and at least five pairs of blocks of at most call_timeout each, or entry_timeout.
-    let per_entry = settings.entry_timeout.saturating_mul(4) + verify.call_timeout.saturating_mul(20);
+    let per_entry = settings
+        .entry_timeout
+        .saturating_mul(4)
+        .saturating_add(verify.call_timeout.saturating_mul(20))
+        // At worst an entry is a batch of its own, with two runners.
+        .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(2));
     StageSpec {
         predicted,
         reserved: predicted + runners,
-        deadline: per_entry.saturating_mul(count) + reading(entries),
+        deadline: per_entry.saturating_mul(count).saturating_add(reading(entries)),
     }
+}
+
+/// How long a load may take; the worker clamps it the same way.
+fn load(settings: &VerifySettings) -> Duration {
+    settings.call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
 }
 
 /// R of DESIGN, "Timing": a slot for each call of a block, at least two.

@@ -16,6 +16,10 @@ pub enum RecycleReason {
     Leases,
     /// `growth`.
     Growth,
+    /// Nothing but its memory is in the way of the next lease.
+    MakeRoom,
+    /// It finished an attempt and left runners behind that it had not accounted for.
+    LeftRunners,
     /// A profiler is to start clean.
     BeforeProfile,
 }
@@ -26,6 +30,8 @@ impl RecycleReason {
             Self::Age => "max_age",
             Self::Leases => "after_leases",
             Self::Growth => "growth",
+            Self::MakeRoom => "make_room",
+            Self::LeftRunners => "left_runners",
             Self::BeforeProfile => "before_profile",
         }
     }
@@ -43,9 +49,13 @@ pub struct Wear {
     pub validated: Bytes,
 }
 
-/// Whether an idle worker should be replaced before its next lease.
+/// Whether an idle worker should be replaced before its next lease. One that has done nothing is as good as its
+/// successor would be; replacing it could go on for ever.
 pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
-    if settings.growth < wear.owed - wear.owed_when_ready {
+    if wear.leases == 0 {
+        return None;
+    }
+    if has_grown(settings, wear) {
         return Some(RecycleReason::Growth);
     }
     if settings.after_leases <= wear.leases {
@@ -54,7 +64,13 @@ pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReaso
     (settings.max_age <= wear.age).then_some(RecycleReason::Age)
 }
 
-/// Whether an idle verifier has to go before a profiler is leased anything.
+/// Memory that it should have given back after its leases.
+pub fn has_grown(settings: &RecycleSettings, wear: &Wear) -> bool {
+    0 < wear.leases && settings.growth < wear.owed - wear.owed_when_ready
+}
+
+/// Whether an idle verifier has to go before a profiler is leased anything: the plan's rule. Memory that did not
+/// come back is `has_grown`, which no plan can switch off.
 pub fn before_profile(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => 0 < wear.leases,
@@ -103,6 +119,9 @@ mod tests {
         assert_eq!(from_wear(&settings, &Wear { leases: 64, ..grown }), Some(RecycleReason::Growth));
         let old = Wear { age: Duration::from_secs(3600), ..wear() };
         assert_eq!(from_wear(&settings, &old), Some(RecycleReason::Age));
+        for unused in [Wear { leases: 0, ..grown }, Wear { leases: 0, ..old }] {
+            assert_eq!(from_wear(&settings, &unused), None, "its successor would be no better");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::event::Stage;
 
+/// One verifier does all builds and verifications: a plan's `verifiers` is not heard yet.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceiling: Bytes,

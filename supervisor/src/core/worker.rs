@@ -67,11 +67,23 @@ pub(crate) struct Worker {
     pub(crate) peak_owed: Bytes,
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
-    pub(crate) recycled: Option<RecycleReason>,
-    /// We ordered its end.
-    pub(crate) killed: bool,
+    pub(crate) told: Option<Told>,
+    /// We ordered its end, for this.
+    pub(crate) killed: Option<KillReason>,
     /// It was ready once.
     pub(crate) was_ready: bool,
+    /// A sample has come since it became idle: `owed` is what its last lease left.
+    pub(crate) seen_idle: bool,
+}
+
+/// It was told to end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) at: Moment,
+    /// None where the run has no more work for it.
+    pub(crate) reason: Option<RecycleReason>,
+    /// What the whole tree owed then, by measurement.
+    pub(crate) owed: Bytes,
 }
 
 impl Worker {
@@ -86,14 +98,24 @@ impl Worker {
             peak_owed: Bytes::ZERO,
             validated: Bytes::ZERO,
             runners: BTreeMap::new(),
-            recycled: None,
-            killed: false,
+            told: None,
+            killed: None,
             was_ready: false,
+            seen_idle: false,
         }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Idle
+    }
+
+    /// By when it has to have moved on.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        match &self.state {
+            State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),
+            State::Leased(lease) => Some(lease.deadline),
+            State::Idle | State::Terminating => None,
+        }
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {

@@ -185,10 +185,10 @@ fn is_wanted(entry: &Entry, wanted: &[DType]) -> bool {
         collect_dtypes(value, &mut floats);
     }
     floats.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
-    if floats.is_empty() {
-        if let Some(output) = &entry.output {
-            collect_dtypes(output, &mut floats);
-        }
+    if floats.is_empty()
+        && let Some(output) = &entry.output
+    {
+        collect_dtypes(output, &mut floats);
     }
     !floats.is_empty() && floats.iter().all(|dtype| wanted.contains(dtype))
 }

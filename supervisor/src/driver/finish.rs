@@ -81,7 +81,14 @@ impl Run<'_> {
             }
         });
         let status = if baseline_failed && job.baseline.is_some() {
-            detail = job.baseline.and_then(status_of).map(|status| format!("the baseline ended as {status}"));
+            detail = job.baseline.and_then(status_of).map(|status| match status {
+                Status::Passed => {
+                    "the baseline was verified, and failed when it was timed beside a candidate \
+                                   (`baseline_lost` in the policy log says how)"
+                        .to_owned()
+                }
+                status => format!("the baseline ended as {status}"),
+            });
             JobStatus::BaselineFailed
         } else if self.counts_as_good(job) {
             JobStatus::Passed

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Report, Role, ToWorker};
+use opt_shared::message::{KillReason, Report, Role, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
@@ -136,11 +136,24 @@ impl Run<'_> {
         let Some(task) = tasks.task(lease, order) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
-        let name = self.options.plan.candidate(candidate).map_or("", |plan| plan.name.as_str());
+        let name = self.full_name(candidate);
         tracing::debug!(%worker, %lease, candidate = name, stage = order.stage().name(), "attempt");
-        self.progress.started(lease, order.stage().name(), name);
+        let (total, shows_bytes) = match &task.work {
+            Work::Build(_) => (0, false),
+            Work::Verify(verify) => (verify.entries.len(), true),
+            Work::Profile(profile) => (profile.entries.len(), false),
+        };
+        self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
         Ok(())
+    }
+
+    /// JOB/CANDIDATE, as `--only` takes it.
+    fn full_name(&self, candidate: CandidateId) -> String {
+        let plan = &self.options.plan;
+        let Some(candidate) = plan.candidate(candidate) else { return candidate.to_string() };
+        let job = plan.job(candidate.job).map_or("", |job| job.name.as_str());
+        format!("{job}/{}", candidate.name)
     }
 
     fn attempt_ended(&mut self, lease: LeaseId, order: Order, ended: AttemptEnd) -> Result<(), RunError> {
@@ -160,11 +173,22 @@ impl Run<'_> {
                 self.last_report = Some((order.stage(), (*report).clone()));
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
             }
-            AttemptEnd::Retried { why } | AttemptEnd::GivenUp { why } => {
+            AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
                 self.last_report = None;
                 StoredEnd {
                     status: Status::InfraError,
-                    blame: Some(Blame::Worker),
+                    blame: Some(blame),
+                    detail: Some(why),
+                    ms,
+                    report: None,
+                }
+            }
+            // What a killed supervisor leaves is closed with the same words on resuming.
+            AttemptEnd::Abandoned { why } => {
+                self.last_report = None;
+                StoredEnd {
+                    status: Status::InfraError,
+                    blame: Some(Blame::Host),
                     detail: Some(why),
                     ms,
                     report: None,
@@ -213,9 +237,7 @@ impl Run<'_> {
                 feedback,
             },
         )?;
-        if let Some(plan) = self.options.plan.candidate(candidate) {
-            self.progress.said(&format!("{:<24} {}", status.name(), plan.name));
-        }
+        self.progress.said(&format!("{:<20} {}", status.name(), self.full_name(candidate)));
         if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {
             self.write_summary()?;
         }

@@ -121,6 +121,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let plan = &options.plan;
     let selected = setup::selected(plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(plan);
+    if 1 < plan.run.verifiers.get() {
+        tracing::warn!("[run] verifiers = {}: this version uses one", plan.run.verifiers);
+    }
     let facts = read_facts(plan)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
@@ -305,6 +308,7 @@ impl Run<'_> {
             Happening::Gone { worker, how } => {
                 self.sampler.forget_worker(worker);
                 tracing::debug!(%worker, how, "worker gone");
+                self.look_now()?;
                 self.feed(Event::WorkerGone { worker, how })
             }
             Happening::Said { worker, message } => self.said(worker, message),
@@ -343,9 +347,19 @@ impl Run<'_> {
                 self.progress.update(lease, done, total, bytes);
                 Ok(())
             }
-            FromWorker::Finished { lease, report } => self.feed(Event::Finished { worker, lease, report }),
+            FromWorker::Finished { lease, report } => {
+                self.look_now()?;
+                self.feed(Event::Finished { worker, lease, report })
+            }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
         }
+    }
+
+    /// A fresh look at the tree, so that what is decided next (to recycle, to grant) and its record rest on figures of
+    /// now. Nothing is being timed: an attempt or a worker has just ended, and a profiler works alone.
+    fn look_now(&mut self) -> Result<(), RunError> {
+        let sample = self.sampler.sample();
+        self.feed(Event::Sample(sample))
     }
 
     /// Once, aloud: what this machine cannot enforce on candidates.

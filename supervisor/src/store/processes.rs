@@ -153,5 +153,8 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::Deadline => ("deadline", figures(&[])),
         KillReason::Interrupted => ("interrupted", figures(&[])),
         KillReason::Orphaned => ("orphaned", figures(&[])),
+        KillReason::NotReady => ("not_ready", figures(&[])),
+        KillReason::WorkerFault => ("worker_fault", figures(&[])),
+        KillReason::RunStopped => ("run_stopped", figures(&[])),
     }
 }

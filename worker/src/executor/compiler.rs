@@ -157,7 +157,7 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
     };
     std::env::set_current_dir(&order.scratch)
         .map_err(|error| format!("entering the work folder: {error}"))?;
-    let kept = Descriptors { worker: socket, artifact: None, others: &[] };
+    let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
     confine::lock_down(&cell::beyond_present(order.confinement), &kept)
         .map_err(|error| crate::attempt::chain(&error))?;
     // The compiler has no business with the socket.

@@ -3,7 +3,9 @@
 pub(crate) mod cache;
 pub(crate) mod cell;
 pub(crate) mod compiler;
+mod elf;
 pub mod handle;
+pub(crate) mod libraries;
 pub(crate) mod outputs;
 pub(crate) mod prepare;
 pub(crate) mod process;

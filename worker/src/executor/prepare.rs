@@ -216,7 +216,6 @@ impl<'a> Ranges<'a> {
         } else {
             let within = tensor.byte_range();
             let storage = self.capture.storage(tensor.storage);
-            #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64")]
             let address_phase = (within.start % ALIGNMENT) as u8;
             self.add(InputRange {
                 source: 0,

@@ -17,6 +17,7 @@ use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::handle::{End, HandleError, RunnerHandle, Stop};
+use super::libraries::Library;
 use super::spawn::spawn_runner;
 use super::streams::Stream;
 use super::thread_clocks::ThreadClocks;
@@ -46,6 +47,8 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
     pub(crate) artifact: BorrowedFd<'a>,
+    /// Loaded before it.
+    pub(crate) libraries: &'a [Library],
     pub(crate) library_path: &'a [PathBuf],
     /// Kept of each standard stream.
     pub(crate) output: Bytes,
@@ -86,11 +89,13 @@ pub(crate) enum Answer<T> {
 }
 
 /// The claims of a finished command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Called {
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
     pub(crate) returned_value: bool,
+    /// The error that the candidate raised with its code, where it has a way to.
+    pub(crate) raised: Option<String>,
     pub(crate) claimed: Duration,
 }
 
@@ -178,7 +183,9 @@ impl Runner {
             limit: spec.limit,
             shared,
         })?;
-        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &[spec.artifact])?;
+        let mut descriptors = vec![spec.artifact];
+        descriptors.extend(spec.libraries.iter().map(Library::descriptor));
+        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &descriptors)?;
         Ok(runner)
     }
 
@@ -274,6 +281,7 @@ impl Runner {
                         result: page.result.load(Ordering::Relaxed),
                         calls_done: page.calls_done.load(Ordering::Relaxed),
                         returned_value: page.returned_value.load(Ordering::Relaxed) != 0,
+                        raised: page.raised.claim(),
                         claimed: Duration::from_nanos(page.claimed_ns.load(Ordering::Relaxed)),
                     }));
                 }
@@ -363,6 +371,9 @@ impl Runner {
             exit_code: exit_code(end),
             stderr_tail: self.stderr.tail(STDERR_TAIL),
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
+            unknown_sender: word.killed.is_none()
+                && !self.handle.namespaces().pid
+                && end == End::Signalled { signal: libc::SIGKILL },
         };
         Ok(Death {
             end,

@@ -17,12 +17,12 @@ use crate::executor::outputs::Outputs;
 use crate::executor::process::{Answer, Called, Runner, RunnerTrouble, Standstill};
 use crate::link::Link;
 
-/// Empty blocks that the hand-off is the median of.
+/// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
-/// More than this is no hand-off but a runner that takes its time, which may be its way to have more subtracted.
+/// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
+/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
+/// shortest block.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
-/// How much longer a hand-off of one side may take than the other's: their ways of waiting can differ.
-const HANDOFF_APART: Duration = Duration::from_micros(50);
 /// How long the runner spins for the command that follows its wake-up.
 const ARMED_SPIN: Duration = Duration::from_millis(5);
 /// How long this process spins for the answer to an empty block.
@@ -39,6 +39,8 @@ pub(super) struct Side<'a> {
     pub(super) handoff: Duration,
     /// Whether this process may spin while it waits: not where the candidate needs every CPU.
     pub(super) may_spin: bool,
+    /// `may_spin` when the hand-off was measured.
+    handoff_spun: bool,
     /// Its CPU time when it was last stopped.
     stopped: Option<Standstill>,
 }
@@ -66,7 +68,16 @@ pub(super) enum Run {
 impl<'a> Side<'a> {
     pub(super) fn new(callable: &'a Callable<'a>, runner: Runner, outputs: Vec<Outputs>) -> Self {
         let may_spin = callable.leaves_a_cpu();
-        Self { callable, runner, outputs, has_plan: false, handoff: Duration::ZERO, may_spin, stopped: None }
+        Self {
+            callable,
+            runner,
+            outputs,
+            has_plan: false,
+            handoff: Duration::ZERO,
+            may_spin,
+            handoff_spun: may_spin,
+            stopped: None,
+        }
     }
 
     /// Loaded: stopped until its first block.
@@ -79,25 +90,17 @@ impl<'a> Side<'a> {
 
     pub(super) fn measure_handoff(&mut self) -> Result<(), Trouble> {
         let callable = self.callable;
-        let mut samples = Vec::with_capacity(HANDOFF_BLOCKS);
+        self.handoff_spun = self.may_spin;
+        let mut shortest = MOST_HANDOFF;
         for _ in 0..HANDOFF_BLOCKS {
             match self.raw_block(0, 0, 0, WAKE_PATIENCE).map_err(|source| callable.trouble(source))? {
-                Answer::Done(block) => samples.push(block.elapsed),
+                Answer::Done(block) => shortest = shortest.min(block.elapsed),
                 // The first real block will find it dead and say so.
                 Answer::Died | Answer::TimedOut => return Ok(()),
             }
         }
-        samples.sort_unstable();
-        self.handoff = samples[samples.len() / 2];
+        self.handoff = shortest;
         Ok(())
-    }
-
-    /// Takes the sides' hand-offs for what they are: the same work of the same machine.
-    pub(super) fn limit_handoffs(sides: &mut [Self]) {
-        let most = most_handoff(sides.iter().map(|side| side.handoff));
-        for side in sides {
-            side.handoff = side.handoff.min(most);
-        }
     }
 
     /// Runs a block and leaves the runner stopped.
@@ -109,6 +112,10 @@ impl<'a> Side<'a> {
         flags: u32,
         timeout: Duration,
     ) -> Result<Run, Trouble> {
+        // A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
+        if self.handoff_spun != self.may_spin {
+            self.measure_handoff()?;
+        }
         let callable = self.callable;
         let trouble = |source| callable.trouble(source);
         let entry = u32::try_from(entry).unwrap_or(u32::MAX);
@@ -184,32 +191,8 @@ impl<'a> Side<'a> {
     }
 }
 
-fn most_handoff(measured: impl Iterator<Item = Duration>) -> Duration {
-    measured.min().map_or(MOST_HANDOFF, |least| MOST_HANDOFF.min(least + HANDOFF_APART))
-}
-
 /// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicRaw);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_side_has_much_more_subtracted_than_the_other() {
-        for (measured, most) in [
-            (&[2, 3][..], 52),
-            // One that delays its empty blocks gains little.
-            (&[1500, 4], 54),
-            (&[1500, 1400], 100),
-            (&[90], 100),
-            (&[], 100),
-        ] {
-            let durations = measured.iter().map(|&microseconds| Duration::from_micros(microseconds));
-            assert_eq!(most_handoff(durations), Duration::from_micros(most), "{measured:?}");
-        }
-    }
 }

@@ -25,6 +25,8 @@ use crate::runner::control::FLAG_PLAN;
 const LEAST_BLOCK: Duration = Duration::from_millis(2);
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(50);
+/// Warm-up that goes on because the length of a block has not settled ends here: the machine is not getting calmer.
+const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
 /// Pairs of blocks before an interval is believed; fewer where one call takes `SLOW_CALL`.
 const LEAST_PAIRS: usize = 20;
 const LEAST_PAIRS_SLOW: usize = 5;
@@ -63,6 +65,8 @@ type Timed = Result<EntryProfile, (usize, Stop)>;
 struct Samples {
     /// Of one call, in milliseconds.
     ms: Vec<f64>,
+    /// The same with the hand-off still in it: the most that a call can have taken.
+    most_ms: Vec<f64>,
     /// The runner's own figure over ours, hand-off subtracted.
     claims: Vec<f64>,
     /// CPU time that the runner used before each block, when it had nothing to do.
@@ -105,9 +109,11 @@ pub(super) fn time(
         }
     };
     for number in 0..sides.len() {
-        if let Some(stop) = implausible(context, &samples[number], &sides[number])
-            .or_else(|| works_ahead(context, &samples[number]))
-        {
+        let stop = match implausible(context, &samples[number], &sides[number])? {
+            Some(stop) => Some(stop),
+            None => works_ahead(context, &samples[number]),
+        };
+        if let Some(stop) = stop {
             return Ok(Err((number, stop)));
         }
     }
@@ -218,11 +224,12 @@ fn warm_up(
     }
     let slots = side.outputs[context.index].slots();
     let (mut done, mut spent, mut calls) = (0u32, Duration::ZERO, 1u32);
+    let mut settled = false;
     let least_calls = match context.task.profile.protocol {
         Protocol::Paired => WARM_UP_CALLS,
         Protocol::Kernelforge => KERNELFORGE_CALLS.0,
     };
-    while done < least_calls || spent < WARM_UP_TIME {
+    while done < least_calls || spent < WARM_UP_TIME || (!settled && spent < LONGEST_WARM_UP) {
         let poison = POISONS[random.random_range(0..POISONS.len())];
         poison_slots(context, side, calls, poison)?;
         let block = match run_block(link, context, side, calls, 0, samples.estimate)? {
@@ -234,8 +241,8 @@ fn warm_up(
         }
         done = done.saturating_add(calls);
         spent += block.elapsed;
-        let per_call = block.elapsed.saturating_sub(side.handoff) / calls;
-        samples.estimate = per_call.max(Duration::from_nanos(1));
+        let seen = longest_call(block.elapsed, side.handoff, calls);
+        samples.estimate = if samples.estimate.is_zero() { seen } else { samples.estimate.min(seen) };
         // A candidate that keeps every CPU busy would be disturbed by our spinning.
         let busy = block.cpu.as_secs_f64() / block.elapsed.as_secs_f64().max(1e-9);
         let cpus = crate::machine::cpus().len();
@@ -244,7 +251,9 @@ fn warm_up(
         if !side.callable.leaves_a_cpu() {
             side.may_spin = 1 < cpus && busy < room;
         }
-        calls = calls_for_a_block(samples.estimate, slots);
+        let next = calls_for_a_block(samples.estimate, slots);
+        settled = agree(calls, next);
+        calls = next;
     }
     samples.calls = calls;
     Ok(Ok(()))
@@ -253,6 +262,21 @@ fn warm_up(
 fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     let wanted = LEAST_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
+}
+
+/// The most that a call of this block can have taken. The least of these over the warm-up is what the number of calls
+/// is found by: a block during which the machine did something else makes a call look slow, and blocks would then be
+/// so short that the hand-off is all there is to measure.
+fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
+    let net = elapsed.saturating_sub(handoff);
+    // Where the hand-off is most of the block, its error would be most of the answer.
+    let time = if handoff < net { net } else { elapsed };
+    (time / calls).max(Duration::from_nanos(1))
+}
+
+/// Whether a block of `calls` confirmed its own length.
+fn agree(calls: u32, next: u32) -> bool {
+    calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
 /// One timed and checked block of `calls`.
@@ -280,6 +304,7 @@ fn sample(
         }
         let net = block.elapsed.saturating_sub(side.handoff);
         samples.ms.push(net.as_secs_f64() * 1e3 / f64::from(calls));
+        samples.most_ms.push(block.elapsed.as_secs_f64() * 1e3 / f64::from(calls));
         samples.idle.push(block.cpu_idle);
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
         return Ok(Ok(()));
@@ -306,6 +331,7 @@ fn kernelforge(
         total_ms += part.ms[0] * f64::from(calls);
         samples.slots_checked += part.slots_checked;
         samples.claims.append(&mut part.claims);
+        samples.most_ms.append(&mut part.most_ms);
         samples.idle.append(&mut part.idle);
         left -= calls;
     }
@@ -328,12 +354,13 @@ fn run_block(
         Run::Done(block) => block,
         Run::Died => return Ok(Err(Stop::Died { entry: context.index })),
     };
-    let called = block.called;
+    let called = block.called.clone();
     let wrong = if called.returned_value {
         Some((Status::RuntimeError, "a value was returned through `ret`".to_owned()))
     } else if called.result != 0 {
         let what = if flags & FLAG_PLAN == 0 { "a timed call" } else { "the plan call" };
-        Some((Status::RuntimeError, format!("{what} returned {} (0 means done)", called.result)))
+        let raised = called.raised.map_or(String::new(), |text| format!(": {text}"));
+        Some((Status::RuntimeError, format!("{what} returned {} (0 means done){raised}", called.result)))
     } else if called.calls_done != calls {
         Some((Status::RuntimeError, format!("{} of {calls} calls of a block were made", called.calls_done)))
     } else if DEFERRED_CPU < block.cpu_after_done {
@@ -438,33 +465,77 @@ fn works_ahead(context: &Context<'_>, samples: &Samples) -> Option<Stop> {
 }
 
 /// The candidate's own figures against ours, and ours against what a machine can do.
-fn implausible(context: &Context<'_>, samples: &Samples, side: &Side<'_>) -> Option<Stop> {
-    let median = |values: &[f64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    };
+fn implausible(context: &Context<'_>, samples: &Samples, side: &Side<'_>) -> Result<Option<Stop>, Trouble> {
     let ms = median(&samples.ms);
     let outputs: u64 = context.prepared.leaves.iter().map(|leaf| leaf.tensor.logical_bytes().get()).sum();
-    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
-    let rate = outputs as f64 / (ms / 1e3);
-    if ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate {
-        return Some(stop(
+    let most_ms = median(&samples.most_ms);
+    if too_fast(most_ms, outputs) {
+        return Ok(Some(stop(
             context,
             Status::TooFast,
-            format!("a call took {:.1} ns, too little to write {outputs} bytes", ms * 1e6),
-        ));
+            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6),
+        )));
+    }
+    if ms <= 0.0 {
+        return Err(Trouble::NoTime { entry: context.prepared.name.clone(), handoff: side.handoff });
     }
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
     // noise and nobody's fault; more than ours means that "done" was said before the calls were.
     let claim = median(&samples.claims);
     let excess_ms = (claim - 1.0) * ms * f64::from(samples.calls);
     if EXCESS_CLAIM_MS + side.handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
-        return Some(stop(
+        return Ok(Some(stop(
             context,
             Status::TimingMismatch,
             format!("its own clock shows {:.0} % of the time between our stamps", claim * 100.0),
-        ));
+        )));
     }
-    None
+    Ok(None)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// By the time with the hand-off in it: what was subtracted by mistake must not look like haste.
+fn too_fast(most_ms: f64, outputs: u64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
+    let rate = outputs as f64 / (most_ms / 1e3);
+    most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_was_disturbed_does_not_set_the_number_of_calls() {
+        // 4 us a call and 5 us of hand-off: 500 calls make a block, whatever single blocks say.
+        let (slots, handoff) = (512, Duration::from_micros(5));
+        let blocks = [(20_000, 1), (9, 1), (1_005, 250), (30_000, 500), (2_005, 500)];
+        let estimate = blocks
+            .into_iter()
+            .map(|(elapsed, calls)| longest_call(Duration::from_micros(elapsed), handoff, calls))
+            .min()
+            .expect("blocks");
+        assert_eq!(estimate, Duration::from_micros(4));
+        assert_eq!(calls_for_a_block(estimate, slots), 500);
+        assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
+        assert!(!agree(1, 500) && !agree(500, 50));
+        assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
+    }
+
+    #[test]
+    fn a_subtracted_hand_off_is_not_haste() {
+        let outputs = 131_072;
+        // One call of 4 us whose whole time the hand-off ate: no proof of anything.
+        assert!(!too_fast(0.004, outputs));
+        // 512 calls in 2 us, hand-off and all: nobody wrote 64 MiB in that time.
+        assert!(too_fast(0.002 / 512.0, outputs));
+        assert!(too_fast(0.0, outputs));
+        // Nothing to write: nothing to prove.
+        assert!(!too_fast(1e-6, 0));
+    }
 }

@@ -165,7 +165,7 @@ impl<'a> Batch<'a> {
         Ok(match answer {
             Answer::Done(Loaded::Ready { has_plan }) => Started::Ready(side.ready(has_plan)?),
             Answer::Done(Loaded::Refused { text }) => {
-                let failure = self.failure(0, Status::LoadError, text);
+                let failure = self.failure(0, Status::LoadError, callable.refusal(&text));
                 Started::Stopped((Stop::Failed(Box::new(failure)), Some(side)))
             }
             Answer::Died => Started::Stopped((Stop::Died { entry: 0 }, Some(side))),
@@ -198,7 +198,6 @@ impl<'a> Batch<'a> {
         for side in &mut self.sides {
             side.measure_handoff()?;
         }
-        Side::limit_handoffs(&mut self.sides);
         let mut bytes = Bytes::ZERO;
         for index in 0..self.entries.len() {
             let mut random = SmallRng::seed_from_u64(self.task.seed ^ (first + index) as u64);

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -97,6 +97,47 @@ pub struct ControlPage {
     pub fault_address: AtomicU64,
     pub claimed_ns: AtomicU64,
     pub refused_bytes: AtomicU64,
+    /// The error that a failed call left behind.
+    pub raised: RaisedText,
+}
+
+/// Longest error text that is handed on; the page holds it and there is room for as much again.
+const LONGEST_RAISED: usize = 1024;
+
+/// A text in shared memory: the reader copies it byte by byte and trusts neither length nor content.
+#[repr(C)]
+pub struct RaisedText {
+    length: AtomicU32,
+    bytes: [AtomicU8; LONGEST_RAISED],
+}
+
+impl RaisedText {
+    /// Runner side; what does not fit is cut.
+    pub fn tell(&self, text: &str) {
+        let length = text.len().min(LONGEST_RAISED);
+        for (place, byte) in self.bytes.iter().zip(text.bytes()) {
+            place.store(byte, Ordering::Relaxed);
+        }
+        self.length.store(u32::try_from(length).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub fn clear(&self) {
+        self.length.store(0, Ordering::Relaxed);
+    }
+
+    /// Worker side, on one line and without control characters.
+    pub fn claim(&self) -> Option<String> {
+        let length =
+            usize::try_from(self.length.load(Ordering::Relaxed)).map_or(0, |n| n.min(LONGEST_RAISED));
+        let bytes: Vec<u8> = self.bytes[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        let text: String = String::from_utf8_lossy(&bytes)
+            .chars()
+            .map(|c| if c.is_whitespace() { ' ' } else { c })
+            .filter(|c| !c.is_control())
+            .collect();
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
 }
 
 /// The page mapped into this process.
@@ -243,6 +284,21 @@ mod tests {
             publish(&page.command, &page.runner_waits, 7);
             assert!(waiter.join().expect("the waiter ends"));
         });
+    }
+
+    #[test]
+    fn a_raised_error_is_read_within_bounds_whatever_stands_there() {
+        let map = ControlMap::create().expect("a sealed memfd");
+        let raised = &map.page().raised;
+        assert_eq!(raised.claim(), None);
+        raised.tell("ValueError: only\n float32\u{1b}[31m");
+        assert_eq!(raised.claim().as_deref(), Some("ValueError: only  float32[31m"));
+        raised.tell(&"é".repeat(LONGEST_RAISED));
+        assert!(raised.claim().is_some_and(|text| text.len() <= LONGEST_RAISED));
+        raised.length.store(u32::MAX, Ordering::Relaxed);
+        assert!(raised.claim().is_some_and(|text| text.len() <= 3 * LONGEST_RAISED));
+        raised.clear();
+        assert_eq!(raised.claim(), None);
     }
 
     #[test]

@@ -18,15 +18,18 @@ use serde::{Deserialize, Serialize};
 
 /// Longest frame to a runner: an entry with a thousand arguments of rank 64 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// Most descriptors with one frame: a capture, its outputs and its materialised values.
-pub const MAX_DESCRIPTORS: usize = 4;
+/// Most libraries that are loaded before an artifact; kernels need one or two.
+pub const MAX_LIBRARIES: usize = 32;
+/// Most descriptors with one frame: the artifact and its libraries (an entry needs three: its capture, its outputs and
+/// its materialised values).
+pub const MAX_DESCRIPTORS: usize = 1 + MAX_LIBRARIES;
 /// Longest text a runner can send back.
 pub const MAX_REPLY_TEXT: usize = 2048;
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
-    /// First. Descriptor 0 is the artifact.
+    /// First. Descriptor 0 is the artifact; its libraries follow.
     Setup(Setup),
     /// Descriptor 0 is the capture, 1 the outputs, 2 (if any) materialised values.
     Entry(EntrySetup),
@@ -39,6 +42,8 @@ pub enum ToRunner {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     pub symbol: String,
+    /// Names of the libraries that came along, in the order in which they are to be loaded.
+    pub libraries: Vec<String>,
     pub confinement: crate::runner::confine::Confinement,
     /// CPU numbers to be pinned to.
     pub cpus: Vec<u32>,

@@ -5,6 +5,7 @@ pub mod confine;
 pub mod control;
 mod enter;
 mod fault;
+mod ffi_error;
 pub mod frame;
 #[cfg(target_env = "gnu")]
 pub mod interpose;

@@ -17,6 +17,7 @@ use super::abi::{Arguments, Function};
 use super::confine::{self, Descriptors};
 use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
 use super::fault::{self, Place};
+use super::ffi_error::RaisedErrors;
 use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
 use super::map::{MapError, Mapped, map_input, map_output};
 use crate::executor::cell;
@@ -82,9 +83,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 struct Runner {
+    loaded: Loaded,
+    entries: Vec<Entry>,
+}
+
+/// What was found in the candidate's library.
+struct Loaded {
     run: Function,
     plan: Option<Function>,
-    entries: Vec<Entry>,
+    raised: RaisedErrors,
 }
 
 struct Entry {
@@ -119,7 +126,11 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let ToRunner::Setup(setup) = first else {
         return Err(trouble("the first frame was no setup"));
     };
-    let artifact = descriptors.pop().ok_or_else(|| trouble("no artifact came with the setup"))?;
+    if descriptors.len() != 1 + setup.libraries.len() {
+        return Err(trouble("the artifact or a library did not come with the setup"));
+    }
+    let artifact = descriptors.remove(0);
+    let libraries = descriptors;
     pin(&setup.cpus);
     let mut entries = Vec::new();
     let mut places = Vec::new();
@@ -142,7 +153,8 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
         Some(reason) => format!("-sealed_inputs: {reason}"),
     }];
     let confinement = cell::beyond_present(setup.confinement.clone());
-    let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), others: &[] };
+    let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
+    let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
     match confine::lock_down(&confinement, &kept) {
         Ok(rungs) => {
             lines.extend(rungs.into_iter().map(|rung| {
@@ -153,10 +165,10 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     fault::report_faults_in(page, places);
     send_reply(socket, &Reply::Locked { rungs: lines.join("\n") })?;
-    let (run, plan) =
-        load(&setup, artifact, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
-    send_reply(socket, &Reply::Loaded { has_plan: plan.is_some() })?;
-    Ok(Runner { run, plan, entries })
+    let loaded =
+        load(&setup, artifact, libraries, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;
+    Ok(Runner { loaded, entries })
 }
 
 fn trouble(text: &str) -> Ending {
@@ -225,15 +237,17 @@ fn seal_inputs(places: &[Place]) -> Option<String> {
 fn load(
     setup: &Setup,
     artifact: OwnedFd,
+    libraries: Vec<OwnedFd>,
     page: &ControlPage,
-) -> Result<(Function, Option<Function>), String> {
+) -> Result<Loaded, String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    let path = CString::new(format!("/proc/self/fd/{}", artifact.as_raw_fd())).map_err(|e| e.to_string())?;
-    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(loader_error());
+    // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
+    // hosts of such libraries load them: some code generators leave them out of what they say they need.
+    for (name, library) in setup.libraries.iter().zip(libraries) {
+        open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL)
+            .map_err(|text| format!("{name}, which the candidate needs: {text}"))?;
     }
+    let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
     drop(artifact);
     let find = |name: &str| -> Option<Function> {
         let name = CString::new(name).ok()?;
@@ -248,7 +262,16 @@ fn load(
     })?;
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
-    Ok((run, plan))
+    Ok(Loaded { run, plan, raised: RaisedErrors::find(handle) })
+}
+
+/// By its descriptor: the file's folder may be closed to this process's user.
+fn open_library(library: &OwnedFd, flags: i32) -> Result<*mut libc::c_void, String> {
+    let path = format!("/proc/self/fd/{}", library.as_raw_fd());
+    let path = CString::new(path).map_err(|error| error.to_string())?;
+    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
+    if handle.is_null() { Err(loader_error()) } else { Ok(handle) }
 }
 
 fn loader_error() -> String {
@@ -278,11 +301,12 @@ impl Runner {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);
-        let function = if flags & FLAG_PLAN == 0 { Some(self.run) } else { self.plan };
+        let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let entry = self.entries.get_mut(page.entry.load(Ordering::Relaxed) as usize);
         page.result.store(0, Ordering::Relaxed);
         page.returned_value.store(0, Ordering::Relaxed);
         page.calls_done.store(0, Ordering::Relaxed);
+        page.raised.clear();
         let (Some(function), Some(entry)) = (function, entry) else { return };
         let phase = if flags & FLAG_PLAN == 0 { Phase::Calling } else { Phase::Planning };
         page.phase.store(phase as u32, Ordering::Relaxed);
@@ -295,6 +319,9 @@ impl Runner {
             if code != 0 || returned != 0 {
                 page.result.store(code, Ordering::Relaxed);
                 page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);
+                if let Some(text) = self.loaded.raised.take() {
+                    page.raised.tell(&text);
+                }
                 break;
             }
             page.calls_done.store(call + 1, Ordering::Relaxed);

@@ -155,6 +155,7 @@ fn a_crash_is_told_with_signal_arguments_and_stderr() {
         exit_code: None,
         stderr_tail: "loading weights\n\x1b[31mboom".to_owned(),
         output_truncated: false,
+        unknown_sender: false,
     };
     let failures = vec![failure(Status::Crashed, "died in call 1", None)];
     let text = feedback(Stage::Verify, &verify(Status::Crashed, "", failures, Some(end)));
@@ -185,7 +186,7 @@ proptest! {
     ) {
         let status = Status::ALL[which];
         let long = stranger.repeat(repeated);
-        let end = RunnerEnd { signal: Some(long.clone()), exit_code: None, stderr_tail: long.clone(), output_truncated: true };
+        let end = RunnerEnd { signal: Some(long.clone()), exit_code: None, stderr_tail: long.clone(), output_truncated: true, unknown_sender: false };
         let mut failed = failure(status, &long, Some(mismatch_with(Pattern::Scattered)));
         failed.args = vec![long.clone(); 3];
         for report in [verify(status, &long, vec![failed], Some(end)), build(status, &long)] {

@@ -129,6 +129,7 @@ pub(super) fn verify_report() -> Report {
             exit_code: None,
             stderr_tail: "oh no".to_owned(),
             output_truncated: false,
+            unknown_sender: false,
         }),
         ms: 10.0,
         runner_peak_owed: Bytes::mib(12),

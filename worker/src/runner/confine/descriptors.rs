@@ -12,7 +12,7 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     let mut numbers = STANDARD_STREAMS.to_vec();
     numbers.push(kept.worker.as_raw_fd());
     numbers.extend(kept.artifact.map(|artifact| artifact.as_raw_fd()));
-    numbers.extend(kept.others.iter().map(AsRawFd::as_raw_fd));
+    numbers.extend(kept.libraries.iter().map(AsRawFd::as_raw_fd));
     for (first, last) in gaps_between(numbers.clone()) {
         // SAFETY: closes descriptors by number, in a process whose owners of descriptors are all in `kept`: it has
         // just started and has opened nothing else.

@@ -13,7 +13,7 @@ use landlock::{
 };
 use opt_shared::message::Rung;
 
-use super::{ConfineError, Confinement, Inmate, rung};
+use super::{ConfineError, Confinement, Descriptors, Inmate, rung};
 
 /// Where libraries live, on distributions we know. Those that exist are readable.
 const LIBRARY_FOLDERS: [&str; 9] = [
@@ -60,10 +60,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn prepare(
-        confinement: &Confinement,
-        artifact: Option<BorrowedFd<'_>>,
-    ) -> Result<Self, ConfineError> {
+    pub(super) fn prepare(confinement: &Confinement, kept: &Descriptors<'_>) -> Result<Self, ConfineError> {
         let number = match kernel_abi() {
             Ok(number) => number,
             Err(error) => return Ok(Self { made: Err(error) }),
@@ -106,8 +103,8 @@ impl Rules {
         for path in &confinement.writable {
             writer.allow(path, read | write)?;
         }
-        if let Some(artifact) = artifact {
-            writer.allow_descriptor(artifact, AccessFs::ReadFile.into())?;
+        for library in kept.artifact.iter().chain(kept.libraries) {
+            writer.allow_descriptor(*library, AccessFs::ReadFile.into())?;
         }
         Ok(Self { made: Ok((writer.ruleset, number)) })
     }

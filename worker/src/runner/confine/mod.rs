@@ -78,7 +78,8 @@ pub struct Descriptors<'a> {
     pub worker: BorrowedFd<'a>,
     /// The library to load, open for reading; it may be read by this descriptor's path whoever owns it.
     pub artifact: Option<BorrowedFd<'a>>,
-    pub others: &'a [BorrowedFd<'a>],
+    /// Libraries that are loaded before it, likewise.
+    pub libraries: &'a [BorrowedFd<'a>],
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +143,7 @@ pub fn lock_down(
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
     descriptors::close_all_but(descriptors)?;
     // Rules are made while we may still open folders that only root may enter.
-    let files = files::Rules::prepare(confinement, descriptors.artifact)?;
+    let files = files::Rules::prepare(confinement, descriptors)?;
     rungs.extend(limits::apply(&confinement.limits)?);
     rungs.extend(match confinement.inmate {
         Inmate::Candidate => identity::become_nobody_else(confinement.user_number)?,

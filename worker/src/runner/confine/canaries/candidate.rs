@@ -127,7 +127,7 @@ pub(super) fn locked_down() {
     let descriptors = Descriptors {
         worker: inherited(WORKER_FD),
         artifact: rustix::io::fcntl_getfd(inherited(ARTIFACT_FD)).is_ok().then(|| inherited(ARTIFACT_FD)),
-        others: &[],
+        libraries: &[],
     };
     let rungs = lock_down(&confinement(Inmate::Candidate), &descriptors).expect("the lock-down holds");
     for rung in rungs {

@@ -76,7 +76,7 @@ fn compiler_confinement() -> Confinement {
 }
 
 fn locked_down() {
-    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, others: &[] };
+    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
     for rung in lock_down(&compiler_confinement(), &descriptors).expect("the lock-down holds") {
         println!("rung {}={}", rung.name, rung.present);
     }

@@ -131,7 +131,7 @@ fn a_runner_whose_worker_is_gone_does_not_start() {
 const ORPHAN_STATUS: i32 = 17;
 
 pub(super) fn orphan() {
-    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, others: &[] };
+    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
     let outcome = lock_down(&confinement(Inmate::Candidate), &descriptors);
     std::process::exit(if matches!(outcome, Err(ConfineError::WorkerGone)) { ORPHAN_STATUS } else { 1 });
 }

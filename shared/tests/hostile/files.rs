@@ -1,0 +1,101 @@
+//! Files made by hand: the plainest zip around a pickle, and everything that can be asked of one.
+
+use std::path::Path;
+
+use opt_shared::capture::CaptureFile;
+use opt_shared::capture::inspect::{document, tree};
+use serde_json::Value as Json;
+
+use crate::memory::peak_of;
+
+/// A stored zip of these records, as plain as can be.
+pub(crate) fn zip(records: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut directory = Vec::new();
+    for (name, data) in records {
+        let offset = bytes.len() as u32;
+        let mut fields = Vec::new();
+        fields.extend([0u16, 0, 0, 0].iter().flat_map(|field| field.to_le_bytes()));
+        fields.extend(crc32(data).to_le_bytes());
+        fields.extend([data.len() as u32; 2].iter().flat_map(|field| field.to_le_bytes()));
+        fields.extend([name.len() as u16, 0].iter().flat_map(|field| field.to_le_bytes()));
+        bytes.extend(b"PK\x03\x04\x14\x00");
+        bytes.extend(&fields);
+        bytes.extend(name.as_bytes());
+        bytes.extend(*data);
+        directory.extend(b"PK\x01\x02\x14\x00\x14\x00");
+        directory.extend(&fields);
+        directory.extend([0; 10]);
+        directory.extend(offset.to_le_bytes());
+        directory.extend(name.as_bytes());
+    }
+    let start = bytes.len() as u32;
+    let count = records.len() as u16;
+    bytes.extend(&directory);
+    bytes.extend(b"PK\x05\x06\0\0\0\0");
+    bytes.extend([count, count].iter().flat_map(|field| field.to_le_bytes()));
+    bytes.extend((directory.len() as u32).to_le_bytes());
+    bytes.extend(start.to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes
+}
+
+fn crc32(data: &[u8]) -> u32 {
+    !data.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    })
+}
+
+pub(crate) fn capture_of(pickle: &[u8]) -> Vec<u8> {
+    zip(&[("a/data.pkl", pickle), ("a/byteorder", b"little"), ("a/data/0", &[7; 64]), ("a/version", b"3\n")])
+}
+
+pub(crate) fn with_file<T>(bytes: &[u8], call: impl FnOnce(&Path) -> T) -> T {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), bytes).expect("written");
+    call(file.path())
+}
+
+/// Everything that can be asked of a file; the document and the most memory that it took.
+pub(crate) fn inspected(bytes: &[u8]) -> (Json, usize) {
+    with_file(bytes, |path| {
+        peak_of(|| {
+            if let Ok(capture) = CaptureFile::open(path) {
+                assert!(tree(&capture).lines().count() < 4_000);
+            }
+            document(path, true)
+        })
+    })
+}
+
+pub(crate) fn outcome_of(document: &Json) -> String {
+    document["error_kind"].as_str().unwrap_or("ok").to_owned()
+}
+
+fn short_text(text: &str) -> Vec<u8> {
+    [&[0x8c, text.len() as u8], text.as_bytes()].concat()
+}
+
+/// `_rebuild_tensor_v2` over storage 0, which is 64 bytes of float32, with these sizes as they are spelled.
+pub(crate) fn tensor(offset: &str, size: &[&str], stride: &[&str]) -> Vec<u8> {
+    let ints = |values: &[&str]| -> String { values.iter().map(|value| format!("I{value}\n")).collect() };
+    let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((".to_vec();
+    pickle.extend(short_text("storage"));
+    pickle.extend(b"ctorch\nFloatStorage\n");
+    pickle.extend([short_text("0"), short_text("cpu")].concat());
+    pickle.extend(
+        format!("I16\ntQI{offset}\n({}t({}t\u{89}}}tR.", ints(size), ints(stride)).chars().map(|c| c as u8),
+    );
+    pickle
+}
+
+/// A list of two references to a list of two references to …
+pub(crate) fn laughs(levels: usize) -> Vec<u8> {
+    let mut pickle = b"\x80\x04]\x94".to_vec();
+    for level in 0..levels as u8 {
+        pickle.extend(b"]\x94(");
+        pickle.extend([b'h', level, b'h', level, b'e']);
+    }
+    pickle.push(b'.');
+    pickle
+}

@@ -1,0 +1,7 @@
+//! Files that want to hurt: every one is refused cleanly (or read, where it is valid), with memory in proportion.
+
+mod chance;
+mod files;
+mod memory;
+mod pickles;
+mod zips;

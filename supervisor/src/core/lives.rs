@@ -1,0 +1,183 @@
+//! Lives of workers and runners: how they start, what ends them, and what their end is called.
+//!
+//! Killing is decided here and nowhere else: each process at most once, for the first reason given. What the end of
+//! a lease means for its candidate is `outcome`'s.
+
+use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::message::{KillReason, Role};
+use opt_shared::units::Bytes;
+
+use super::event::{Action, Moment, WorkerEndClass};
+use super::worker::{Runner, State, Told, Worker};
+use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, START_DEADLINE};
+
+impl Core {
+    pub(super) fn start_worker(&mut self, now: Moment, role: Role) {
+        let worker = WorkerId(self.next_worker);
+        self.next_worker += 1;
+        self.workers.insert(worker, Worker::new(role, now, now + START_DEADLINE));
+        self.ledger.open(worker, self.spec.idle_worker);
+        self.actions.push(Action::StartWorker { worker, role });
+    }
+
+    pub(super) fn worker_ready(&mut self, worker: WorkerId) {
+        let Some(it) = self.workers.get_mut(&worker) else { return };
+        if matches!(it.state, State::Starting { .. }) {
+            it.was_ready = true;
+            it.state = State::Idle;
+        }
+    }
+
+    pub(super) fn worker_not_ready(&mut self, now: Moment, worker: WorkerId, why: &str, alive: bool) {
+        if !self.workers.contains_key(&worker) {
+            return;
+        }
+        self.policy("worker_not_ready", why.to_owned(), vec![("worker", u64::from(worker.0))]);
+        if alive {
+            self.kill_worker(worker, KillReason::NotReady);
+        } else {
+            self.worker_gone(now, worker, why);
+        }
+    }
+
+    pub(super) fn worker_fault(&mut self, worker: WorkerId, detail: String) {
+        if self.workers.contains_key(&worker) {
+            self.policy("worker_fault", detail, vec![("worker", u64::from(worker.0))]);
+            self.kill_worker(worker, KillReason::WorkerFault);
+        }
+    }
+
+    /// A lease that it holds stays with it until its death: it is charged, and may yet have finished.
+    pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
+        let Some(it) = self.workers.get_mut(&worker) else { return };
+        if it.killed.is_some() {
+            return;
+        }
+        it.killed = Some(reason);
+        if !matches!(it.state, State::Leased(_)) {
+            it.state = State::Terminating;
+        }
+        self.actions.push(Action::KillWorker { worker, reason });
+    }
+
+    pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str) {
+        let Some(it) = self.workers.remove(&worker) else { return };
+        let before = self.ledger.charged();
+        self.ledger.close(worker);
+        let (class, failed) = class(&it);
+        // Its runners die with it; the driver kills those that do not.
+        self.actions.push(Action::WorkerEnded {
+            worker,
+            class,
+            recycled: it.told.and_then(|told| told.reason),
+            leases: it.leases,
+            peak_owed: it.peak_owed,
+        });
+        if let Some(Told { at, reason: Some(reason), owed }) = it.told {
+            let took = now.saturating_sub(at).as_millis();
+            self.policy(
+                "recycled",
+                format!("{} {worker} is gone ({})", it.role.name(), reason.name()),
+                vec![
+                    ("worker", u64::from(worker.0)),
+                    ("owed_before_bytes", owed.get()),
+                    ("owed_after_bytes", self.ledger.owed().get()),
+                    ("charged_before_bytes", before.get()),
+                    ("charged_after_bytes", self.ledger.charged().get()),
+                    ("took_ms", u64::try_from(took).unwrap_or(u64::MAX)),
+                ],
+            );
+        }
+        if let State::Leased(lease) = &it.state {
+            self.attempt_lost(&it, lease.clone(), how);
+        }
+        if failed {
+            self.count_failure(now, how);
+        }
+    }
+
+    fn count_failure(&mut self, now: Moment, how: &str) {
+        self.failures_in_a_row += 1;
+        self.failures.push_back(now);
+        while self.failures.front().is_some_and(|&at| at + FAILURE_WINDOW < now) {
+            self.failures.pop_front();
+        }
+        if self.ending != Ending::No {
+            return;
+        }
+        let within = if MOST_FAILURES <= self.failures.len() {
+            format!("within {FAILURE_WINDOW:?}")
+        } else if MOST_FAILURES <= self.failures_in_a_row {
+            "and no attempt finished in between".to_owned()
+        } else {
+            return;
+        };
+        let why = format!("{MOST_FAILURES} workers were lost {within}, the last one: {how}");
+        self.stop_for_the_host(why, vec![("failures", self.failures_in_a_row as u64)]);
+    }
+
+    // Runners.
+
+    pub(super) fn runner_started(
+        &mut self,
+        worker: WorkerId,
+        lease: LeaseId,
+        pid: u32,
+        limit: Bytes,
+        shared: Bytes,
+    ) {
+        let stopping = self.ending_kill();
+        let Some(it) = self.workers.get_mut(&worker) else { return };
+        let known = it.lease().is_some_and(|held| held.id == lease);
+        let doomed = it.killed.or(stopping);
+        it.runners
+            .insert(pid, Runner { limit, shared, owed: Bytes::ZERO, peak_owed: Bytes::ZERO, killed: None });
+        match doomed {
+            Some(reason) => self.kill_runner(worker, pid, reason),
+            None if known => self.actions.push(Action::AllowRunner { worker, pid }),
+            None => self.kill_runner(worker, pid, KillReason::Orphaned),
+        }
+    }
+
+    pub(super) fn kill_runner(&mut self, worker: WorkerId, pid: u32, reason: KillReason) {
+        let Some(runner) = self.workers.get_mut(&worker).and_then(|it| it.runners.get_mut(&pid)) else {
+            return;
+        };
+        if runner.killed.is_none() {
+            runner.killed = Some(reason);
+            self.actions.push(Action::KillRunner { worker, pid, reason });
+        }
+    }
+
+    pub(super) fn kill_runners(&mut self, worker: WorkerId, reason: KillReason) {
+        let Some(it) = self.workers.get(&worker) else { return };
+        let pids: Vec<u32> = it.runners.keys().copied().collect();
+        for pid in pids {
+            self.kill_runner(worker, pid, reason);
+        }
+    }
+
+    pub(super) fn runner_died(&mut self, worker: WorkerId, pid: u32) {
+        let Some(it) = self.workers.get_mut(&worker) else { return };
+        let runner = it.runners.remove(&pid);
+        let owed = it.tree_owed();
+        // A dead process has given its memory back: the next lease need not wait for a sample to say so.
+        self.ledger.measure(worker, owed);
+        let (killed, peak_owed) =
+            runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));
+        self.actions.push(Action::MayReap { worker, pid, killed, peak_owed });
+    }
+}
+
+/// What an end is called, and whether it counts against the machine.
+fn class(it: &Worker) -> (WorkerEndClass, bool) {
+    match it.killed {
+        // Nothing was wrong with it.
+        Some(KillReason::Interrupted | KillReason::RunStopped) => (WorkerEndClass::Killed, false),
+        _ if !it.was_ready => (WorkerEndClass::NotReady, true),
+        // One that was told to end and took too long had done its work.
+        Some(_) => (WorkerEndClass::Killed, it.told.is_none()),
+        None if it.told.is_some() => (WorkerEndClass::Ended, false),
+        None => (WorkerEndClass::Unknown, true),
+    }
+}

@@ -1,0 +1,90 @@
+//! How a run ends before its work is done.
+
+use std::time::Duration;
+
+use opt_shared::message::KillReason;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, kills, plan};
+use crate::core::event::{Action, AttemptEnd, Event, StopReason, WorkerEndClass};
+
+#[test]
+fn the_first_interrupt_lets_what_runs_finish() {
+    let mut desk = Desk::new(plan(2));
+    let given = desk.lease();
+    assert_eq!(desk.feed(Event::Interrupt), []);
+    let actions = desk.finish(given, Status::Passed);
+    assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
+    assert!(matches!(desk.ends()[0], AttemptEnd::Stands(_)));
+    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.orders(), "B0", "nothing is granted any more");
+    assert!(desk.kills().is_empty());
+    assert_eq!(desk.feed(Event::Tick), [], "over is over");
+}
+
+#[test]
+fn the_second_interrupt_kills() {
+    let mut desk = Desk::new(plan(2));
+    let given = desk.lease();
+    desk.runner(given, 7, Bytes::gib(1));
+    desk.feed(Event::Interrupt);
+    let reason = KillReason::Interrupted;
+    let expected = [(given.worker, Some(7), reason), (given.worker, None, reason)];
+    assert_eq!(kills(&desk.feed(Event::Interrupt)), expected);
+    assert!(kills(&desk.feed(Event::Interrupt)).is_empty());
+    // A runner on its way is not let loose.
+    assert_eq!(kills(&desk.runner(given, 8, Bytes::gib(1))), [(given.worker, Some(8), reason)]);
+    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.ends(), [AttemptEnd::Abandoned { why: "the run was stopped".to_owned() }]);
+    assert_eq!(desk.done(0), None, "a resumed run does it again");
+}
+
+#[test]
+fn an_interrupted_second_attempt_is_nobodys_failure() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    desk.finish(first, Status::InfraError);
+    let second = desk.lease();
+    assert_eq!(second.attempt, 2);
+    desk.feed(Event::Interrupt);
+    desk.feed(Event::Interrupt);
+    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    assert_eq!(desk.done(0), None);
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_worker_that_has_nothing_yet() {
+    let mut desk = Desk::new(plan(1));
+    let actions = desk.feed(Event::Interrupt);
+    assert!(matches!(kills(&actions)[..], [(_, None, KillReason::Interrupted)]));
+    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+    let ended = desk.log.iter().find_map(|action| match action {
+        Action::WorkerEnded { class, .. } => Some(*class),
+        _ => None,
+    });
+    assert_eq!(ended, Some(WorkerEndClass::Killed), "we ended it; it did not fail to start");
+}
+
+#[test]
+fn a_worker_that_does_not_end_when_told_is_killed() {
+    let mut desk = Desk::new(plan(1));
+    let given = desk.lease();
+    desk.feed(Event::Interrupt);
+    desk.finish(given, Status::Passed);
+    assert!(kills(&desk.pass_time(Duration::from_secs(9))).is_empty());
+    let expected = [(given.worker, None, KillReason::Deadline)];
+    assert_eq!(kills(&desk.pass_time(Duration::from_secs(1))), expected);
+    assert_eq!(desk.to_the_end(), StopReason::Interrupted);
+}
+
+#[test]
+fn an_interrupt_before_the_first_worker_or_after_the_last_ends_at_once() {
+    let mut desk = Desk::new({
+        let mut spec = plan(1);
+        spec.jobs[0].broken = Some("unreadable".to_owned());
+        spec
+    });
+    assert_eq!(desk.stopped(), Some(StopReason::Finished));
+    assert_eq!(desk.feed(Event::Interrupt), []);
+}

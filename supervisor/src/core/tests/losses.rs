@@ -1,0 +1,259 @@
+//! Attempts that fail for no fault of the candidate, and workers that are lost.
+
+use std::time::Duration;
+
+use opt_shared::message::{KillReason, Report};
+use opt_shared::outcome::{Blame, ProfileReport, Status};
+
+use super::desk::{Desk, kills, plan};
+use super::reports;
+use crate::core::event::{Action, AttemptEnd, Event, Stage, StopReason, WorkerEndClass};
+use crate::core::{FAILURE_WINDOW, MOST_FAILURES};
+
+fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
+    desk.log
+        .iter()
+        .filter_map(|action| match action {
+            Action::WorkerEnded { class, .. } => Some(*class),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn an_infrastructure_error_is_tried_once_more() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    desk.finish(first, Status::InfraError);
+    let second = desk.lease();
+    assert_eq!((second.order, second.attempt), (first.order, 2));
+    desk.finish(second, Status::Passed);
+    // Each stage has its own second try.
+    let verify = desk.lease();
+    assert_eq!(verify.attempt, 1);
+    desk.finish(verify, Status::InfraError);
+    let verify = desk.lease();
+    desk.finish(verify, Status::InfraError);
+    assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Host))));
+    let blame = Blame::Host;
+    let why = "INFRA_ERROR".to_owned();
+    assert_eq!(desk.ends()[0], AttemptEnd::Retried { why: why.clone(), blame });
+    assert_eq!(desk.ends()[3], AttemptEnd::GivenUp { why, blame });
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B0#2 V0 V0#2");
+}
+
+#[test]
+fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    desk.gone(first.worker);
+    let second = desk.lease();
+    assert_ne!(second.worker, first.worker);
+    assert_eq!((second.order, second.attempt), (first.order, 2));
+    desk.gone(second.worker);
+    assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 2]);
+}
+
+#[test]
+fn words_of_the_dead_and_of_other_leases_change_nothing() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    desk.gone(first.worker);
+    let second = desk.lease();
+    let lines = desk.log.len();
+    desk.finish(first, Status::Passed);
+    desk.runner(first, 7, plan(1).ceiling);
+    desk.feed(Event::WorkerReady { worker: first.worker });
+    desk.feed(Event::WorkerFault { worker: first.worker, detail: String::new() });
+    desk.feed(Event::WorkerNotReady { worker: first.worker, why: String::new(), alive: true });
+    desk.feed(Event::WorkerGone { worker: first.worker, how: String::new() });
+    desk.feed(Event::KillWanted { worker: first.worker, pid: 7, reason: KillReason::Deadline });
+    desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
+    // The right worker with a lease that it no longer has.
+    desk.feed(Event::Finished {
+        worker: second.worker,
+        lease: first.lease,
+        report: Box::new(reports::build(Status::Passed)),
+    });
+    assert_eq!(desk.log.len(), lines, "{:?}", &desk.log[lines..]);
+}
+
+#[test]
+fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    assert!(kills(&desk.pass_time(Duration::from_secs(59))).is_empty());
+    assert_eq!(kills(&desk.pass_time(Duration::from_secs(1))), [(first.worker, None, KillReason::Deadline)]);
+    assert!(kills(&desk.pass_time(Duration::from_secs(100))).is_empty(), "once is enough");
+    desk.gone(first.worker);
+    let second = desk.lease();
+    assert_eq!(second.attempt, 2);
+    // It may yet have finished before the signal reached it: that stands.
+    desk.pass_time(Duration::from_secs(60));
+    desk.finish(second, Status::Passed);
+    assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B0#2 V0 P0");
+}
+
+#[test]
+fn a_worker_that_gives_up_is_killed_for_that() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    let actions = desk.feed(Event::WorkerFault { worker: first.worker, detail: "no pids".to_owned() });
+    assert_eq!(kills(&actions), [(first.worker, None, KillReason::WorkerFault)]);
+    assert_eq!(desk.policies("worker_fault")[0].reason, "no pids");
+    desk.gone(first.worker);
+    assert_eq!(desk.lease().attempt, 2);
+}
+
+#[test]
+fn a_start_has_a_deadline() {
+    let mut desk = Desk::new(plan(1));
+    assert_eq!(desk.core.next_deadline(), Some(Duration::from_millis(30_001)));
+    let actions = desk.pass_time(Duration::from_secs(30));
+    let [(worker, None, KillReason::Deadline)] = kills(&actions)[..] else { panic!("{actions:?}") };
+    desk.gone(worker);
+    assert_eq!(classes(&desk), [WorkerEndClass::NotReady]);
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+}
+
+#[test]
+fn too_many_losses_stop_the_run_upward() {
+    // At once, and so slowly that no window holds them.
+    for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
+        let mut desk = Desk::new(plan(1));
+        let mut losses = 0;
+        while desk.stopped().is_none() {
+            losses += 1;
+            assert!(losses <= MOST_FAILURES, "{:#?}", desk.log);
+            desk.now += pace;
+            let worker = desk
+                .log
+                .iter()
+                .rev()
+                .find_map(|action| match action {
+                    Action::StartWorker { worker, .. } => Some(*worker),
+                    _ => None,
+                })
+                .expect("a worker is started");
+            desk.feed(Event::WorkerNotReady { worker, why: "exec format error".to_owned(), alive: false });
+        }
+        let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
+        assert!(why.contains("exec format error"), "{why}");
+        assert_eq!(losses, MOST_FAILURES);
+        assert_eq!(desk.done(0), None, "a resumed run goes on with it");
+    }
+}
+
+#[test]
+fn losses_far_apart_are_borne() {
+    let mut desk = Desk::new(plan(12));
+    for _ in 0..12 {
+        // Every other attempt loses its worker.
+        let lost = desk.lease();
+        desk.now += FAILURE_WINDOW;
+        desk.gone(lost.worker);
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.done(11), Some((Status::Passed, None)));
+}
+
+#[test]
+fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
+    let mut desk = Desk::new(plan(3));
+    for _ in 0..7 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let failed = |status| Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) });
+    let paired = desk.lease();
+    desk.finish(paired, Status::InfraError);
+    let paired = desk.lease();
+    assert_eq!(paired.attempt, 2);
+    desk.report(paired, failed(Status::Timeout));
+    assert_eq!(desk.policies("baseline_lost").len(), 1);
+    // Its third attempt: one was the host's, one the baseline's, none its own.
+    let alone = desk.lease();
+    // A worker that blames a baseline that is not there has its word doubted, and its candidate one more loss.
+    desk.report(alone, failed(Status::Timeout));
+    assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Worker))));
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 B2 V0 V1 V2 P0 P1/0 P1/0#2 P1#3 P2");
+    let failed = |action: &Action| matches!(action, Action::JobDone { baseline_failed: true, .. });
+    assert!(desk.log.iter().any(failed));
+}
+
+#[test]
+fn reports_that_cannot_be_are_the_workers_fault() {
+    let nothing_built = || {
+        let Report::Build(mut build) = reports::build(Status::Passed) else { unreachable!() };
+        build.artifact = None;
+        Report::Build(build)
+    };
+    for report in [nothing_built(), reports::report(Stage::Verify, Status::Passed)] {
+        let mut desk = Desk::new(plan(1));
+        for _ in 0..2 {
+            let given = desk.lease();
+            desk.report(given, report.clone());
+        }
+        assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
+    }
+}
+
+#[test]
+fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
+    let crash = (Status::Crashed, Some(Blame::Candidate));
+    let host = (Status::InfraError, Some(Blame::Host));
+    for (entries, unknown, expected) in [
+        (["entry_000001", "entry_000001"], true, crash),
+        (["entry_000001", "entry_000002"], true, host),
+        // In a namespace of its own a runner cannot kill itself: somebody outside does, again.
+        (["entry_000001", "entry_000001"], false, host),
+    ] {
+        for passed in [1, 2] {
+            let mut desk = Desk::new(plan(1));
+            for _ in 0..passed {
+                let given = desk.lease();
+                desk.finish(given, Status::Passed);
+            }
+            for entry in entries {
+                let given = desk.lease();
+                desk.report(given, reports::killed_at(given.order.stage(), entry, unknown));
+            }
+            assert_eq!(desk.done(0), Some(expected), "{entries:?} {unknown}");
+            if expected == crash {
+                let Some(AttemptEnd::Stands(report)) = desk.ends().pop() else { panic!("{:?}", desk.ends()) };
+                let (status, failures) = match *report {
+                    Report::Verify(report) => (report.status, report.failures),
+                    Report::Profile(report) => (report.status, report.failures),
+                    Report::Build(_) => unreachable!(),
+                };
+                assert_eq!((status, failures[0].status), (Status::Crashed, Status::Crashed));
+                assert!(failures[0].detail.contains("sender unknown"), "{failures:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
+    let mut desk = Desk::new(plan(2));
+    for _ in 0..5 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    for _ in 0..2 {
+        let given = desk.lease();
+        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else { return };
+        desk.report(given, Report::Profile(ProfileReport { baseline_failed: true, ..report }));
+    }
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0 P1/0#2 P1#3");
+    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+}

@@ -1,0 +1,296 @@
+//! Leases, limits, floors, and workers that are replaced for their memory.
+
+use std::time::Duration;
+
+use opt_shared::message::{KillReason, Role};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::settings::BeforeProfile;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, IDLE, STAGE, kills, plan};
+use crate::core::SUPERVISOR;
+use crate::core::event::{Action, Event, Process, StopReason};
+use crate::core::recycle::RecycleReason;
+use crate::core::spec::RunSpec;
+
+fn recycled(desk: &Desk) -> Vec<RecycleReason> {
+    desk.log
+        .iter()
+        .filter_map(|action| match action {
+            Action::WorkerEnded { recycled, .. } => *recycled,
+            _ => None,
+        })
+        .collect()
+}
+
+fn position(desk: &Desk, which: impl Fn(&Action) -> bool) -> usize {
+    desk.log.iter().position(which).unwrap_or_else(|| panic!("not there\n{:#?}", desk.log))
+}
+
+fn at_profile(spec: RunSpec) -> Desk {
+    let mut desk = Desk::new(spec);
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    desk
+}
+
+#[test]
+fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything() {
+    for (before_profile, large, expected) in [
+        (BeforeProfile::Large, Bytes::mib(100), true),
+        (BeforeProfile::Large, Bytes::mib(101), false),
+        (BeforeProfile::Always, Bytes::gib(9), true),
+        (BeforeProfile::Never, Bytes::ZERO, false),
+    ] {
+        let mut spec = plan(1);
+        spec.jobs[0].recycle.before_profile = before_profile;
+        spec.jobs[0].recycle.large_job = large;
+        let mut desk = at_profile(spec);
+        // However long it takes to end: not even a profiler is started.
+        if expected {
+            for _ in 0..5 {
+                desk.sample(&[]);
+            }
+            assert!(!desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
+        }
+        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(recycled(&desk).contains(&RecycleReason::BeforeProfile), expected);
+        if expected {
+            let ended = position(&desk, |it| matches!(it, Action::WorkerEnded { .. }));
+            let started = position(&desk, |it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }));
+            assert!(ended < started);
+            let names: Vec<&str> = desk.policies("recycled")[0].numbers.iter().map(|(name, _)| *name).collect();
+            for name in ["owed_before_bytes", "charged_after_bytes", "took_ms"] {
+                assert!(names.contains(&name), "{names:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
+    for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
+        let mut desk = Desk::new(plan(1));
+        let build = desk.lease();
+        let worker = Process::Worker(build.worker);
+        desk.sample(&[(worker, Bytes::mib(5))]);
+        desk.finish(build, Status::Passed);
+        let verify = desk.lease();
+        // What it owes while it works is not what it keeps.
+        desk.sample(&[(worker, Bytes::mib(900))]);
+        desk.finish(verify, Status::Passed);
+        assert_eq!(recycled(&desk), []);
+        assert!(!desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
+        desk.sample(&[(worker, kept)]);
+        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(recycled(&desk).contains(&RecycleReason::Growth), expected);
+    }
+}
+
+#[test]
+fn worn_out_workers_are_replaced_between_leases() {
+    type Change = fn(&mut RunSpec);
+    let table: [(Change, RecycleReason); 2] = [
+        (|spec| spec.jobs[0].recycle.after_leases = 1, RecycleReason::Leases),
+        (|spec| spec.jobs[0].recycle.max_age = Duration::ZERO, RecycleReason::Age),
+    ];
+    for (change, reason) in table {
+        let mut spec = plan(2);
+        change(&mut spec);
+        let mut desk = Desk::new(spec);
+        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
+        // A new one for each lease but the first and the profiler's first.
+        assert_eq!(recycled(&desk), [reason; 4]);
+    }
+    // Limits of nothing replace nobody who has done nothing, and the run ends.
+    let mut spec = plan(1);
+    spec.jobs[0].recycle.after_leases = 0;
+    assert_eq!(Desk::new(spec).to_the_end(), StopReason::Finished);
+}
+
+#[test]
+fn what_never_fits_is_said_before_anything_starts() {
+    let needed = STAGE.reserved + IDLE + SUPERVISOR;
+    for (ceiling, fits) in [(needed, true), (needed - Bytes::new(1), false)] {
+        let mut spec = plan(2);
+        spec.ceiling = ceiling;
+        let mut desk = Desk::new(spec);
+        assert_eq!(desk.log.iter().any(|it| matches!(it, Action::StartWorker { .. })), fits);
+        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        let expected = if fits { (Status::Passed, None) } else { (Status::DoesNotFit, Some(Blame::Plan)) };
+        assert_eq!((desk.done(0), desk.done(1)), (Some(expected), Some(expected)));
+        assert_eq!(desk.policies("does_not_fit").is_empty(), fits);
+    }
+    // One that does not fit leaves the others; a stage that will not come does not count.
+    let mut spec = plan(2);
+    spec.candidates[1].verify.reserved = Bytes::gib(4);
+    let mut desk = Desk::new(spec);
+    desk.to_the_end();
+    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    assert_eq!(desk.orders(), "B0 V0 P0");
+    let mut spec = plan(1);
+    spec.candidates[0].profile.reserved = Bytes::gib(4);
+    spec.jobs[0].timed = false;
+    let mut desk = Desk::new(spec);
+    desk.to_the_end();
+    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+}
+
+#[test]
+fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
+    let mut spec = plan(1);
+    // Under this ceiling nothing may be idle beside a lease.
+    spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
+    let mut desk = at_profile(spec);
+    // Over what the supervisor leaves: the law's share is for it, not for idle workers.
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(recycled(&desk), [], "ten of its twenty MiB are free, and the idle verifier needs eight");
+    let mut spec = plan(2);
+    spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
+    let mut desk = Desk::new(spec);
+    for _ in 0..4 {
+        let given = desk.lease();
+        desk.sample(&[(Process::Worker(given.worker), Bytes::mib(30))]);
+        desk.finish(given, Status::Passed);
+    }
+    desk.sample(&[]);
+    assert_eq!(desk.to_the_end(), StopReason::Finished);
+    assert_eq!(recycled(&desk), [RecycleReason::MakeRoom]);
+    assert_eq!(desk.policies("wait").len(), 1);
+    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+}
+
+#[test]
+fn a_lease_waits_for_the_machines_memory_but_not_for_ever() {
+    let mut desk = Desk::new(plan(1));
+    desk.available = Some(Bytes::gib(1) + Bytes::mib(50));
+    desk.sample(&[]);
+    for _ in 0..5 {
+        desk.answer();
+    }
+    assert_eq!(desk.orders(), "");
+    assert_eq!(desk.policies("wait").len(), 1, "one row for one wait");
+    desk.available = Some(Bytes::gib(2));
+    assert_eq!(desk.lease().attempt, 1);
+
+    let mut desk = Desk::new(plan(1));
+    desk.available = Some(Bytes::ZERO);
+    desk.sample(&[]);
+    desk.answer();
+    let deadline = desk.core.next_deadline().expect("it does not wait for ever");
+    desk.pass_time(deadline - desk.now);
+    assert!(!desk.kills().is_empty());
+    assert!(desk.kills().iter().all(|(_, _, reason)| *reason == KillReason::RunStopped));
+    let StopReason::HostTrouble { why } = desk.to_the_end() else { panic!("{:#?}", desk.log) };
+    assert!(why.contains("host_floor"), "{why}");
+}
+
+fn with_runner(limit: Bytes) -> (Desk, Given) {
+    let mut desk = Desk::new(plan(1));
+    let given = desk.lease();
+    let actions = desk.runner(given, 7, limit);
+    assert_eq!(actions, [Action::AllowRunner { worker: given.worker, pid: 7 }]);
+    (desk, given)
+}
+
+#[test]
+fn a_runner_over_its_limit_is_killed_once() {
+    let (mut desk, given) = with_runner(Bytes::mib(100));
+    let runner = Process::Runner(given.worker, 7);
+    // One MiB of its memory is shared, and counts.
+    assert!(kills(&desk.sample(&[(runner, Bytes::mib(99))])).is_empty());
+    let owed = Bytes::mib(100);
+    let reason = KillReason::RunnerMemory { owed: owed + Bytes::mib(1), limit: owed };
+    assert_eq!(kills(&desk.sample(&[(runner, owed)])), [(given.worker, Some(7), reason)]);
+    for _ in 0..3 {
+        assert!(kills(&desk.sample(&[(runner, Bytes::mib(200))])).is_empty());
+    }
+    assert_eq!(desk.policies("kill_runner").len(), 1, "one row for one kill");
+    let wanted = Event::KillWanted { worker: given.worker, pid: 7, reason: KillReason::Deadline };
+    assert!(kills(&desk.feed(wanted)).is_empty(), "the first reason stands");
+    let died = desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
+    let peak_owed = Bytes::mib(201);
+    assert_eq!(died, [Action::MayReap { worker: given.worker, pid: 7, killed: Some(reason), peak_owed }]);
+}
+
+#[test]
+fn below_the_floor_the_largest_runner_goes_one_at_a_time() {
+    let (mut desk, given) = with_runner(Bytes::gib(2));
+    desk.runner(given, 8, Bytes::gib(2));
+    let seen = |small, large| {
+        [
+            (Process::Runner(given.worker, 7), Bytes::mib(small)),
+            (Process::Runner(given.worker, 8), Bytes::mib(large)),
+        ]
+    };
+    let available = Bytes::gib(1) - Bytes::new(1);
+    desk.available = Some(Bytes::gib(1));
+    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "at the floor, not below it");
+    desk.available = Some(available);
+    assert!(kills(&desk.sample(&seen(10, 60))).is_empty(), "not theirs");
+    let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
+    assert_eq!(kills(&desk.sample(&seen(500, 600))), [(given.worker, Some(8), reason)]);
+    assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "its memory is on its way back");
+    desk.feed(Event::RunnerDied { worker: given.worker, pid: 8 });
+    assert_eq!(kills(&desk.sample(&seen(500, 0))), [(given.worker, Some(7), reason)]);
+    // The worker calls that an INFRA_ERROR; it is tried again, once there is memory.
+    desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
+    desk.finish(given, Status::InfraError);
+    for _ in 0..3 {
+        desk.answer();
+    }
+    assert_eq!(desk.orders(), "B0");
+    desk.available = None;
+    assert_eq!(desk.lease().attempt, 2);
+}
+
+#[test]
+fn a_runner_that_nobody_leased_is_killed() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    let stranger = Given { lease: opt_shared::ids::LeaseId(99), ..first };
+    let killed = |pid| [(first.worker, Some(pid), KillReason::Orphaned)];
+    assert_eq!(kills(&desk.runner(stranger, 7, IDLE)), killed(7));
+    desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
+    desk.finish(first, Status::Passed);
+    assert_eq!(kills(&desk.runner(first, 8, IDLE)), killed(8), "its lease is over");
+}
+
+#[test]
+fn a_worker_that_leaves_runners_behind_is_not_used_again() {
+    let (mut desk, given) = with_runner(Bytes::mib(100));
+    desk.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(50))]);
+    let actions = desk.finish(given, Status::InfraError);
+    assert_eq!(kills(&actions), [(given.worker, Some(7), KillReason::Orphaned)]);
+    assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
+    assert!(Bytes::mib(50) < desk.core.ledger.charged(), "charged until it is gone");
+    assert_ne!(desk.lease().worker, given.worker);
+    desk.gone(given.worker);
+    assert_eq!(recycled(&desk), [RecycleReason::LeftRunners]);
+}
+
+#[test]
+fn a_phase_knows_its_peak() {
+    let (mut desk, given) = with_runner(Bytes::gib(1));
+    let all = [
+        (Process::Worker(given.worker), Bytes::mib(6)),
+        (Process::Runner(given.worker, 7), Bytes::mib(80)),
+    ];
+    desk.sample(&all);
+    desk.sample(&all[..1]);
+    desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
+    let actions = desk.finish(given, Status::Passed);
+    let row = actions
+        .iter()
+        .find_map(|action| match action {
+            Action::PhaseEnded(row) => Some(row),
+            _ => None,
+        })
+        .expect("a phase");
+    assert_eq!(row.peak_owed, Bytes::mib(6 + 80 + 1));
+    assert_eq!(row.peak_reclaimable, Bytes::mib(2));
+    assert_eq!(row.predicted, STAGE.predicted + IDLE);
+}

@@ -1,0 +1,185 @@
+//! What is done, in which order, and what is left out.
+
+use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::message::Report;
+use opt_shared::outcome::{Blame, Status, VerifyReport};
+
+use super::desk::{Desk, plan};
+use super::reports;
+use crate::core::event::{Action, StopReason};
+use crate::core::spec::{Resumed, RunSpec};
+
+fn job_done(desk: &Desk) -> Vec<bool> {
+    desk.log
+        .iter()
+        .filter_map(|action| match action {
+            Action::JobDone { baseline_failed, .. } => Some(*baseline_failed),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Runs to the end; those named fail at the stage of the letter (`V1` fails candidate 1's verification).
+fn run(spec: RunSpec, failing: &[&str]) -> Desk {
+    let mut desk = Desk::new(spec);
+    loop {
+        if desk.stopped().is_some() {
+            return desk;
+        }
+        // Answers until something is granted or all is over.
+        let before = desk.orders();
+        for _ in 0..12 {
+            if desk.stopped().is_some() || desk.orders() != before {
+                break;
+            }
+            desk.answer();
+        }
+        if desk.stopped().is_some() {
+            return desk;
+        }
+        let given = desk.lease();
+        let last = desk.orders();
+        let last = last.rsplit(' ').next().unwrap_or_default();
+        let name = last.split(['/', '#']).next().unwrap_or_default();
+        let status = if failing.contains(&name) { Status::Crashed } else { Status::Passed };
+        desk.finish(given, status);
+    }
+}
+
+#[test]
+fn stages_go_one_after_the_other_the_baseline_first() {
+    let mut spec = plan(3);
+    // The core keeps the order it is given: the baseline first.
+    spec.jobs[0].candidates = vec![CandidateId(0), CandidateId(2), CandidateId(1)];
+    let desk = run(spec, &[]);
+    assert_eq!(desk.orders(), "B0 B2 B1 V0 V2 V1 P0 P2/0 P1/0");
+    assert_eq!(desk.stopped(), Some(StopReason::Finished));
+    assert_eq!(job_done(&desk), [false]);
+    for candidate in 0..3 {
+        assert_eq!(desk.done(candidate), Some((Status::Passed, None)));
+    }
+}
+
+#[test]
+fn a_failed_stage_is_a_candidates_last() {
+    for (failing, orders) in [
+        (&["B1"][..], "B0 B1 B2 V0 V2 P0 P2/0"),
+        (&["V1"], "B0 B1 B2 V0 V1 V2 P0 P2/0"),
+        (&["P1"], "B0 B1 B2 V0 V1 V2 P0 P1/0 P2/0"),
+        (&["B0"], "B0 B1 B2 V1 V2 P1 P2"),
+        (&["V0"], "B0 B1 B2 V0 V1 V2 P1 P2"),
+        // A baseline that fails its own profile is timed beside nobody.
+        (&["P0"], "B0 B1 B2 V0 V1 V2 P0 P1 P2"),
+        (&["B0", "B1", "B2"], "B0 B1 B2"),
+    ] {
+        let desk = run(plan(3), failing);
+        assert_eq!(desk.orders(), orders, "{failing:?}");
+        assert_eq!(desk.stopped(), Some(StopReason::Finished));
+        for candidate in 0..3 {
+            let failed = failing.iter().any(|name| name[1..] == candidate.to_string());
+            let expected =
+                if failed { (Status::Crashed, Some(Blame::Candidate)) } else { (Status::Passed, None) };
+            assert_eq!(desk.done(candidate), Some(expected), "{failing:?}");
+        }
+        let baseline = failing.iter().any(|name| name.ends_with('0'));
+        assert_eq!(job_done(&desk), [baseline], "{failing:?}");
+    }
+}
+
+#[test]
+fn stages_that_are_not_wanted_are_left_out() {
+    type Change = fn(&mut RunSpec);
+    let table: [(Change, &str); 4] = [
+        (|spec| spec.profile = false, "B0 B1 V0 V1"),
+        (|spec| (spec.verify, spec.profile) = (false, false), "B0 B1"),
+        // Nothing that is not verified is timed.
+        (|spec| spec.verify = false, "B0 B1"),
+        (|spec| spec.jobs[0].timed = false, "B0 B1 V0 V1"),
+    ];
+    for (change, orders) in table {
+        let mut spec = plan(2);
+        change(&mut spec);
+        let desk = run(spec, &[]);
+        assert_eq!(desk.orders(), orders);
+        assert_eq!(desk.done(1), Some((Status::Passed, None)));
+        assert_eq!(job_done(&desk), [false], "a baseline that did all it was to do has not failed");
+    }
+}
+
+#[test]
+fn without_a_baseline_candidates_are_timed_alone() {
+    let mut spec = plan(2);
+    spec.jobs[0].baseline = None;
+    let desk = run(spec, &[]);
+    assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1");
+    assert_eq!(job_done(&desk), [false]);
+}
+
+#[test]
+fn unsupported_entries_are_forgiven_to_the_partial_only() {
+    for (partial, entries_passed, expected) in [
+        (true, 1, (Status::Passed, None)),
+        (true, 0, (Status::Unsupported, Some(Blame::Candidate))),
+        (false, 1, (Status::Unsupported, Some(Blame::Candidate))),
+    ] {
+        let mut spec = plan(1);
+        spec.candidates[0].partial = partial;
+        let mut desk = Desk::new(spec);
+        let build = desk.lease();
+        desk.finish(build, Status::Passed);
+        let verify = desk.lease();
+        let report = VerifyReport { entries_passed, ..reports::verify(Status::Unsupported) };
+        desk.report(verify, Report::Verify(report));
+        assert_eq!(desk.to_the_end(), StopReason::Finished);
+        assert_eq!(desk.done(0), Some(expected));
+    }
+    // What was supported when it was verified is supported when it is timed.
+    let mut spec = plan(1);
+    spec.candidates[0].partial = true;
+    let mut desk = Desk::new(spec);
+    for status in [Status::Passed, Status::Passed, Status::Unsupported] {
+        let given = desk.lease();
+        desk.finish(given, status);
+    }
+    assert_eq!(desk.done(0), Some((Status::Unsupported, Some(Blame::Candidate))));
+}
+
+#[test]
+fn a_broken_job_runs_nothing_and_leaves_the_others() {
+    let mut spec = plan(3);
+    let mut broken = spec.jobs[0].clone();
+    broken.candidates = vec![CandidateId(0)];
+    broken.broken = Some("entry_000001.pt: not a zip".to_owned());
+    spec.jobs[0].id = JobId(1);
+    spec.jobs[0].baseline = Some(CandidateId(1));
+    spec.jobs[0].candidates = vec![CandidateId(1), CandidateId(2)];
+    spec.candidates[1].job = JobId(1);
+    spec.candidates[2].job = JobId(1);
+    spec.jobs.insert(0, broken);
+    let desk = run(spec, &[]);
+    assert_eq!(desk.done(0), Some((Status::CaptureError, Some(Blame::Capture))));
+    assert_eq!(desk.orders(), "B1 B2 V1 V2 P1 P2/1");
+    assert_eq!(job_done(&desk), [true, false]);
+}
+
+#[test]
+fn what_an_earlier_run_finished_stands() {
+    let mut spec = plan(4);
+    let done = |status, may_profile| Some(Resumed::Done { status, may_profile });
+    spec.candidates[0].resumed = done(Status::Passed, true);
+    spec.candidates[1].resumed = done(Status::Crashed, false);
+    spec.candidates[2].resumed = done(Status::Skipped, false);
+    let desk = run(spec, &[]);
+    assert_eq!(desk.orders(), "B3 V3 P3/0");
+    assert_eq!(desk.done(0), None, "it ended before");
+    // A baseline that was not wholly supported is timed beside nobody, before as after.
+    let mut spec = plan(2);
+    spec.candidates[0].resumed = done(Status::Unsupported, true);
+    let desk = run(spec, &[]);
+    assert_eq!(desk.orders(), "B1 V1 P1");
+    // Nothing at all is left to do.
+    let mut spec = plan(1);
+    spec.candidates[0].resumed = done(Status::Passed, true);
+    let desk = run(spec, &[]);
+    assert_eq!(desk.log.len(), 2, "{:?}", desk.log);
+}

@@ -1,0 +1,101 @@
+//! The demo is what it says: every candidate ends as it was made to, and nothing is left of any of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::support::{Scenario, Summary, repository, summary::list};
+
+/// What each kind of misbehaviour comes to (DESIGN, "Verdicts"); the others pass.
+const BAD: &[(&str, &str)] = &[
+    ("wrong_by_nine_percent", "INCORRECT_NUMERICAL"),
+    ("stale_after_first_call", "NONDETERMINISTIC"),
+    ("leaves_a_tail_unwritten", "UNWRITTEN_OUTPUT"),
+    ("writes_past_the_end", "OUT_OF_BOUNDS"),
+    ("writes_into_an_input", "INPUT_MUTATED"),
+    ("segfaults", "CRASHED"),
+    ("aborts_in_constructor", "LOAD_ERROR"),
+    ("exits_with_zero", "CRASHED"),
+    ("loops_forever", "TIMEOUT"),
+    ("eats_memory", "HOST_MEMORY_LIMIT"),
+];
+
+/// Ten candidates that misbehave in a way of their own, and two that only try to and pass all the same.
+const GOOD: &[(&str, &[&str])] = &[
+    ("embedding", &["naive", "fast"]),
+    ("layer_norm", &["naive", "fast"]),
+    ("softmax", &["naive", "fast", "floods_stdout", "forks_daemons"]),
+];
+
+type Verdicts = BTreeMap<String, (Option<String>, Option<String>)>;
+
+fn table() -> Verdicts {
+    let text = |text: &str| Some(text.to_owned());
+    let bad =
+        BAD.iter().map(|(name, status)| (format!("softmax/{name}"), (text(status), text("candidate"))));
+    let good = GOOD.iter().flat_map(|(job, names)| {
+        names.iter().map(move |name| (format!("{job}/{name}"), (text("PASSED"), None)))
+    });
+    bad.chain(good).collect()
+}
+
+fn verdicts(summary: &Summary) -> Verdicts {
+    let owned = |value: &Value| value.as_str().map(str::to_owned);
+    let of_job = |job: &Value| {
+        let name = job["name"].as_str().unwrap_or_default().to_owned();
+        list(&job["candidates"])
+            .iter()
+            .map(|it| {
+                let key = format!("{name}/{}", it["name"].as_str().unwrap_or_default());
+                (key, (owned(&it["status"]), owned(&it["blame"])))
+            })
+            .collect::<Vec<_>>()
+    };
+    summary.jobs().iter().flat_map(of_job).collect()
+}
+
+#[test]
+fn the_published_expectations_are_the_table() {
+    let text = std::fs::read_to_string(repository().join("configs/demo/expected.json")).expect("it is there");
+    let expected: Verdicts = serde_json::from_str(&text).expect("statuses and blames by JOB/CANDIDATE");
+    assert_eq!(expected, table());
+}
+
+#[test]
+fn every_candidate_of_the_demo_ends_as_expected() {
+    let scenario = Scenario::new();
+    let folder = scenario.path().join("demo");
+    let plan = repository().join("configs/demo.toml");
+    let outcome =
+        scenario.run(&["run".as_ref(), plan.as_os_str(), "--dir".as_ref(), folder.as_os_str()]).expect_exit(0);
+    let summary = Summary::read(&folder, &outcome);
+    let (found, expected) = (verdicts(&summary), table());
+    let wrong: Vec<String> = expected
+        .iter()
+        .filter(|(name, verdict)| found.get(*name) != Some(verdict))
+        .map(|(name, verdict)| format!("{name}: {:?}, expected {verdict:?}", found.get(name)))
+        .collect();
+    outcome.expect(wrong.is_empty(), format_args!("every verdict is right\n{}", wrong.join("\n")));
+    outcome.expect_equal(found.len(), expected.len(), "number of candidates");
+
+    for (job, names) in GOOD {
+        outcome.expect_equal(summary.job(job)["status"].as_str(), Some("PASSED"), job);
+        outcome.expect_equal(summary.job(job)["winner"].as_str(), Some("fast"), format_args!("{job}'s winner"));
+        let rank = |name: &str| {
+            let rank = &summary.candidate(job, name)["rank"];
+            rank.as_u64().unwrap_or_else(|| outcome.fail(format_args!("{job}/{name} has the rank {rank}")))
+        };
+        let ranks: Vec<u64> = names.iter().map(|name| rank(name)).collect();
+        outcome.expect(ranks.contains(&1), format_args!("somebody of {job} is first: {ranks:?}"));
+        outcome.expect(rank("fast") < rank("naive"), format_args!("{job}'s fast is ranked above its naive"));
+    }
+    for (name, status) in BAD {
+        let candidate = summary.candidate("softmax", name);
+        outcome.expect(candidate["rank"].is_null(), format_args!("{name} is not ranked"));
+        let feedback = candidate["feedback"].as_str().unwrap_or_default();
+        outcome.expect(feedback.contains(status), format_args!("{name}'s feedback names {status}: {feedback}"));
+        outcome.expect(feedback.len() <= 2048, format_args!("{name}'s feedback is at most 2 KiB"));
+        outcome.expect_stdout(&[name, status]);
+    }
+    outcome.expect_clean(&folder, &scenario.runtime());
+}

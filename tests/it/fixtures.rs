@@ -1,0 +1,95 @@
+//! Every golden fixture through the command line: what `inspect FILE --json --digests` prints is what torch said.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Outcome, Scenario, data};
+
+/// There are so many; fewer would mean that some were not found.
+const FIXTURES: usize = 140;
+
+fn read(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_fixture_is_inspected_as_expected() {
+    let manifest = read(&data("MANIFEST.json"));
+    let files: Vec<&str> = manifest["files"]
+        .as_array()
+        .expect("the manifest lists files")
+        .iter()
+        .map(|row| row["file"].as_str().expect("a row names its file"))
+        .collect();
+    assert_eq!(files.len(), FIXTURES);
+    let scenario = Scenario::new();
+    let wrong: Vec<String> = files
+        .iter()
+        .filter_map(|name| {
+            let path = data(name);
+            let outcome =
+                scenario.run(&["inspect".as_ref(), path.as_os_str(), "--json".as_ref(), "--digests".as_ref()]);
+            let expected = read(&data(&format!("expected/{name}.json")));
+            difference(&outcome, &expected).map(|what| format!("{name}: {what}\n{outcome}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} of {FIXTURES} differ; the first: {}", wrong.len(), wrong[0]);
+}
+
+/// What is wrong with an answer.
+fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
+    let found = outcome.json();
+    let wanted = expected["outcome"].as_str().expect("an expectation has an outcome");
+    let said = found["outcome"].as_str().unwrap_or_default();
+    let code = if said == "ok" { 0 } else { 1 };
+    if outcome.code != Some(code) {
+        return Some(format!("outcome {said} with exit code {:?}", outcome.code));
+    }
+    match (said, wanted) {
+        ("ok", "ok" | "either") => first_difference("storages", &found["storages"], &expected["storages"])
+            .or_else(|| first_difference("root", &found["root"], &expected["root"])),
+        ("error", "error" | "either") => {
+            let kinds = expected["error_kinds"].as_array().expect("an expectation lists kinds");
+            (!kinds.contains(&found["error_kind"]))
+                .then(|| format!("error kind {}, expected one of {kinds:?}", found["error_kind"]))
+        }
+        _ => Some(format!("outcome {said}, expected {wanted}")),
+    }
+}
+
+/// The first place in which two documents differ, with what stands there.
+fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<String> {
+    match (found, expected) {
+        (Value::Object(left), Value::Object(right)) => {
+            let (left_keys, right_keys): (Vec<_>, Vec<_>) = (left.keys().collect(), right.keys().collect());
+            if left_keys != right_keys {
+                return Some(format!("{path} has the keys {left_keys:?}, expected {right_keys:?}"));
+            }
+            left.iter().find_map(|(key, value)| first_difference(&format!("{path}.{key}"), value, &right[key]))
+        }
+        (Value::Array(left), Value::Array(right)) => {
+            if left.len() != right.len() {
+                return Some(format!("{path} has {} items, expected {}", left.len(), right.len()));
+            }
+            let mut pairs = left.iter().zip(right).enumerate();
+            pairs.find_map(|(place, (left, right))| first_difference(&format!("{path}[{place}]"), left, right))
+        }
+        _ => (found != expected).then(|| format!("{path} is {found}, expected {expected}")),
+    }
+}
+
+#[test]
+fn a_tree_for_people_shows_dtypes_shapes_and_bytes() {
+    let scenario = Scenario::new();
+    let path = data("captures/torch_nn_functional_embedding/entry_000000.pt");
+    let outcome = scenario.run(&["inspect".as_ref(), path.as_os_str()]).expect_exit(0);
+    outcome.expect_stdout(&["float32[", "int64[", "weight"]);
+    outcome.expect(outcome.stdout.contains(" B") || outcome.stdout.contains("KiB"), "sizes are shown");
+
+    let damaged = data("formats/malicious_os_system.pt");
+    let outcome = scenario.run(&["inspect".as_ref(), damaged.as_os_str()]).expect_exit(1);
+    outcome.expect(outcome.stdout.is_empty(), "a refused file has no tree");
+    outcome.expect_stderr(&["system"]);
+}

@@ -1,0 +1,191 @@
+//! What every test of the built program needs: a folder of its own, the program run to its end, and, when something is
+//! wrong, everything there is to see.
+//!
+//! Builds nothing and decides nothing about what is right.
+
+pub mod outcome;
+pub mod processes;
+pub mod summary;
+
+use std::ffi::OsStr;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+pub use self::outcome::Outcome;
+pub use self::summary::Summary;
+
+/// No command takes a tenth of this on an idle machine; a busy one may take its time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The folder of the workspace.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the workspace")
+}
+
+/// A file or folder below `tests/data`.
+pub fn data(path: &str) -> PathBuf {
+    repository().join("tests/data").join(path)
+}
+
+/// The built program: it lies above the folder of this test's executable.
+pub fn binary() -> PathBuf {
+    let own = std::env::current_exe().expect("a running test has a file");
+    let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps/it-…");
+    let path = profile.join("opt-supervisor");
+    assert!(
+        path.is_file(),
+        "{} is missing: build it first, with `cargo build` for the same profile, as the README's test command does",
+        path.display()
+    );
+    path
+}
+
+/// One test's folder; gone with it.
+pub struct Scenario {
+    folder: tempfile::TempDir,
+}
+
+impl Scenario {
+    pub fn new() -> Self {
+        processes::adopt_orphans();
+        // Short: a socket's path below it holds 107 bytes.
+        let folder = tempfile::Builder::new().prefix("ot").tempdir().expect("a temporary folder");
+        let scenario = Self { folder };
+        std::fs::create_dir(scenario.runtime()).expect("an empty folder");
+        scenario
+    }
+
+    /// A scenario with a plan.
+    pub fn with_plan(plan: &str) -> Self {
+        let scenario = Self::new();
+        scenario.write("plan.toml", plan);
+        scenario
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where the program keeps its sockets: its `XDG_RUNTIME_DIR`.
+    pub fn runtime(&self) -> PathBuf {
+        self.path().join("xdg")
+    }
+
+    /// Writes a file, with the folders above it.
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(path);
+        let folder = path.parent().expect("a path below the scenario");
+        std::fs::create_dir_all(folder).expect("folders below the scenario");
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// Copies the captures of an op, for a test that changes them.
+    pub fn copy_captures(&self, from: &Path, to: &str) -> PathBuf {
+        let to = self.path().join(to);
+        std::fs::create_dir_all(&to).expect("folders below the scenario");
+        for entry in std::fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {
+            let from = entry.expect("a readable folder").path();
+            let name = from.file_name().expect("a file has a name");
+            std::fs::copy(&from, to.join(name)).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        }
+        to
+    }
+
+    /// The command, ready to be started in this folder.
+    pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .args(arguments)
+            .current_dir(self.path())
+            .env("XDG_RUNTIME_DIR", self.runtime())
+            .env("NO_COLOR", "1")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the program to its end.
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
+        let mut command = self.command(arguments);
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", binary().display()));
+        self.finish(child, arguments)
+    }
+
+    /// Waits for a started command and gathers what it said. One that does not end is killed with all its tree.
+    pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
+        let stdout = drain(child.stdout.take());
+        let stderr = drain(child.stderr.take());
+        let in_time = wait_for_end(&child, PATIENCE);
+        if !in_time {
+            let _ = child.kill();
+        }
+        let status = child.wait().expect("a child of ours can be waited for");
+        if !in_time {
+            processes::kill_left(child.id(), self.path());
+        }
+        Outcome {
+            command: std::iter::once("opt-supervisor".to_owned())
+                .chain(arguments.iter().map(|it| it.as_ref().to_string_lossy().into_owned()))
+                .collect(),
+            folder: self.path().to_owned(),
+            pid: child.id(),
+            code: status.code(),
+            signal: status.signal(),
+            in_time,
+            stdout: stdout.join().expect("a reader thread"),
+            stderr: stderr.join().expect("a reader thread"),
+        }
+    }
+
+    /// The run folder that the first run of `plan.toml` makes.
+    pub fn run_folder(&self) -> PathBuf {
+        self.path().join("runs/plan")
+    }
+
+    /// `run plan.toml` and more arguments, with the expected exit code and the summary it left.
+    pub fn run_plan(&self, code: i32, more: &[&str]) -> (Outcome, Summary) {
+        let outcome = self.run(&[&["run", "plan.toml"], more].concat()).expect_exit(code);
+        let summary = Summary::read(&self.run_folder(), &outcome);
+        outcome.expect_clean(&self.run_folder(), &self.runtime());
+        (outcome, summary)
+    }
+}
+
+fn drain<R: std::io::Read + Send + 'static>(stream: Option<R>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read before an error still tells something.
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn wait_for_end(child: &Child, patience: Duration) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+    // An unreaped child of ours keeps its pid.
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd of a child");
+    let deadline = std::time::Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("waiting for the program: {error}"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What a command did, and everything around it for the one who has to find out why.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::processes;
+
+/// Of a listing and of a log: enough to see what went on.
+const MOST_LINES: usize = 120;
+
+pub struct Outcome {
+    pub command: Vec<String>,
+    /// The scenario's, in which it ran.
+    pub folder: PathBuf,
+    pub pid: u32,
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// False: it was killed for not ending.
+    pub in_time: bool,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Fails the test, with all there is to see.
+    #[track_caller]
+    pub fn fail(&self, why: impl fmt::Display) -> ! {
+        panic!("{why}\n{self}")
+    }
+
+    #[track_caller]
+    pub fn expect(&self, holds: bool, what: impl fmt::Display) {
+        if !holds {
+            self.fail(format_args!("does not hold: {what}"));
+        }
+    }
+
+    #[track_caller]
+    pub fn expect_equal<T: PartialEq + fmt::Debug>(&self, found: T, expected: T, what: impl fmt::Display) {
+        if found != expected {
+            self.fail(format_args!("{what}: found {found:?}, expected {expected:?}"));
+        }
+    }
+
+    #[track_caller]
+    pub fn expect_exit(self, code: i32) -> Self {
+        if self.code != Some(code) {
+            self.fail(format_args!("expected exit code {code}"));
+        }
+        self
+    }
+
+    /// Each of `parts` stands in what was printed to standard output.
+    #[track_caller]
+    pub fn expect_stdout(&self, parts: &[&str]) {
+        expect_parts(self, "standard output", &self.stdout, parts);
+    }
+
+    #[track_caller]
+    pub fn expect_stderr(&self, parts: &[&str]) {
+        expect_parts(self, "standard error", &self.stderr, parts);
+    }
+
+    /// Standard output as one JSON document.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| self.fail(format_args!("standard output is not one JSON document: {error}")))
+    }
+
+    /// Nothing is left of a run but its folder: no process, no half-written file, no socket.
+    #[track_caller]
+    pub fn expect_clean(&self, run_folder: &Path, runtime: &Path) {
+        let left = processes::left(self.pid, run_folder);
+        self.expect(left.is_empty(), format_args!("no process is left; these are: {left:#?}"));
+        let scratch: Vec<PathBuf> = files_below(run_folder)
+            .into_iter()
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                path.components().any(|part| part.as_os_str() == "scratch")
+                    || name.starts_with(".part-")
+                    || name == ".summary.json.new"
+            })
+            .collect();
+        self.expect(scratch.is_empty(), format_args!("no scratch file is left; these are: {scratch:#?}"));
+        self.expect(!run_folder.join("scratch").exists(), "the scratch folder is gone");
+        let sockets = files_below(runtime);
+        self.expect(sockets.is_empty(), format_args!("no socket is left; these are: {sockets:#?}"));
+    }
+}
+
+#[track_caller]
+fn expect_parts(outcome: &Outcome, stream: &str, text: &str, parts: &[&str]) {
+    // Messages are wrapped to the terminal's width: blanks of any kind are alike.
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in parts {
+        if !flat.contains(part) {
+            outcome.fail(format_args!("{stream} does not say {part:?}"));
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "command: {}", self.command.join(" "))?;
+        writeln!(out, "in:      {}", self.folder.display())?;
+        let late = if self.in_time { "" } else { " (killed: it did not end in time)" };
+        writeln!(out, "ended:   code {:?}, signal {:?}{late}", self.code, self.signal)?;
+        writeln!(out, "--- standard output\n{}", self.stdout)?;
+        writeln!(out, "--- standard error\n{}", self.stderr)?;
+        writeln!(out, "--- files")?;
+        let files = files_below(&self.folder);
+        for path in files.iter().take(MOST_LINES) {
+            let bytes = std::fs::symlink_metadata(path).map_or(0, |metadata| metadata.len());
+            writeln!(out, "{bytes:>10} {}", path.strip_prefix(&self.folder).unwrap_or(path).display())?;
+        }
+        for log in files.iter().filter(|path| path.ends_with("log.jsonl")) {
+            writeln!(out, "--- end of {}", log.display())?;
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(MOST_LINES)..] {
+                writeln!(out, "{line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All files, sockets and links; sorted. What vanishes meanwhile is not there.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                _ => files.push(entry.path()),
+            }
+        }
+    }
+    files.sort();
+    files
+}

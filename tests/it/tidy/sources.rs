@@ -1,0 +1,131 @@
+//! What every source file of the repository looks like.
+
+use super::{none, read, texts};
+
+/// Longest source file. Those that may be longer stand here with the reason.
+const MOST_LINES: usize = 500;
+const MAY_BE_LONGER: [(&str, &str); 0] = [];
+
+/// Names that say nothing of what is inside.
+const EMPTY_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
+
+#[test]
+fn every_file_opens_with_what_it_owns() {
+    let wrong: Vec<String> = texts("", &[".rs"])
+        .iter()
+        .filter(|file| !file.text.starts_with("//! "))
+        .map(|file| file.path.clone())
+        .collect();
+    none("files that do not open with `//!`", &wrong);
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    let files = texts("", &[".rs"]);
+    let wrong: Vec<String> = files
+        .iter()
+        .map(|file| (file, file.text.lines().count()))
+        .filter(|(file, lines)| {
+            MOST_LINES < *lines && !MAY_BE_LONGER.iter().any(|(path, _)| *path == file.path)
+        })
+        .map(|(file, lines)| format!("{}: {lines}", file.path))
+        .collect();
+    none("files longer than 500 lines: divide them by what they own", &wrong);
+    for (path, reason) in MAY_BE_LONGER {
+        assert!(!reason.is_empty(), "{path} has no reason");
+        assert!(files.iter().any(|file| file.path == path), "{path} is gone");
+    }
+}
+
+#[test]
+fn every_name_says_what_is_inside() {
+    let wrong: Vec<String> = texts("", &[".rs"])
+        .iter()
+        .map(|file| file.path.clone())
+        .filter(|path| path.split(['/', '.']).any(|part| EMPTY_NAMES.contains(&part)))
+        .collect();
+    none("files whose name says nothing", &wrong);
+}
+
+#[test]
+fn nothing_is_left_for_later_in_a_comment() {
+    // Put together here, so that this file does not find itself.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK:")];
+    let wrong: Vec<String> = texts("", &[".rs", ".h", ".c", ".cpp", ".toml", ".md", ".sh"])
+        .iter()
+        .flat_map(|file| {
+            let found = file
+                .text
+                .lines()
+                .enumerate()
+                .filter(|(_, line)| words.iter().any(|word| line.contains(word)));
+            found
+                .map(|(index, line)| format!("{}:{}: {}", file.path, index + 1, line.trim()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    none("work that belongs into an issue", &wrong);
+}
+
+#[test]
+fn the_repository_makes_sense_on_its_own() {
+    let hosts = [
+        concat!("/wo", "rk/"),
+        concat!("/tm", "p/w/"),
+        concat!("index.crates", ".io"),
+        concat!("/ro", "ot/"),
+    ];
+    let wrong: Vec<String> =
+        texts("", &[".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".json", ".sh", "run"])
+            .iter()
+            .flat_map(|file| {
+                let found = file
+                    .text
+                    .lines()
+                    .enumerate()
+                    .filter(|(_, line)| hosts.iter().any(|host| line.contains(host)));
+                found.map(|(index, _)| format!("{}:{}", file.path, index + 1)).collect::<Vec<_>>()
+            })
+            .collect();
+    none("paths and hosts of one particular machine", &wrong);
+}
+
+/// What a dependency is for stands above it; a blank line ends what a comment covers.
+#[test]
+fn every_dependency_says_what_it_is_for() {
+    let manifest = read("Cargo.toml");
+    let section = manifest.split("[workspace.dependencies]\n").nth(1).expect("the section");
+    let section = section.split("\n[").next().unwrap_or(section);
+    let mut covered = false;
+    let mut wrong = Vec::new();
+    for line in section.lines() {
+        match line.trim() {
+            "" => covered = false,
+            comment if comment.starts_with('#') => covered = true,
+            dependency if !covered => wrong.push(dependency.to_owned()),
+            _ => {}
+        }
+    }
+    none("dependencies without a comment above them", &wrong);
+    // Versions are the workspace's: a member that has one of its own may differ.
+    let members = ["shared", "supervisor", "worker", "tests", "tools"];
+    let own: Vec<String> = members
+        .iter()
+        .flat_map(|member| {
+            let text = read(&format!("{member}/Cargo.toml"));
+            let section = |name: &str| {
+                let after = text.split(&format!("[{name}]\n")).nth(1).unwrap_or_default().to_owned();
+                after.split("\n[").next().unwrap_or_default().to_owned()
+            };
+            let lines = section("dependencies") + "\n" + &section("dev-dependencies");
+            lines
+                .lines()
+                .filter(|line| {
+                    !line.is_empty() && !line.starts_with('#') && !line.contains("workspace = true")
+                })
+                .map(|line| format!("{member}: {line}"))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    none("dependencies with a version of their own", &own);
+}

@@ -1,0 +1,273 @@
+//! What a shared library says about itself to the loader: which libraries it needs, and whether it speaks of a name.
+//!
+//! Reads a stranger's file with `pread` and never maps it: a file that shrinks is an error here, not a signal. Only
+//! the program headers, the dynamic section and its strings are read, each within a limit; everything else about ELF
+//! is the loader's business, in the runner. Which libraries are then handed to the runner is up to `libraries`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Linkers write about a dozen.
+const MOST_PROGRAM_HEADERS: u16 = 256;
+/// Linkers write about thirty entries of 16 bytes.
+const LARGEST_DYNAMIC: u64 = 64 * 1024;
+/// Names of all symbols; large C++ libraries have a few MiB of them.
+const LARGEST_STRINGS: u64 = 64 << 20;
+/// A file name on Linux.
+const LONGEST_NAME: usize = 255;
+/// More than any library that a person links.
+const MOST_NEEDED: usize = 256;
+
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+const DYNAMIC_ENTRY: usize = 16;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_NULL: u64 = 0;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_STRSZ: u64 = 10;
+const DT_SONAME: u64 = 14;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ElfError {
+    #[error("reading {bytes} bytes at offset {offset}")]
+    Read { bytes: u64, offset: u64, source: io::Error },
+    /// Left to the loader, whose words the user knows.
+    #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
+    Malformed { what: &'static str },
+}
+
+/// The loader's view of a library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dynamic {
+    /// `DT_NEEDED`, in order; names that are no plain file names are left out.
+    pub(crate) needed: Vec<String>,
+    /// `DT_SONAME`: the name by which the loader knows it once it is loaded.
+    pub(crate) soname: Option<String>,
+    strings: Vec<u8>,
+}
+
+impl Dynamic {
+    pub(crate) fn read(file: &File) -> Result<Self, ElfError> {
+        let header = bytes(file, 0, HEADER as u64)?;
+        if header[..4] != *b"\x7fELF" || header[4] != 2 || header[5] != 1 {
+            return Err(ElfError::Malformed { what: "its first bytes" });
+        }
+        let (at, entry_bytes, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
+        if usize::from(entry_bytes) != PROGRAM_HEADER || MOST_PROGRAM_HEADERS < count {
+            return Err(ElfError::Malformed { what: "its program headers" });
+        }
+        let headers = bytes(file, at, u64::from(count) * PROGRAM_HEADER as u64)?;
+        let segments: Vec<Segment> = headers.chunks_exact(PROGRAM_HEADER).map(Segment::parse).collect();
+        let Some(dynamic) = segments.iter().find(|segment| segment.kind == PT_DYNAMIC) else {
+            return Ok(Self::default());
+        };
+        if LARGEST_DYNAMIC < dynamic.file_bytes {
+            return Err(ElfError::Malformed { what: "its dynamic section" });
+        }
+        let table = bytes(file, dynamic.offset, dynamic.file_bytes)?;
+        let entries: Vec<(u64, u64)> = table
+            .chunks_exact(DYNAMIC_ENTRY)
+            .map(|entry| (u64_at(entry, 0), u64_at(entry, 8)))
+            .take_while(|(tag, _)| *tag != DT_NULL)
+            .collect();
+        let value = |wanted| entries.iter().find(|(tag, _)| *tag == wanted).map(|(_, value)| *value);
+        let (Some(address), Some(size)) = (value(DT_STRTAB), value(DT_STRSZ)) else {
+            return Ok(Self::default());
+        };
+        if LARGEST_STRINGS < size {
+            return Err(ElfError::Malformed { what: "the size of its strings" });
+        }
+        let offset = segments
+            .iter()
+            .find_map(|segment| segment.offset_of(address))
+            .ok_or(ElfError::Malformed { what: "the address of its strings" })?;
+        let strings = bytes(file, offset, size)?;
+        let needed = entries
+            .iter()
+            .filter(|(tag, _)| *tag == DT_NEEDED)
+            .take(MOST_NEEDED)
+            .filter_map(|(_, at)| name_at(&strings, *at))
+            .collect();
+        let soname = value(DT_SONAME).and_then(|at| name_at(&strings, at));
+        Ok(Self { needed, soname, strings })
+    }
+
+    /// Whether a symbol that it defines or needs starts with `prefix`.
+    pub(crate) fn speaks_of(&self, prefix: &str) -> bool {
+        self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
+    }
+}
+
+struct Segment {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    file_bytes: u64,
+}
+
+impl Segment {
+    fn parse(header: &[u8]) -> Self {
+        let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let (offset, address, file_bytes) = (u64_at(header, 8), u64_at(header, 16), u64_at(header, 32));
+        Self { kind, offset, address, file_bytes }
+    }
+
+    fn offset_of(&self, address: u64) -> Option<u64> {
+        let within = address.checked_sub(self.address)?;
+        if self.kind != PT_LOAD || self.file_bytes <= within {
+            return None;
+        }
+        self.offset.checked_add(within)
+    }
+}
+
+/// A plain file name; paths and nonsense are none.
+fn name_at(strings: &[u8], at: u64) -> Option<String> {
+    let rest = strings.get(usize::try_from(at).ok()?..)?;
+    let length = rest.iter().take(LONGEST_NAME + 1).position(|&byte| byte == 0)?;
+    let name = std::str::from_utf8(&rest[..length]).ok()?;
+    let plain = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
+    plain.then(|| name.to_owned())
+}
+
+fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
+    let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
+    // Before allocating: the numbers are a stranger's.
+    if offset.checked_add(bytes).is_none_or(|end| size < end) {
+        return Err(ElfError::Malformed { what: "a part lies beyond its end" });
+    }
+    let length = usize::try_from(bytes).map_err(|_| ElfError::Malformed { what: "a part is too large" })?;
+    let mut buffer = vec![0u8; length];
+    file.read_exact_at(&mut buffer, offset).map_err(|source| ElfError::Read { bytes, offset, source })?;
+    Ok(buffer)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0u8; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(contents: &[u8]) -> Result<Dynamic, ElfError> {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(contents).expect("written");
+        Dynamic::read(&file)
+    }
+
+    /// One loadable segment over the whole file at address 0x1000, then a dynamic section, then strings.
+    fn library(entries: &[(u64, u64)], strings: &[u8]) -> Vec<u8> {
+        let mut image = vec![0u8; HEADER + 2 * PROGRAM_HEADER];
+        let dynamic_at = image.len() as u64;
+        for (tag, value) in entries {
+            image.extend(tag.to_le_bytes());
+            image.extend(value.to_le_bytes());
+        }
+        let strings_at = image.len() as u64;
+        image.extend(strings);
+        let dynamic_bytes = strings_at - dynamic_at;
+        for entry in 0..entries.len() {
+            let at = dynamic_at as usize + entry * DYNAMIC_ENTRY;
+            if u64_at(&image, at) == DT_STRTAB {
+                image[at + 8..at + 16].copy_from_slice(&(0x1000 + strings_at).to_le_bytes());
+            }
+        }
+        image[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        image[32..40].copy_from_slice(&(HEADER as u64).to_le_bytes());
+        image[54..56].copy_from_slice(&(PROGRAM_HEADER as u16).to_le_bytes());
+        image[56..58].copy_from_slice(&2u16.to_le_bytes());
+        let whole = image.len() as u64;
+        for (number, (kind, offset, address, size)) in
+            [(PT_LOAD, 0, 0x1000, whole), (PT_DYNAMIC, dynamic_at, 0x1000 + dynamic_at, dynamic_bytes)]
+                .into_iter()
+                .enumerate()
+        {
+            let at = HEADER + number * PROGRAM_HEADER;
+            image[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+            image[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
+            image[at + 16..at + 24].copy_from_slice(&address.to_le_bytes());
+            image[at + 32..at + 40].copy_from_slice(&size.to_le_bytes());
+        }
+        image
+    }
+
+    const STRINGS: &[u8] = b"\0libtvm_ffi.so\0/etc/passwd\0..\0self.so\0TVMFFIErrorSetRaised\0no end";
+
+    fn a_library() -> Vec<u8> {
+        let size = STRINGS.len() as u64;
+        let entries = [
+            (DT_NEEDED, 1),
+            (DT_NEEDED, 15),
+            (DT_NEEDED, 27),
+            (DT_NEEDED, 60),
+            (DT_NEEDED, u64::MAX),
+            (DT_SONAME, 30),
+            (DT_STRTAB, 0),
+            (DT_STRSZ, size),
+            (DT_NULL, 0),
+            (DT_NEEDED, 30),
+        ];
+        library(&entries, STRINGS)
+    }
+
+    #[test]
+    fn plain_names_are_found_and_nothing_else_is() {
+        let found = read(&a_library()).expect("well formed");
+        assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots, and names without an end are none");
+        assert_eq!(found.soname.as_deref(), Some("self.so"));
+        assert!(found.speaks_of("TVMFFI"));
+        assert!(!found.speaks_of("RaisedX") && !found.speaks_of("ErrorSetRaised"));
+    }
+
+    #[test]
+    fn our_own_executable_can_be_read() {
+        let file = File::open("/proc/self/exe").expect("ourselves");
+        let found = Dynamic::read(&file).expect("the linker writes good ones");
+        assert!(cfg!(target_feature = "crt-static") || found.needed.iter().any(|name| name.contains("libc")));
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_before_they_are_allocated() {
+        let mut image = library(&[(DT_STRTAB, 0), (DT_STRSZ, u64::MAX), (DT_NULL, 0)], b"\0");
+        assert!(matches!(read(&image), Err(ElfError::Malformed { .. })));
+        image[56..58].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert!(matches!(read(&image), Err(ElfError::Malformed { .. })));
+        assert!(matches!(read(b"short"), Err(ElfError::Malformed { .. })));
+        assert!(matches!(read(&[b'!'; 64]), Err(ElfError::Malformed { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_damage_is_an_answer_or_an_error(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+            cut in any::<prop::sample::Index>(), shorten: bool
+        ) {
+            let mut image = a_library();
+            for (place, value) in changes {
+                let place = place.index(image.len());
+                image[place] = value;
+            }
+            if shorten {
+                image.truncate(cut.index(image.len()));
+            }
+            if let Ok(found) = read(&image) {
+                prop_assert!(found.needed.len() <= MOST_NEEDED);
+                prop_assert!(found.needed.iter().chain(&found.soname).all(|name| !name.contains('/')));
+            }
+        }
+    }
+}
