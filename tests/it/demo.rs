@@ -31,8 +31,7 @@ type Verdicts = BTreeMap<String, (Option<String>, Option<String>)>;
 
 fn table() -> Verdicts {
     let text = |text: &str| Some(text.to_owned());
-    let bad =
-        BAD.iter().map(|(name, status)| (format!("softmax/{name}"), (text(status), text("candidate"))));
+    let bad = BAD.iter().map(|(name, status)| (format!("softmax/{name}"), (text(status), text("candidate"))));
     let good = GOOD.iter().flat_map(|(job, names)| {
         names.iter().map(move |name| (format!("{job}/{name}"), (text("PASSED"), None)))
     });
@@ -66,8 +65,9 @@ fn every_candidate_of_the_demo_ends_as_expected() {
     let scenario = Scenario::new();
     let folder = scenario.path().join("demo");
     let plan = repository().join("configs/demo.toml");
-    let outcome =
-        scenario.run(&["run".as_ref(), plan.as_os_str(), "--dir".as_ref(), folder.as_os_str()]).expect_exit(0);
+    let outcome = scenario
+        .run(&["run".as_ref(), plan.as_os_str(), "--dir".as_ref(), folder.as_os_str()])
+        .expect_exit(0);
     let summary = Summary::read(&folder, &outcome);
     let (found, expected) = (verdicts(&summary), table());
     let wrong: Vec<String> = expected
@@ -80,7 +80,11 @@ fn every_candidate_of_the_demo_ends_as_expected() {
 
     for (job, names) in GOOD {
         outcome.expect_equal(summary.job(job)["status"].as_str(), Some("PASSED"), job);
-        outcome.expect_equal(summary.job(job)["winner"].as_str(), Some("fast"), format_args!("{job}'s winner"));
+        outcome.expect_equal(
+            summary.job(job)["winner"].as_str(),
+            Some("fast"),
+            format_args!("{job}'s winner"),
+        );
         let rank = |name: &str| {
             let rank = &summary.candidate(job, name)["rank"];
             rank.as_u64().unwrap_or_else(|| outcome.fail(format_args!("{job}/{name} has the rank {rank}")))
@@ -93,7 +97,8 @@ fn every_candidate_of_the_demo_ends_as_expected() {
         let candidate = summary.candidate("softmax", name);
         outcome.expect(candidate["rank"].is_null(), format_args!("{name} is not ranked"));
         let feedback = candidate["feedback"].as_str().unwrap_or_default();
-        outcome.expect(feedback.contains(status), format_args!("{name}'s feedback names {status}: {feedback}"));
+        outcome
+            .expect(feedback.contains(status), format_args!("{name}'s feedback names {status}: {feedback}"));
         outcome.expect(feedback.len() <= 2048, format_args!("{name}'s feedback is at most 2 KiB"));
         outcome.expect_stdout(&[name, status]);
     }

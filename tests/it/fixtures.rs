@@ -29,8 +29,12 @@ fn every_fixture_is_inspected_as_expected() {
         .iter()
         .filter_map(|name| {
             let path = data(name);
-            let outcome =
-                scenario.run(&["inspect".as_ref(), path.as_os_str(), "--json".as_ref(), "--digests".as_ref()]);
+            let outcome = scenario.run(&[
+                "inspect".as_ref(),
+                path.as_os_str(),
+                "--json".as_ref(),
+                "--digests".as_ref(),
+            ]);
             let expected = read(&data(&format!("expected/{name}.json")));
             difference(&outcome, &expected).map(|what| format!("{name}: {what}\n{outcome}"))
         })
@@ -67,14 +71,16 @@ fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<Strin
             if left_keys != right_keys {
                 return Some(format!("{path} has the keys {left_keys:?}, expected {right_keys:?}"));
             }
-            left.iter().find_map(|(key, value)| first_difference(&format!("{path}.{key}"), value, &right[key]))
+            left.iter()
+                .find_map(|(key, value)| first_difference(&format!("{path}.{key}"), value, &right[key]))
         }
         (Value::Array(left), Value::Array(right)) => {
             if left.len() != right.len() {
                 return Some(format!("{path} has {} items, expected {}", left.len(), right.len()));
             }
             let mut pairs = left.iter().zip(right).enumerate();
-            pairs.find_map(|(place, (left, right))| first_difference(&format!("{path}[{place}]"), left, right))
+            pairs
+                .find_map(|(place, (left, right))| first_difference(&format!("{path}[{place}]"), left, right))
         }
         _ => (found != expected).then(|| format!("{path} is {found}, expected {expected}")),
     }

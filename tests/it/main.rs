@@ -2,11 +2,14 @@
 //! as the README's test command does.
 
 mod demo;
+mod ffi;
 mod fixtures;
 mod isolation;
+mod openmp;
 mod ops;
 mod plan_mistakes;
 mod recycle;
 mod results;
+mod storm;
 mod support;
 mod tidy;

@@ -149,3 +149,51 @@ pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
 pub(crate) fn kept(end: &RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then(|| end.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use opt_shared::arguments::Signature;
+    use opt_shared::outcome::Artifact;
+    use opt_shared::settings::LimitSettings;
+
+    use super::*;
+
+    /// What is verified is what is timed: the digest of the build goes with every task.
+    #[test]
+    fn an_artifact_that_changed_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("built.so");
+        std::fs::write(&path, b"as it was built").expect("written");
+        let callee = Callee {
+            candidate: "fast".to_owned(),
+            artifact: Artifact {
+                digest: blake3::hash(b"as it was built").to_hex().to_string(),
+                path: path.clone(),
+            },
+            symbol: "run".to_owned(),
+            signature: Signature {
+                params: Vec::new(),
+                defaults: BTreeMap::new(),
+                positional: 0,
+                captured: Vec::new(),
+                lists: BTreeMap::new(),
+            },
+            limits: LimitSettings {
+                memory: None,
+                threads: None,
+                processes: None,
+                open_files: 16,
+                output: Bytes::kib(64),
+                env: BTreeMap::new(),
+            },
+            library_path: Vec::new(),
+        };
+        assert!(Callable::open(&callee).is_ok());
+        std::fs::write(&path, b"as somebody else wishes").expect("written");
+        assert!(matches!(Callable::open(&callee), Err(Trouble::ArtifactChanged { .. })));
+        std::fs::remove_file(&path).expect("removed");
+        assert!(matches!(Callable::open(&callee), Err(Trouble::Artifact { .. })));
+    }
+}

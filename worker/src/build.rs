@@ -186,17 +186,35 @@ fn compile(
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
-        (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
-        // No compiler does that to itself: the kernel short of memory, or somebody outside.
+        // Nothing in a build runs what the source says, so nothing of the candidate's can send SIGKILL: whoever did,
+        // a machine out of memory for one, it is done again.
         (None, End::Signalled { signal: libc::SIGKILL }) => {
-            (Status::InfraError, format!("{compiler} was killed by a process that is not ours"))
+            (Status::InfraError, format!("{compiler} was killed by a process outside the build"))
         }
+        (None, End::Exited { .. }) if a_part_was_killed(&report.log_head) => {
+            (Status::InfraError, format!("a part of {compiler} was killed by a process outside the build"))
+        }
+        (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
         (None, end @ End::Signalled { .. }) => (
             Status::CompileError,
             format!("{compiler} was ended by {}", signal_name(end).unwrap_or("a signal")),
         ),
     };
     Ok(())
+}
+
+/// Whether the compiler's driver says that one of its parts ended by SIGKILL. The driver's own lines begin with its
+/// name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
+/// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
+fn a_part_was_killed(log: &str) -> bool {
+    log.lines().any(|line| {
+        let Some((driver, rest)) = line.split_once(": ") else { return false };
+        !driver.contains([':', ' '])
+            && (rest.starts_with("fatal error: Killed signal terminated program ")
+                || (rest.starts_with("fatal error: ")
+                    && rest.ends_with(" terminated with signal 9 [Killed]"))
+                || rest.starts_with("error: unable to execute command: Killed"))
+    })
 }
 
 /// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… -Wl,-rpath… LIBRARIES`.
@@ -291,5 +309,27 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What stays behind is cleared at the next start.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_driver_says_that_a_part_was_killed() {
+        for (log, killed) in [
+            ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
+            ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
+            ("collect2: fatal error: ld terminated with signal 9 [Killed]", true),
+            ("clang: error: unable to execute command: Killed", true),
+            ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
+            ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
+            ("", false),
+        ] {
+            assert_eq!(a_part_was_killed(log), killed, "{log}");
+        }
     }
 }

@@ -147,7 +147,7 @@ impl Core {
                 order,
                 attempt,
                 started: now,
-                deadline: now + stage.deadline,
+                deadline: now.saturating_add(stage.deadline),
                 peak_owed: owed,
                 peak_reclaimable: Bytes::ZERO,
             });
@@ -196,7 +196,8 @@ impl Core {
                 State::Idle => {
                     let wear = it.wear(now);
                     let reason = recycle::before_profile(&settings, &wear).or_else(|| {
-                        (it.seen_idle && recycle::has_grown(&settings, &wear)).then_some(RecycleReason::Growth)
+                        (it.seen_idle && recycle::has_grown(&settings, &wear))
+                            .then_some(RecycleReason::Growth)
                     });
                     if let Some(reason) = reason {
                         self.recycle(now, worker, reason);

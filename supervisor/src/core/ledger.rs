@@ -69,10 +69,16 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ceiling { charged, wanted, ceiling } => {
-                write!(f, "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ([memory] host_ceiling)")
+                write!(
+                    f,
+                    "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ([memory] host_ceiling)"
+                )
             }
             Self::Floor { available, wanted, floor } => {
-                write!(f, "{available} are available, {wanted} wanted, the floor is {floor} ([memory] host_floor)")
+                write!(
+                    f,
+                    "{available} are available, {wanted} wanted, the floor is {floor} ([memory] host_floor)"
+                )
             }
         }
     }

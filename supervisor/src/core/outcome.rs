@@ -236,14 +236,13 @@ fn first_entry(failures: &[EntryFailure]) -> Option<&str> {
 /// A report that cannot be of this order: nothing in it is believed.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let what = match (order, report) {
-        (Order::Build { .. }, Report::Build(build)) => {
-            (build.status == Status::Passed && build.artifact.is_none()).then_some("built nothing and says it passed")
-        }
+        (Order::Build { .. }, Report::Build(build)) => (build.status == Status::Passed
+            && build.artifact.is_none())
+        .then_some("built nothing and says it passed"),
         (Order::Verify { .. }, Report::Verify(_)) => None,
-        (Order::Profile { baseline, .. }, Report::Profile(profile)) => {
-            (profile.baseline_failed && (baseline.is_none() || profile.status == Status::Passed))
-                .then_some("says that a baseline failed that did not")
-        }
+        (Order::Profile { baseline, .. }, Report::Profile(profile)) => (profile.baseline_failed
+            && (baseline.is_none() || profile.status == Status::Passed))
+            .then_some("says that a baseline failed that did not"),
         _ => Some("answers another order"),
     };
     what.map(|what| format!("the worker's report of the {} {what}", order.stage().name()))

@@ -47,7 +47,7 @@ pub fn build(memory: Bytes, timeout: Duration) -> StageSpec {
     StageSpec {
         predicted: Bytes::ZERO,
         reserved: memory + RUNNER_BASE,
-        deadline: timeout + Duration::from_secs(60),
+        deadline: timeout.saturating_add(Duration::from_secs(60)),
     }
 }
 

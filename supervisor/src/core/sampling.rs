@@ -68,9 +68,8 @@ impl Core {
         let floor = self.ledger.floor();
         let Some(available) = sample.available.filter(|&available| available < floor) else { return };
         // Memory of the killed takes tens of milliseconds per GiB to come back; one victim at a time.
-        let dying = |it: &Worker| {
-            it.killed.is_some() || it.runners.values().any(|runner| runner.killed.is_some())
-        };
+        let dying =
+            |it: &Worker| it.killed.is_some() || it.runners.values().any(|runner| runner.killed.is_some());
         if self.workers.values().any(dying) {
             return;
         }

@@ -2,11 +2,14 @@
 //!
 //! Also the short temporary folder in which the one-shot sockets of workers lie (a socket path holds 107 bytes).
 //! What a killed supervisor left in either is cleared at the next start; whose it is the lock tells, not a pid.
+//! A supervisor's death frees its lock an instant before its workers die of it: what they may still touch or hold
+//! is asked for again, for a bounded time.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -16,7 +19,7 @@ pub enum FolderError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} exists and is no run of this plan (choose another --dir, or go on with --resume)")]
     Exists { path: PathBuf },
-    #[error("{path} is no run folder (it has no run.sqlite)")]
+    #[error("{path} is no run folder (it has neither run.sqlite nor lock)")]
     NoRun { path: PathBuf },
     #[error("there is no earlier run of this plan below {path} to resume")]
     NothingToResume { path: PathBuf },
@@ -28,6 +31,13 @@ pub enum FolderError {
 
 /// Runs of one name that are looked for.
 const MOST_RUNS: u32 = 100_000;
+/// A worker caught between fork and exec by the death of its supervisor holds the lock for an instant longer.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// Processes that are being killed may still write into the folder that is cleared.
+const CLEARING_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Supervisors of one number that may live at a time, each in a pid namespace of its own.
+const MOST_NAMESAKES: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
@@ -79,7 +89,7 @@ impl RunFolder {
                 Self::newest(&runs, name).ok_or(FolderError::NothingToResume { path: runs })?
             }
         };
-        if !path.join("run.sqlite").is_file() {
+        if !is_run(&path) {
             return Err(FolderError::NoRun { path });
         }
         let path = fs::canonicalize(&path).map_err(io_error("resolving", &path))?;
@@ -105,11 +115,22 @@ impl RunFolder {
         (1..=MOST_RUNS)
             .map(|number| numbered(runs, name, number))
             .take_while(|path| path.is_dir())
-            .filter(|path| path.join("run.sqlite").is_file())
+            .filter(|path| is_run(path))
             .last()
     }
 
+    /// Waits out an instant's hold, and is refused by one that lasts.
     fn lock(path: &Path) -> Result<File, FolderError> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match Self::try_lock(path) {
+                Err(FolderError::Locked { .. }) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_lock(path: &Path) -> Result<File, FolderError> {
         let lock_path = path.join("lock");
         let file = File::options()
             .create(true)
@@ -127,20 +148,22 @@ impl RunFolder {
     /// Makes the folders inside, and clears what an earlier supervisor left half done.
     fn furnish(&self) -> Result<(), FolderError> {
         let scratch = self.scratch();
-        if scratch.exists() {
-            fs::remove_dir_all(&scratch).map_err(io_error("clearing", &scratch))?;
-        }
+        clear(&scratch).map_err(io_error("clearing", &scratch))?;
         for folder in [self.artifacts(), self.worker_logs(), scratch] {
             fs::create_dir_all(&folder).map_err(io_error("making the folder", &folder))?;
         }
-        if let Ok(entries) = fs::read_dir(self.artifacts()) {
-            for entry in entries.flatten() {
-                if entry.file_name().to_string_lossy().starts_with(".part-") {
-                    let _ = fs::remove_file(entry.path());
-                }
+        self.clear_parts();
+        Ok(())
+    }
+
+    /// Artifacts that a killed worker had not copied to their end.
+    fn clear_parts(&self) {
+        let Ok(entries) = fs::read_dir(self.artifacts()) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(".part-") {
+                let _ = fs::remove_file(entry.path());
             }
         }
-        Ok(())
     }
 
     pub fn path(&self) -> &Path {
@@ -161,7 +184,8 @@ impl RunFolder {
 
     /// Removes what only a running supervisor needs.
     pub fn tidy(&self) {
-        let _ = fs::remove_dir_all(self.scratch());
+        let _ = clear(&self.scratch());
+        self.clear_parts();
         // Logs of workers that had nothing to say.
         if let Ok(entries) = fs::read_dir(self.worker_logs()) {
             for entry in entries.flatten() {
@@ -174,6 +198,25 @@ impl RunFolder {
     }
 }
 
+/// A folder that a supervisor has made its own, however soon it was killed after that.
+fn is_run(path: &Path) -> bool {
+    path.join("run.sqlite").is_file() || path.join("lock").is_file()
+}
+
+/// Removes a folder and all it holds, though somebody who is dying may still add to it.
+fn clear(path: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + CLEARING_PATIENCE;
+    loop {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn numbered(runs: &Path, name: &str, number: u32) -> PathBuf {
     if number == 1 { runs.join(name) } else { runs.join(format!("{name}-{number}")) }
 }
@@ -181,7 +224,9 @@ fn numbered(runs: &Path, name: &str, number: u32) -> PathBuf {
 /// `runs/latest`, replaced in one step. A convenience: that it cannot be made stops nothing.
 fn point_latest(path: &Path) {
     let (Some(runs), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let fresh = runs.join(format!(".latest-{}", std::process::id()));
+    // One name for all: what a kill leaves behind is replaced by the next run.
+    let fresh = runs.join(".latest.new");
+    let _ = fs::remove_file(&fresh);
     if symlink(name, &fresh).is_ok() && fs::rename(&fresh, runs.join("latest")).is_err() {
         let _ = fs::remove_file(&fresh);
     }
@@ -211,11 +256,32 @@ impl TemporaryFolder {
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
             .map_err(io_error("closing to others", &parent))?;
+        // One at a time: a folder that is made and not yet locked looks abandoned.
+        let gate_path = parent.join("gate");
+        let gate = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&gate_path)
+            .map_err(io_error("opening", &gate_path))?;
+        rustix::io::retry_on_intr(|| flock(&gate, FlockOperation::LockExclusive))
+            .map_err(|errno| io_error("locking", &gate_path)(errno.into()))?;
         clear_abandoned(&parent);
-        let path = parent.join(std::process::id().to_string());
-        fs::create_dir_all(&path).map_err(io_error("making the folder", &path))?;
-        let lock = RunFolder::lock(&path)?;
-        Ok(Self { path, _lock: lock })
+        // Another pid namespace may have a living supervisor of this number.
+        let pid = std::process::id();
+        for number in 0..MOST_NAMESAKES {
+            let path = parent.join(if number == 0 { pid.to_string() } else { format!("{pid}-{number}") });
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    let lock = RunFolder::lock(&path)?;
+                    return Ok(Self { path, _lock: lock });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(io_error("making the folder", &path)(error)),
+            }
+        }
+        let source = io::Error::other("every name for it is taken");
+        Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
     fn parent() -> PathBuf {
@@ -244,8 +310,9 @@ fn clear_abandoned(parent: &Path) {
     for entry in entries.flatten() {
         let path = entry.path();
         // Only our own kind of folder, and only where nobody holds its lock.
-        let ours = entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
-        if ours && RunFolder::lock(&path).is_ok() {
+        let name = entry.file_name();
+        let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        if ours && RunFolder::try_lock(&path).is_ok() {
             let _ = fs::remove_dir_all(&path);
         }
     }
@@ -269,16 +336,41 @@ mod tests {
             Err(FolderError::Exists { .. })
         ));
         assert!(matches!(
-            RunFolder::resume(base.path(), "demo", None),
+            RunFolder::resume(base.path(), "other", None),
             Err(FolderError::NothingToResume { .. })
         ));
-        fs::write(first.path().join("run.sqlite"), "").expect("written");
         assert!(matches!(
             RunFolder::resume(base.path(), "demo", Some(first.path())),
             Err(FolderError::Locked { .. })
         ));
         let path = first.path().to_owned();
         drop(first);
-        assert_eq!(RunFolder::resume(base.path(), "demo", None).expect("free now").path(), path);
+        assert_eq!(RunFolder::resume(base.path(), "demo", Some(&path)).expect("free now").path(), path);
+        let newest = second.path().to_owned();
+        drop(second);
+        // Killed before it had a database: there is nothing to go on with, but it is this run and no older one.
+        assert_eq!(RunFolder::resume(base.path(), "demo", None).expect("free now").path(), newest);
+        let strange = tempfile::tempdir().expect("a folder");
+        assert!(matches!(
+            RunFolder::resume(base.path(), "demo", Some(strange.path())),
+            Err(FolderError::NoRun { .. })
+        ));
+    }
+
+    #[test]
+    fn what_a_killed_supervisor_left_is_cleared() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(base.path(), "demo", None).expect("made");
+        let (work, part) = (folder.scratch().join("build-1"), folder.artifacts().join(".part-7"));
+        let path = folder.path().to_owned();
+        fs::create_dir(&work).expect("made");
+        fs::write(&part, "half").expect("written");
+        drop(folder);
+        let folder = RunFolder::resume(base.path(), "demo", None).expect("taken up");
+        assert!(!work.exists() && !part.exists());
+        // And what a killed worker left, at the end of the run.
+        fs::write(&part, "half").expect("written");
+        folder.tidy();
+        assert!(!part.exists() && !path.join("scratch").exists());
     }
 }

@@ -135,7 +135,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     if 1 < plan.run.verifiers.get() {
         tracing::warn!("verifiers = {}: this version runs one verifier at a time", plan.run.verifiers);
     }
-    let mut store = if options.resume { Store::open(folder.path())? } else { Store::create(folder.path())? };
+    let mut store =
+        if options.resume { Store::resume(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
         tracing::warn!("{note}");
     }
@@ -349,6 +350,9 @@ impl Run<'_> {
             }
             FromWorker::Finished { lease, report } => {
                 self.look_now()?;
+                // An attempt that failed half-way reaps its runners without a word on each.
+                self.pool.forget_runners(worker);
+                self.sampler.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })
             }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),

@@ -73,6 +73,10 @@ impl Sampler {
         });
     }
 
+    pub fn forget_runners(&mut self, worker: opt_shared::ids::WorkerId) {
+        self.watched.retain(|process, _| !matches!(process, Process::Runner(id, _) if *id == worker));
+    }
+
     /// When to look again: before a runner could have filled what is left to it.
     pub fn next_in(&self) -> Duration {
         self.next_in

@@ -167,11 +167,19 @@ impl Pool {
         self.members.values().map(|member| member.pidfd.as_fd())
     }
 
+    /// The worker has reaped every runner of its attempt, whether it told of each or not.
+    pub fn forget_runners(&mut self, worker: WorkerId) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.runners.clear();
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Everything that has happened since the last call. Messages of a worker come before its death.
+    /// Everything that has happened since the last call. Of a worker's messages, those that have
+    /// arrived come before its death; later ones speak of nobody.
     pub fn happenings(&mut self) -> Vec<Happening> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -268,13 +276,14 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     Some((parent, started))
 }
 
+/// Every child of this process. By a walk over /proc: `/proc/PID/task/TID/children` is a matter of how the kernel was
+/// built, and a walk is only made when a worker has died.
 fn children() -> Vec<u32> {
-    let mut pids = Vec::new();
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return pids };
-    for task in tasks.flatten() {
-        if let Ok(text) = std::fs::read_to_string(task.path().join("children")) {
-            pids.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-        }
-    }
-    pids
+    let us = std::process::id();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| parent_and_start(pid).is_some_and(|(parent, _)| parent == us))
+        .collect()
 }

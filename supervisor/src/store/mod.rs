@@ -106,6 +106,19 @@ impl Store {
         Ok(store)
     }
 
+    /// As `open`; where the run was killed before its tables were made, there is nothing to go on with and they are
+    /// made now.
+    pub fn resume(folder: &Path) -> Result<Self, StoreError> {
+        match Self::open(folder) {
+            Err(StoreError::Missing { .. }) => Self::create(folder),
+            Err(StoreError::Empty { path }) => {
+                let (journal, note) = filesystem::journal_for(folder);
+                Self::lay_out(path, journal, note)
+            }
+            result => result,
+        }
+    }
+
     /// The database of a run, which may be going on, to look at.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         const OPERATION: &str = "open the run database for reading";

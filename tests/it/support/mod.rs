@@ -6,9 +6,9 @@
 pub mod outcome;
 pub mod processes;
 pub mod summary;
+pub mod users;
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -100,7 +100,12 @@ impl Scenario {
 
     /// The command, ready to be started in this folder.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
-        let mut command = Command::new(binary());
+        self.command_of(&binary(), arguments)
+    }
+
+    /// Likewise, of a copy of the program.
+    pub fn command_of<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.path())
@@ -179,8 +184,10 @@ fn wait_for_end(child: &Child, patience: Duration) -> bool {
     let deadline = std::time::Instant::now() + patience;
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let timeout = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => return false,
             Ok(_) => return true,

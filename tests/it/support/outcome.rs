@@ -64,8 +64,9 @@ impl Outcome {
     /// Standard output as one JSON document.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| self.fail(format_args!("standard output is not one JSON document: {error}")))
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
+            self.fail(format_args!("standard output is not one JSON document: {error}"))
+        })
     }
 
     /// Nothing is left of a run but its folder: no process, no half-written file, no socket.

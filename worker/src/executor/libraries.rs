@@ -74,8 +74,8 @@ impl Libraries {
             }
         }
         if loader.contains("cannot open shared object file") {
-            return " (name the folder that holds it in [build] library_path; its LD_LIBRARY_PATH and rpath do not \
-                    count here)"
+            return " (name the folder that holds it in [build] library_path; of other folders a candidate sees the \
+                    system's only)"
                 .to_owned();
         }
         if loader.contains("undefined symbol: TVMFFI") {

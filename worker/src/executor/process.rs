@@ -327,10 +327,13 @@ impl Runner {
         self.cpu_clocks().since(&stopped.threads).max(process)
     }
 
-    pub(crate) fn major_faults(&self) -> Option<u64> {
+    /// Major faults so far, and the CPU on which it runs or last ran.
+    pub(crate) fn faults_and_cpu(&self) -> Option<(u64, u32)> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, majflt field 12.
-        text.rsplit_once(')')?.1.split_ascii_whitespace().nth(9)?.parse().ok()
+        // After the parenthesised name: state is field 3, majflt field 12, processor field 39.
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+        let faults = fields.nth(12 - 3)?.parse().ok()?;
+        Some((faults, fields.nth(39 - 12 - 1)?.parse().ok()?))
     }
 
     fn is_dead(&self) -> Result<bool, RunnerTrouble> {

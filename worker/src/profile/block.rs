@@ -16,6 +16,7 @@ use crate::attempt::{Callable, Trouble};
 use crate::executor::outputs::Outputs;
 use crate::executor::process::{Answer, Called, Runner, RunnerTrouble, Standstill};
 use crate::link::Link;
+use crate::machine::keep_off;
 
 /// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
@@ -23,6 +24,8 @@ const HANDOFF_BLOCKS: usize = 51;
 /// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
 /// shortest block.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
+/// How much longer a hand-off of one side may take than the other's: their ways of waiting can differ.
+const HANDOFF_APART: Duration = Duration::from_micros(50);
 /// How long the runner spins for the command that follows its wake-up.
 const ARMED_SPIN: Duration = Duration::from_millis(5);
 /// How long this process spins for the answer to an empty block.
@@ -103,6 +106,14 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
+    /// Takes the sides' hand-offs for what they are: the same work of the same machine.
+    pub(super) fn limit_handoffs(sides: &mut [Self]) {
+        let most = most_handoff(sides.iter().map(|side| side.handoff));
+        for side in sides {
+            side.handoff = side.handoff.min(most);
+        }
+    }
+
     /// Runs a block and leaves the runner stopped.
     pub(super) fn block(
         &mut self,
@@ -156,7 +167,11 @@ impl<'a> Side<'a> {
             Answer::Died => return Ok(Answer::Died),
             Answer::TimedOut => return Ok(Answer::TimedOut),
         }
-        let faults = runner.major_faults();
+        let before = runner.faults_and_cpu();
+        if let Some((_, cpu)) = before.filter(|_| self.may_spin) {
+            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            keep_off(cpu);
+        }
         let cpu_before = runner.cpu_clocks();
         let cpu_idle = cpu_woken + cpu_before.others_since(&clocks_woken);
         let spin = if self.may_spin { timeout.min(Duration::from_secs(1)) } else { Duration::ZERO };
@@ -176,8 +191,8 @@ impl<'a> Side<'a> {
         let stopped = runner.standstill();
         let cpu_after_done = stopped.threads.since(&cpu_at_done);
         self.stopped = Some(stopped);
-        let major_faults = match (faults, runner.major_faults()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
+        let major_faults = match (before, runner.faults_and_cpu()) {
+            (Some((before, _)), Some((after, _))) => after.saturating_sub(before),
             _ => 0,
         };
         Ok(Answer::Done(Block {
@@ -191,8 +206,32 @@ impl<'a> Side<'a> {
     }
 }
 
+fn most_handoff(measured: impl Iterator<Item = Duration>) -> Duration {
+    measured.min().map_or(MOST_HANDOFF, |least| MOST_HANDOFF.min(least + HANDOFF_APART))
+}
+
 /// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicRaw);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_side_has_much_more_subtracted_than_the_other() {
+        for (measured, most) in [
+            (&[2, 3][..], 52),
+            // One that delays its empty blocks gains little.
+            (&[1500, 4], 54),
+            (&[1500, 1400], 100),
+            (&[90], 100),
+            (&[], 100),
+        ] {
+            let durations = measured.iter().map(|&microseconds| Duration::from_micros(microseconds));
+            assert_eq!(most_handoff(durations), Duration::from_micros(most), "{measured:?}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 
 use super::Stop;
 use super::block::{Block, Run, Side};
+use super::length::{agree, calls_for_a_block, longest_call};
 use crate::attempt::{Trouble, chain};
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
@@ -21,8 +22,6 @@ use crate::judge::{balanced_order, half_width, paired_ratio, summarise};
 use crate::link::Link;
 use crate::runner::control::FLAG_PLAN;
 
-/// A block is at least this long, so that the hand-off's error stays below a thousandth (DESIGN, "Timing").
-const LEAST_BLOCK: Duration = Duration::from_millis(2);
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(50);
 /// Warm-up that goes on because the length of a block has not settled ends here: the machine is not getting calmer.
@@ -109,11 +108,9 @@ pub(super) fn time(
         }
     };
     for number in 0..sides.len() {
-        let stop = match implausible(context, &samples[number], &sides[number])? {
-            Some(stop) => Some(stop),
-            None => works_ahead(context, &samples[number]),
-        };
-        if let Some(stop) = stop {
+        let stopped = implausible(context, &samples[number], &sides[number])?
+            .or_else(|| works_ahead(context, &samples[number]));
+        if let Some(stop) = stopped {
             return Ok(Err((number, stop)));
         }
     }
@@ -257,26 +254,6 @@ fn warm_up(
     }
     samples.calls = calls;
     Ok(Ok(()))
-}
-
-fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
-    let wanted = LEAST_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
-    u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
-}
-
-/// The most that a call of this block can have taken. The least of these over the warm-up is what the number of calls
-/// is found by: a block during which the machine did something else makes a call look slow, and blocks would then be
-/// so short that the hand-off is all there is to measure.
-fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
-    let net = elapsed.saturating_sub(handoff);
-    // Where the hand-off is most of the block, its error would be most of the answer.
-    let time = if handoff < net { net } else { elapsed };
-    (time / calls).max(Duration::from_nanos(1))
-}
-
-/// Whether a block of `calls` confirmed its own length.
-fn agree(calls: u32, next: u32) -> bool {
-    calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
 /// One timed and checked block of `calls`.
@@ -509,23 +486,6 @@ fn too_fast(most_ms: f64, outputs: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_block_that_was_disturbed_does_not_set_the_number_of_calls() {
-        // 4 us a call and 5 us of hand-off: 500 calls make a block, whatever single blocks say.
-        let (slots, handoff) = (512, Duration::from_micros(5));
-        let blocks = [(20_000, 1), (9, 1), (1_005, 250), (30_000, 500), (2_005, 500)];
-        let estimate = blocks
-            .into_iter()
-            .map(|(elapsed, calls)| longest_call(Duration::from_micros(elapsed), handoff, calls))
-            .min()
-            .expect("blocks");
-        assert_eq!(estimate, Duration::from_micros(4));
-        assert_eq!(calls_for_a_block(estimate, slots), 500);
-        assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
-        assert!(!agree(1, 500) && !agree(500, 50));
-        assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
-    }
 
     #[test]
     fn a_subtracted_hand_off_is_not_haste() {

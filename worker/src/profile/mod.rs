@@ -5,6 +5,7 @@
 
 mod block;
 mod entry;
+mod length;
 
 use std::time::Instant;
 
@@ -198,6 +199,7 @@ impl<'a> Batch<'a> {
         for side in &mut self.sides {
             side.measure_handoff()?;
         }
+        Side::limit_handoffs(&mut self.sides);
         let mut bytes = Bytes::ZERO;
         for index in 0..self.entries.len() {
             let mut random = SmallRng::seed_from_u64(self.task.seed ^ (first + index) as u64);

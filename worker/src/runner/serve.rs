@@ -244,10 +244,9 @@ fn load(
     // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
     // hosts of such libraries load them: some code generators leave them out of what they say they need.
     for (name, library) in setup.libraries.iter().zip(libraries) {
-        open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL)
-            .map_err(|text| format!("{name}, which the candidate needs: {text}"))?;
+        open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
     }
-    let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
+    let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL, "the candidate's library")?;
     drop(artifact);
     let find = |name: &str| -> Option<Function> {
         let name = CString::new(name).ok()?;
@@ -265,13 +264,13 @@ fn load(
     Ok(Loaded { run, plan, raised: RaisedErrors::find(handle) })
 }
 
-/// By its descriptor: the file's folder may be closed to this process's user.
-fn open_library(library: &OwnedFd, flags: i32) -> Result<*mut libc::c_void, String> {
-    let path = format!("/proc/self/fd/{}", library.as_raw_fd());
-    let path = CString::new(path).map_err(|error| error.to_string())?;
+/// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.
+fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
+    let place = format!("/proc/self/fd/{}", library.as_raw_fd());
+    let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;
     // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
-    if handle.is_null() { Err(loader_error()) } else { Ok(handle) }
+    if handle.is_null() { Err(loader_error().replace(&place, name)) } else { Ok(handle) }
 }
 
 fn loader_error() -> String {

@@ -17,11 +17,8 @@ use crate::core::event::{
 use crate::core::spec::{CandidateSpec, JobSpec, RunSpec, StageSpec};
 
 pub(super) const IDLE: Bytes = Bytes::mib(8);
-pub(super) const STAGE: StageSpec = StageSpec {
-    predicted: Bytes::mib(10),
-    reserved: Bytes::mib(100),
-    deadline: Duration::from_secs(60),
-};
+pub(super) const STAGE: StageSpec =
+    StageSpec { predicted: Bytes::mib(10), reserved: Bytes::mib(100), deadline: Duration::from_secs(60) };
 
 /// One job with a baseline (candidate 0) and others, under a roomy ceiling; nothing is recycled.
 pub(super) fn plan(candidates: u32) -> RunSpec {

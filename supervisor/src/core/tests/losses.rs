@@ -171,7 +171,8 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
-    let failed = |status| Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) });
+    let failed =
+        |status| Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) });
     let paired = desk.lease();
     desk.finish(paired, Status::InfraError);
     let paired = desk.lease();
@@ -250,7 +251,9 @@ fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
     }
     for _ in 0..2 {
         let given = desk.lease();
-        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else { return };
+        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else {
+            return;
+        };
         desk.report(given, Report::Profile(ProfileReport { baseline_failed: true, ..report }));
     }
     assert_eq!(desk.to_the_end(), StopReason::Finished);

@@ -53,15 +53,19 @@ fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything()
             for _ in 0..5 {
                 desk.sample(&[]);
             }
-            assert!(!desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. })));
+            assert!(
+                !desk.log.iter().any(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
+            );
         }
         assert_eq!(desk.to_the_end(), StopReason::Finished);
         assert_eq!(recycled(&desk).contains(&RecycleReason::BeforeProfile), expected);
         if expected {
             let ended = position(&desk, |it| matches!(it, Action::WorkerEnded { .. }));
-            let started = position(&desk, |it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }));
+            let started =
+                position(&desk, |it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }));
             assert!(ended < started);
-            let names: Vec<&str> = desk.policies("recycled")[0].numbers.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> =
+                desk.policies("recycled")[0].numbers.iter().map(|(name, _)| *name).collect();
             for name in ["owed_before_bytes", "charged_after_bytes", "took_ms"] {
                 assert!(names.contains(&name), "{names:?}");
             }
@@ -275,10 +279,8 @@ fn a_worker_that_leaves_runners_behind_is_not_used_again() {
 #[test]
 fn a_phase_knows_its_peak() {
     let (mut desk, given) = with_runner(Bytes::gib(1));
-    let all = [
-        (Process::Worker(given.worker), Bytes::mib(6)),
-        (Process::Runner(given.worker, 7), Bytes::mib(80)),
-    ];
+    let all =
+        [(Process::Worker(given.worker), Bytes::mib(6)), (Process::Runner(given.worker, 7), Bytes::mib(80))];
     desk.sample(&all);
     desk.sample(&all[..1]);
     desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });

@@ -105,7 +105,9 @@ fn a_profile_owes_its_worst_batch_twice() {
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
     let settings = verify_settings(Duration::from_secs(1), 2);
-    let at = |inputs| profile(&entries, [&small, &large], &settings, &profile_settings(Bytes::mib(100), inputs), 4);
+    let at = |inputs| {
+        profile(&entries, [&small, &large], &settings, &profile_settings(Bytes::mib(100), inputs), 4)
+    };
     // Rings: 64, 64, 2 · 40 = 80, 64. Batches: 7 + 64 = 71, 5 + 80 = 85, 6 + 64 = 70.
     let mapped = at(InputMemory::Mapped);
     assert_eq!(mapped.predicted, Bytes::mib(2 * 85 + 2));

@@ -1,0 +1,45 @@
+/* Stands in for libtvm_ffi.so, so that no test needs the real one: the errors of its C ABI (tvm/ffi/c_api.h), with the
+ * documented layout. An object's head, then the cell of an error: kind, message, backtrace. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { const char *data; size_t size; } ByteArray;
+
+typedef struct {
+    uint64_t combined_ref_count;
+    int32_t type_index;
+    uint32_t padding;
+    void (*deleter)(void *self, int flags);
+    ByteArray kind, message, backtrace;
+    void (*update_backtrace)(void *self, const ByteArray *backtrace, int32_t mode);
+    void *cause_chain, *extra_context;
+} Error;
+
+static const int32_t ERROR = 67;
+
+static __thread Error *raised;
+
+static ByteArray copy(const char *text)
+{
+    size_t size = strlen(text);
+    char *data = malloc(size); /* without a zero byte at its end, like the real one's may be */
+    memcpy(data, text, size);
+    return (ByteArray){data, size};
+}
+
+void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message)
+{
+    Error *error = calloc(1, sizeof *error);
+    error->combined_ref_count = ((uint64_t)1 << 32) | 1;
+    error->type_index = ERROR;
+    error->kind = copy(kind);
+    error->message = copy(message);
+    raised = error;
+}
+
+void TVMFFIErrorMoveFromRaised(void **result)
+{
+    *result = raised;
+    raised = 0;
+}

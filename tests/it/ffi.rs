@@ -1,0 +1,193 @@
+//! Kernels built for tvm-ffi run unchanged: their library is found wherever it lies, their errors are shown, and what
+//! cannot be loaded is explained.
+//!
+//! A stand-in takes the place of `libtvm_ffi.so`, built here. With OPT_TVM_FFI naming a folder that has the real
+//! headers in `include` and the real library in `lib` (a Python package's `tvm_ffi` folder is one), the real ones are
+//! used as well.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::users::{User, set_mode, users};
+use crate::support::{Outcome, Scenario, Summary, data};
+
+const CAPTURES: &str = "captures/torch_nn_functional_relu";
+
+fn kernel(name: &str) -> PathBuf {
+    data("kernels/ffi").join(name)
+}
+
+/// `cc` as a user would call it.
+fn build(output: &Path, source: &Path, arguments: &[&str]) {
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-O1", "-I"]).arg(data("../../worker/include"));
+    command.arg("-o").arg(output).arg(source).args(arguments);
+    let result = command.output().expect("a C compiler is installed");
+    assert!(result.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&result.stderr));
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("tests run in folders with plain names").to_owned()
+}
+
+/// Captures, kernels, and the stand-in in `private`; the plan is the test's.
+fn scenario() -> Scenario {
+    let scenario = Scenario::new();
+    scenario.copy_captures(&data(CAPTURES), "captures");
+    for name in ["relu.h", "works.c", "raises.c", "raises_without_end.c", "fails_silently.c", "other_name.c"]
+    {
+        scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
+    }
+    scenario.write("private/.here", "");
+    let library = scenario.path().join("private/libtvm_ffi.so");
+    build(&library, &kernel("stand_in.c"), &["-Wl,-soname,libtvm_ffi.so"]);
+    scenario
+}
+
+/// A plan over the float32 captures, verified only: what is loaded for a profile is loaded the same way.
+fn plan(candidates: &[&str], build: &str) -> String {
+    format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\"]\n{build}\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\ndtypes = [\"float32\"]\ncandidates = {candidates:?}\n"
+    )
+}
+
+fn run_as(user: User, scenario: &Scenario) -> (Outcome, Summary) {
+    let program = user.program(scenario);
+    user.owns(scenario);
+    let arguments = ["run", "plan.toml"];
+    let mut command = scenario.command_of(&program, &arguments);
+    user.becomes(&mut command);
+    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let outcome = scenario.finish(child, &arguments);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    (outcome, summary)
+}
+
+#[track_caller]
+fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, says: &[&str]) {
+    let found = summary.candidate("job", candidate);
+    outcome.expect_equal(found["status"].as_str(), Some(status), candidate);
+    let detail = found["detail"].as_str().unwrap_or_default();
+    for part in says {
+        outcome.expect(detail.contains(part), format_args!("{candidate} says {part:?}; it says {detail:?}"));
+    }
+}
+
+/// Root's runners have a user of their own, which cannot enter the folder or read the library; as an ordinary user
+/// they share the one who may.
+#[test]
+fn the_library_is_found_in_a_folder_that_only_its_owner_may_enter() {
+    for &user in users() {
+        let scenario = scenario();
+        let library = scenario.path().join("private/libtvm_ffi.so");
+        // What some code generators write: the library's symbols are used, and it is not named.
+        build(&scenario.path().join("does_not_name_it.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
+        scenario.write(
+            "plan.toml",
+            plan(
+                &["works.c", "raises.c", "raises_without_end.c", "fails_silently.c", "does_not_name_it.so"],
+                "libraries = [\"tvm_ffi\"]\nlibrary_path = [\"private\"]",
+            ),
+        );
+        set_mode(&library, 0o600);
+        set_mode(&scenario.path().join("private"), 0o700);
+        let (outcome, summary) = run_as(user, &scenario);
+        for name in ["works", "does_not_name_it"] {
+            expect(&outcome, &summary, name, "PASSED", &[]);
+        }
+        let raised =
+            "returned -1 (0 means done): ValueError: only bfloat16 is done here, and this is another dtype";
+        expect(&outcome, &summary, "raises", "RUNTIME_ERROR", &[raised]);
+        expect(&outcome, &summary, "raises_without_end", "RUNTIME_ERROR", &["returned -1", "LongError: xxx"]);
+        expect(&outcome, &summary, "fails_silently", "RUNTIME_ERROR", &["returned 7 (0 means done)"]);
+        let long = summary.candidate("job", "raises_without_end")["feedback"].as_str().map_or(0, str::len);
+        outcome.expect(long <= 2048, format_args!("feedback is short, and has {long} bytes"));
+        outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    }
+}
+
+#[test]
+fn what_cannot_be_loaded_is_explained_with_the_loaders_words() {
+    let scenario = scenario();
+    let here = text(scenario.path());
+    let nowhere = scenario.path().join("libnowhere.so");
+    build(&nowhere, &kernel("stand_in.c"), &["-Wl,-soname,libnowhere.so"]);
+    let links = ["-L", here.as_str(), "-Wl,--no-as-needed", "-lnowhere"];
+    build(&scenario.path().join("needs_another.so"), &kernel("works.c"), &links);
+    std::fs::remove_file(&nowhere).expect("it was built");
+    build(&scenario.path().join("lacks_a_symbol.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
+    scenario.write("no_library.so", "this is text");
+    scenario.write("plan.toml", plan(&["needs_another.so", "lacks_a_symbol.so", "no_library.so"], ""));
+    let (outcome, summary) = run_as(User::Own, &scenario);
+    expect(
+        &outcome,
+        &summary,
+        "needs_another",
+        "LOAD_ERROR",
+        &["libnowhere.so: cannot open shared object file", "[build] library_path"],
+    );
+    let symbol = "undefined symbol: TVMFFIErrorSetRaisedFromCStr";
+    expect(&outcome, &summary, "lacks_a_symbol", "LOAD_ERROR", &[symbol, "libtvm_ffi.so", "library_path"]);
+    expect(&outcome, &summary, "no_library", "LOAD_ERROR", &["the candidate's library: "]);
+
+    let scenario = self::scenario();
+    scenario.write(
+        "plan.toml",
+        plan(&["other_name.c"], "libraries = [\"tvm_ffi\"]\nlibrary_path = [\"private\"]"),
+    );
+    let (outcome, summary) = run_as(User::Own, &scenario);
+    expect(&outcome, &summary, "other_name", "LOAD_ERROR", &["`__tvm_ffi_run`", "`run`", "`symbol`"]);
+}
+
+/// The real library and its headers, if the environment says where they are.
+#[test]
+fn kernels_with_the_real_headers_run_unchanged() {
+    let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
+        // Past the test harness, which shows nothing of a test that passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)"
+        );
+        return;
+    };
+    for &user in users() {
+        let scenario = Scenario::new();
+        for op in ["layer_norm", "pad"] {
+            let from = data(&format!("captures/torch_nn_functional_{op}"));
+            scenario.copy_captures(&from, &format!("captures/{op}"));
+        }
+        for name in ["layer_norm.cpp", "pad.cpp", "wants_an_array.cpp"] {
+            scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
+        }
+        scenario.write("private/.here", "");
+        let library = scenario.path().join("private/libtvm_ffi.so");
+        std::fs::copy(folder.join("lib/libtvm_ffi.so"), &library).expect("OPT_TVM_FFI/lib/libtvm_ffi.so");
+        scenario.write(
+            "plan.toml",
+            format!(
+                "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\", \"-std=c++17\"]\n\
+                 include = [{:?}]\nlibrary_path = [\"private\"]\nlibraries = [\"tvm_ffi\"]\n\
+                 [[job]]\nname = \"job\"\ncaptures = \"captures/layer_norm\"\ndtypes = [\"float32\"]\n\
+                 candidates = [\"layer_norm.cpp\", \"wants_an_array.cpp\"]\n\
+                 [[job]]\nname = \"pad\"\ncaptures = \"captures/pad\"\ndtypes = [\"float32\"]\n\
+                 candidates = [\"pad.cpp\"]\n",
+                text(&folder.join("include"))
+            ),
+        );
+        set_mode(&library, 0o600);
+        set_mode(&scenario.path().join("private"), 0o700);
+        let (outcome, summary) = run_as(user, &scenario);
+        expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
+        let wants = "Expected `Array<int>` but got `DLTensor*`";
+        expect(&outcome, &summary, "wants_an_array", "RUNTIME_ERROR", &["TypeError: ", wants]);
+        // Reflecting and replicating are recorded too, and are not done by it: the error names them.
+        let pad = summary.candidate("pad", "pad");
+        let detail = pad["detail"].as_str().unwrap_or_default();
+        outcome.expect(
+            pad["status"] == "PASSED" || detail.contains("ValueError: mode `"),
+            format_args!("pad passes or says its mode; {} {detail}", pad["status"]),
+        );
+    }
+}

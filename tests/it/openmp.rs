@@ -1,0 +1,81 @@
+//! A candidate may have its threads: as root and as an ordinary user, however many processes that user has besides.
+//!
+//! The kernel fails if OpenMP starts fewer than it was told to, which is how a limit on processes would show.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::users::{User, users};
+use crate::support::{Scenario, Summary, data};
+
+const CAPTURES: &str = "captures/torch_nn_functional_relu";
+const OTHER_PROCESSES: usize = 30;
+
+/// Processes of a user, gone with this.
+struct Others(Vec<Child>);
+
+impl Others {
+    fn start(user: User) -> Self {
+        let start = |_| {
+            let mut command = Command::new("sleep");
+            command.arg("3600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            user.becomes(&mut command);
+            command.spawn().expect("`sleep` starts")
+        };
+        Self((0..OTHER_PROCESSES).map(start).collect())
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn has_openmp(folder: &Path) -> bool {
+    let mut command = Command::new("cc");
+    command.args(["-fopenmp", "-shared", "-fPIC", "-I"]).arg(data("../../worker/include"));
+    command.arg("-o").arg(folder.join("probe.so")).arg(data("kernels/openmp/relu.c"));
+    command.output().expect("a C compiler is installed").status.success()
+}
+
+#[test]
+fn four_threads_run_beside_thirty_other_processes_of_the_user() {
+    for &user in users() {
+        let scenario = Scenario::new();
+        if !has_openmp(scenario.path()) {
+            let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work here)");
+            return;
+        }
+        scenario.copy_captures(&data(CAPTURES), "captures");
+        scenario
+            .write("relu.c", std::fs::read(data("kernels/openmp/relu.c")).expect("a kernel of the tests"));
+        scenario.write(
+            "plan.toml",
+            "[build]\nflags = [\"-O1\"]\nextra_flags = [\"-fopenmp\"]\n[limits]\nthreads = 4\n\
+             [profile]\nentry_timeout = \"1s\"\n\
+             [[job]]\nname = \"job\"\ncaptures = \"captures\"\ndtypes = [\"float32\"]\ncandidates = [\"relu.c\"]\n",
+        );
+        let program = user.program(&scenario);
+        user.owns(&scenario);
+        let others = Others::start(user);
+        let arguments = ["run", "plan.toml"];
+        let mut command = scenario.command_of(&program, &arguments);
+        user.becomes(&mut command);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let outcome = scenario.finish(child, &arguments);
+        drop(others);
+        let summary = Summary::read(&scenario.run_folder(), &outcome);
+        let candidate = summary.candidate("job", "relu");
+        outcome.expect_equal(
+            candidate["status"].as_str(),
+            Some("PASSED"),
+            format_args!("{user:?}: {}", candidate["detail"]),
+        );
+        outcome.expect_exit(0);
+    }
+}

@@ -1,0 +1,108 @@
+//! All golden captures of plain floats, verified with the naive kernels: every entry passes.
+
+use crate::support::{Scenario, data, repository};
+
+/// Op, and how many of its entries hold floats of the four dtypes only; complex, float8 and integer ones are left out.
+const OPS: &[(&str, u64)] = &[
+    ("embedding", 6),
+    ("linear", 5),
+    ("layer_norm", 4),
+    ("softmax", 5),
+    ("gelu", 4),
+    ("relu", 3),
+    ("conv2d", 4),
+    ("scaled_dot_product_attention", 5),
+    ("matmul", 4),
+    ("pad", 2),
+    ("max_pool2d", 5),
+    ("batch_norm", 5),
+];
+
+/// Of them, those with one dtype: what `dtypes` picks by itself.
+const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
+    (
+        "float32",
+        &[("embedding", 3), ("linear", 2), ("relu", 2), ("gelu", 2), ("scaled_dot_product_attention", 3)],
+    ),
+    ("float64", &[("embedding", 1), ("linear", 1), ("gelu", 1), ("matmul", 1), ("batch_norm", 1)]),
+    ("float16", &[("embedding", 1), ("linear", 1), ("relu", 1), ("softmax", 1), ("max_pool2d", 1)]),
+    ("bfloat16", &[("embedding", 1), ("linear", 1), ("layer_norm", 1), ("conv2d", 1), ("max_pool2d", 1)]),
+];
+
+/// No signature is recorded for attention, and the order of its keywords depends on the entries.
+const ATTENTION: &str = r#"params = ["arg0", "arg1", "arg2", "attn_mask", "dropout_p", "is_causal", "scale"]
+defaults = { attn_mask = "none", dropout_p = 0.0, is_causal = false, scale = "none" }
+"#;
+
+fn job(op: &str, dtypes: &str) -> String {
+    let folder = match op {
+        "matmul" => "torch_matmul".to_owned(),
+        _ => format!("torch_nn_functional_{op}"),
+    };
+    let more = if op == "scaled_dot_product_attention" { ATTENTION } else { "" };
+    format!(
+        "[[job]]\nname = \"{op}\"\ncaptures = '{}'\nbaseline = '{}'\ndtypes = [{dtypes}]\n{more}\n",
+        data(&format!("captures/{folder}")).display(),
+        data(&format!("kernels/naive/{op}.c")).display(),
+    )
+}
+
+fn head() -> String {
+    format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\ninclude = ['{}']\n\n",
+        data("kernels/naive").display()
+    )
+}
+
+#[test]
+fn naive_kernels_pass_on_every_entry_of_plain_floats() {
+    let dtypes = "\"float32\", \"float64\", \"float16\", \"bfloat16\"";
+    let jobs: String = OPS.iter().map(|(op, _)| job(op, dtypes)).collect();
+    let scenario = Scenario::with_plan(&(head() + &jobs));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let wrong: Vec<String> = OPS
+        .iter()
+        .filter_map(|(op, entries)| {
+            let candidate = summary.candidate(op, op);
+            let verify = &candidate["verify"];
+            let right = candidate["status"] == "PASSED"
+                && verify["entries_run"] == *entries
+                && verify["entries_passed"] == *entries;
+            (!right).then(|| {
+                let (status, detail) = (&candidate["status"], &candidate["detail"]);
+                format!(
+                    "{op}: {status} ({detail}), {} of {} entries passed, expected {entries}",
+                    verify["entries_passed"], verify["entries_run"]
+                )
+            })
+        })
+        .collect();
+    outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
+    outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
+}
+
+#[test]
+fn dtypes_pick_entries() {
+    for (dtype, ops) in BY_DTYPE {
+        let jobs: String = ops.iter().map(|(op, _)| job(op, &format!("{dtype:?}"))).collect();
+        let scenario = Scenario::with_plan(&(head() + &jobs));
+        let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
+        let document = outcome.json();
+        let found: Vec<(Option<&str>, Option<u64>)> = document["jobs"]
+            .as_array()
+            .unwrap_or_else(|| outcome.fail("the document lists jobs"))
+            .iter()
+            .map(|job| (job["name"].as_str(), job["entries"].as_u64()))
+            .collect();
+        let expected: Vec<(Option<&str>, Option<u64>)> =
+            ops.iter().map(|(op, entries)| (Some(*op), Some(*entries))).collect();
+        outcome.expect_equal(found, expected, dtype);
+    }
+}
+
+/// The tables above speak of all captures there are.
+#[test]
+fn no_op_is_forgotten() {
+    let folders = std::fs::read_dir(repository().join("tests/data/captures")).expect("the captures");
+    assert_eq!(folders.count(), OPS.len());
+}

@@ -1,0 +1,104 @@
+//! Law 4: after a large validation job the verifier is gone before a profiler is given anything, and the record
+//! proves it.
+
+use serde_json::Value;
+
+use crate::support::{Outcome, Scenario, Summary, repository, summary::list};
+
+fn plan(recycle: &str) -> String {
+    let root = repository().display();
+    format!(
+        "[recycle]\n{recycle}\n[profile]\nentry_timeout = \"200ms\"\n[build]\nlibraries = [\"m\"]\n
+[[job]]
+name = \"softmax\"
+captures = '{root}/tests/data/demo/torch_nn_functional_softmax'
+baseline = '{root}/configs/demo/softmax/naive.c'
+candidates = ['{root}/configs/demo/softmax/fast.c']
+"
+    )
+}
+
+fn phases<'s>(summary: &'s Summary, stage: &str) -> Vec<&'s Value> {
+    list(&summary.document["memory"]["phases"]).iter().filter(|phase| phase["stage"] == stage).collect()
+}
+
+fn workers<'s>(summary: &'s Summary, role: &str) -> Vec<&'s Value> {
+    list(&summary.document["workers"]).iter().filter(|worker| worker["role"] == role).collect()
+}
+
+/// Times of one format, so texts are ordered like them.
+fn time<'v>(outcome: &Outcome, row: &'v Value, field: &str) -> &'v str {
+    row[field].as_str().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
+}
+
+#[test]
+fn a_large_job_ends_the_verifier_before_profiling() {
+    let scenario = Scenario::with_plan(&plan("large_job = \"1KiB\""));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+
+    let first_lease = phases(&summary, "profile")
+        .into_iter()
+        .map(|phase| time(&outcome, phase, "started"))
+        .min()
+        .unwrap_or_else(|| outcome.fail("something was profiled"));
+    let validated: Vec<&Value> = workers(&summary, "verifier")
+        .into_iter()
+        .filter(|worker| phases(&summary, "verify").iter().any(|phase| phase["worker"] == worker["id"]))
+        .collect();
+    outcome.expect(!validated.is_empty(), "a verifier has verified");
+    for verifier in validated {
+        outcome.expect_equal(verifier["recycled_because"].as_str(), Some("before_profile"), "its reason");
+        outcome.expect_equal(verifier["end_class"].as_str(), Some("ended"), "it ended by itself");
+        let ended = time(&outcome, verifier, "ended");
+        outcome.expect(
+            ended <= first_lease,
+            format_args!("the verifier ended ({ended}) before the first lease of a profiler ({first_lease})"),
+        );
+        let rows = summary.policy("recycled");
+        let row = rows
+            .iter()
+            .find(|row| row["numbers"]["worker"] == verifier["id"])
+            .unwrap_or_else(|| outcome.fail(format_args!("no row of the policy log among {rows:?}")));
+        let number = |name: &str| {
+            let number = row["numbers"][name].as_u64();
+            number.unwrap_or_else(|| outcome.fail(format_args!("{row} does not hold {name}")))
+        };
+        let (before, after) = (number("owed_before_bytes"), number("owed_after_bytes"));
+        outcome.expect(
+            0 < after && after < before,
+            format_args!("the tree owes less without it, and the supervisor something: {before}, {after}"),
+        );
+        number("took_ms");
+        outcome.expect(row["reason"].as_str().is_some_and(|it| it.contains("before_profile")), "why");
+        let decided = summary.policy("recycle");
+        let decided = decided
+            .iter()
+            .find(|row| row["numbers"]["worker"] == verifier["id"])
+            .unwrap_or_else(|| outcome.fail("the decision stands before the deed"));
+        let bytes = decided["numbers"]["validated_bytes"].as_u64();
+        outcome
+            .expect(bytes.is_some_and(|bytes| 1024 <= bytes), format_args!("what made it large: {bytes:?}"));
+        outcome.expect(time(&outcome, decided, "t") <= time(&outcome, row, "t"), "in this order");
+    }
+}
+
+#[test]
+fn a_small_job_keeps_its_verifier() {
+    let scenario = Scenario::with_plan(&plan("large_job = \"1GiB\""));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    outcome.expect_equal(workers(&summary, "verifier").len(), 1, "one verifier for all");
+    outcome.expect_equal(summary.policy("recycled").len(), 0, "nobody was replaced");
+    outcome.expect(workers(&summary, "verifier")[0]["recycled_because"].is_null(), "it ended with the run");
+}
+
+#[test]
+fn a_worker_is_replaced_after_its_leases() {
+    let scenario = Scenario::with_plan(&plan("after_leases = 1\nbefore_profile = \"never\""));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let verifiers = workers(&summary, "verifier");
+    // Two candidates, each built and verified.
+    outcome.expect_equal(verifiers.len(), 4, "a verifier for every lease");
+    outcome.expect(verifiers.iter().all(|worker| worker["leases"] == 1), "of one lease each");
+    let reasons = verifiers.iter().filter(|it| it["recycled_because"] == "after_leases").count();
+    outcome.expect(3 <= reasons, format_args!("all but the last were replaced for it: {reasons}"));
+}

@@ -1,0 +1,268 @@
+//! What a run comes to: exit codes, statuses of jobs and candidates, and every way to read them.
+
+mod commands;
+mod plans;
+
+use plans::{Plan, SOFTMAX};
+use serde_json::Value;
+
+use crate::support::{Scenario, Summary, data, summary::list};
+
+#[test]
+fn a_good_run_ends_with_0_and_one_document_everywhere() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let (outcome, summary) = scenario.run_plan(0, &["--json"]);
+    outcome.expect_equal(outcome.json(), summary.document.clone(), "--json and summary.json");
+    outcome.expect_equal(summary.document["run"]["exit_code"].as_i64(), Some(0), "run.exit_code");
+    outcome.expect_equal(summary.document["run"]["status"].as_str(), Some("FINISHED"), "run.status");
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
+    let fast = summary.candidate(SOFTMAX, "fast");
+    outcome.expect(fast["speedup"]["value"].is_number(), "fast has a speed-up");
+    outcome.expect(fast["artifact_digest"].is_string(), "what was verified and timed has a digest");
+    let stages: Vec<&str> =
+        list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
+    outcome.expect_equal(stages, vec!["build", "verify", "profile"], "its attempts");
+
+    let report = scenario.run(&["report", "runs/plan", "--format", "json"]).expect_exit(0);
+    report.expect_equal(report.json(), summary.document, "report --format json and summary.json");
+    let report = scenario.run(&["report", "runs/latest"]).expect_exit(0);
+    report.expect_stdout(&["softmax", "fast", "naive", "PASSED", "FINISHED"]);
+    let written = scenario.run(&["report", "runs/plan", "-o", "report.txt"]).expect_exit(0);
+    written.expect(written.stdout.is_empty(), "the report is in the file");
+    let text = std::fs::read_to_string(scenario.path().join("report.txt")).expect("the report");
+    // The folder's name in its last line is the one that was typed.
+    let body = |text: &str| text.lines().take_while(|line| !line.starts_with("run ")).count();
+    report.expect_equal(body(&text), body(&report.stdout), "lines of the same report");
+}
+
+#[test]
+fn a_run_that_is_told_to_be_quiet_is() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
+    let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
+    outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
+    // A job of a baseline alone counts by it.
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
+}
+
+#[test]
+fn a_speedup_that_nobody_reaches_ends_with_1() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let (outcome, summary) = scenario.run_plan(1, &["--min-speedup", "1000"]);
+    outcome.expect_equal(
+        summary.verdict(SOFTMAX, "fast"),
+        (Some("PASSED"), None),
+        "fast is right all the same",
+    );
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("NONE_PASSED"), "the job");
+    outcome.expect_equal(summary.document["run"]["exit_code"].as_i64(), Some(1), "run.exit_code");
+}
+
+#[test]
+fn nobody_who_passes_ends_with_1() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["bad/wrong_by_nine_percent"]).text());
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("NONE_PASSED"), "the job");
+    let name = "wrong_by_nine_percent";
+    outcome.expect_equal(
+        summary.verdict(SOFTMAX, name),
+        (Some("INCORRECT_NUMERICAL"), Some("candidate")),
+        name,
+    );
+    let failure = &summary.candidate(SOFTMAX, name)["failures"][0];
+    let mismatch = &failure["mismatch"];
+    outcome.expect_equal(
+        mismatch["pattern"].clone(),
+        Value::from("all"),
+        "what the bad elements have in common",
+    );
+    outcome.expect_equal(list(&mismatch["bad_indices"]).len(), 8, "the first bad indices");
+    let error = mismatch["relative_error"].as_f64().unwrap_or_default();
+    outcome.expect((0.089..0.091).contains(&error), format_args!("it is wrong by nine percent: {error}"));
+    outcome.expect(list(&failure["args"]).len() == 4, "the arguments of the failing call");
+}
+
+#[test]
+fn a_plan_that_does_not_fit_ends_with_3_and_says_what_it_needs() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let (outcome, summary) = scenario.run_plan(3, &["--set", "memory.host_ceiling=1MiB"]);
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("DOES_NOT_FIT"), "the job");
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("DOES_NOT_FIT"), Some("plan")), "fast");
+    let detail = summary.candidate(SOFTMAX, "fast")["detail"].as_str().unwrap_or_default();
+    outcome.expect(
+        detail.contains("its build needs") && detail.contains("1.00 MiB") && detail.contains("host_ceiling"),
+        format_args!("how much is needed, and by what: {detail}"),
+    );
+    outcome.expect_stdout(&["DOES_NOT_FIT", "needs"]);
+    outcome.expect(list(&summary.document["workers"]).is_empty(), "no worker was started");
+    let rows = summary.policy("does_not_fit");
+    outcome.expect(
+        rows.iter()
+            .any(|row| row["numbers"]["reserved_bytes"].as_u64() > row["numbers"]["ceiling_bytes"].as_u64()),
+        "the decision has its numbers",
+    );
+    scenario.run(&["check", "plan.toml", "--set", "memory.host_ceiling=1MiB"]).expect_exit(3);
+}
+
+#[test]
+fn one_job_that_does_not_fit_leaves_the_other_running() {
+    // More than the machine of any test has.
+    let text = Plan::softmax(&["fast"]).text()
+        + &Plan {
+            name: "greedy".to_owned(),
+            extra: "limits.memory = \"900TiB\"".to_owned(),
+            ..Plan::softmax(&[])
+        }
+        .job();
+    let scenario = Scenario::with_plan(&text);
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job that fits");
+    outcome.expect_equal(summary.job("greedy")["status"].as_str(), Some("DOES_NOT_FIT"), "the other");
+}
+
+#[test]
+fn candidates_of_a_failed_baseline_are_verified_and_timed() {
+    let mut plan = Plan::softmax(&["fast", "naive"]);
+    plan.baseline = "bad/wrong_by_nine_percent".to_owned();
+    let scenario = Scenario::with_plan(&plan.text());
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    let job = summary.job(SOFTMAX);
+    outcome.expect_equal(job["status"].as_str(), Some("BASELINE_FAILED"), "the job");
+    outcome.expect(
+        job["detail"].as_str().is_some_and(|detail| detail.contains("INCORRECT_NUMERICAL")),
+        format_args!("how it failed: {}", job["detail"]),
+    );
+    for name in ["fast", "naive"] {
+        let candidate = summary.candidate(SOFTMAX, name);
+        outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), name);
+        outcome.expect_equal(candidate["speedup"].clone(), Value::Null, format_args!("{name}'s speed-up"));
+        outcome.expect(candidate["profile"]["median_time_ms"].is_number(), format_args!("{name} was timed"));
+        outcome.expect(candidate["rank"].is_number(), format_args!("{name} is ranked by time"));
+    }
+    outcome.expect_stdout(&["BASELINE_FAILED"]);
+}
+
+#[test]
+fn a_damaged_capture_is_not_the_candidates_fault() {
+    let scenario = Scenario::new();
+    let truncated = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "truncated");
+    let entry = truncated.join("entry_000000.pt");
+    let bytes = std::fs::read(&entry).expect("a capture");
+    std::fs::write(&entry, &bytes[..bytes.len() / 2]).expect("half a capture");
+    // A byte of the true output, in the middle of the last record with data: only its CRC tells.
+    let flipped = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "flipped");
+    flip_a_byte_of_the_output(&flipped.join("entry_000001.pt"));
+
+    let text = Plan::softmax(&["fast"]).text()
+        + &Plan { name: "truncated".to_owned(), captures: truncated, ..Plan::softmax(&["fast"]) }.job()
+        + &Plan { name: "flipped".to_owned(), captures: flipped, ..Plan::softmax(&["fast"]) }.job();
+    scenario.write("plan.toml", text);
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the good job beside it");
+    let job = summary.job("truncated");
+    outcome.expect_equal(job["status"].as_str(), Some("CAPTURE_ERROR"), "the truncated job");
+    outcome.expect(
+        job["detail"].as_str().is_some_and(|detail| detail.contains("entry_000000")),
+        format_args!("it names the entry: {}", job["detail"]),
+    );
+    for job in ["truncated", "flipped"] {
+        for name in ["naive", "fast"] {
+            outcome.expect_equal(
+                summary.verdict(job, name),
+                (Some("CAPTURE_ERROR"), Some("capture")),
+                format_args!("{job}/{name}"),
+            );
+        }
+    }
+    outcome.expect_stdout(&["CAPTURE_ERROR"]);
+}
+
+/// Torch writes the storages in the order of first mention: the output's data is the last large record.
+fn flip_a_byte_of_the_output(path: &std::path::Path) {
+    let mut bytes = std::fs::read(path).expect("a capture");
+    // The output of this entry has 2 x 6 x 56 x 60 floats; its record ends before the small ones that close the file.
+    let at = bytes.len() - 40_320 * 2;
+    bytes[at] ^= 0x40;
+    std::fs::write(path, bytes).expect("a damaged capture");
+}
+
+/// The demo's naive softmax does float32 only; the golden captures hold other dtypes.
+#[test]
+fn entries_that_a_kernel_does_not_do_are_its_own_affair() {
+    let captures = data("captures/torch_nn_functional_softmax");
+    let plan = |name: &str, extra: &str| Plan {
+        name: name.to_owned(),
+        captures: captures.clone(),
+        extra: extra.to_owned(),
+        ..Plan::softmax(&[])
+    };
+    let scenario = Scenario::with_plan(&(plan("whole", "").text() + &plan("part", "partial = true").job()));
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(
+        summary.verdict("whole", "naive"),
+        (Some("UNSUPPORTED"), Some("candidate")),
+        "without partial",
+    );
+    outcome.expect_equal(summary.verdict("part", "naive"), (Some("PASSED"), None), "with partial = true");
+    let verify = &summary.candidate("part", "naive")["verify"];
+    let number = |name: &str| verify[name].as_u64().unwrap_or_default();
+    outcome.expect_equal(number("entries_run"), 5, "entries that were run");
+    outcome
+        .expect(0 < number("entries_passed") && 0 < number("entries_unsupported"), "some are done, some not");
+    outcome.expect_equal(number("entries_passed") + number("entries_unsupported"), 5, "entries");
+}
+
+#[test]
+fn only_what_is_named_is_run() {
+    let mut other = Plan::softmax(&["fast"]);
+    "other".clone_into(&mut other.name);
+    let text = Plan::softmax(&["fast", "bad/segfaults"]).text() + &other.job();
+    let scenario = Scenario::with_plan(&text);
+    let (outcome, summary) = scenario.run_plan(0, &["--only", "softmax/fast"]);
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "what was named");
+    outcome.expect_equal(summary.verdict(SOFTMAX, "naive"), (Some("PASSED"), None), "its baseline");
+    outcome.expect_equal(summary.verdict(SOFTMAX, "segfaults").0, Some("SKIPPED"), "what was not");
+    outcome.expect_equal(summary.job("other")["status"].as_str(), Some("SKIPPED"), "a job that was not");
+    outcome
+        .expect(list(&summary.candidate(SOFTMAX, "segfaults")["attempts"]).is_empty(), "nothing was tried");
+}
+
+fn timed(summary: &Summary, name: &str) -> Vec<Value> {
+    list(&summary.candidate(SOFTMAX, name)["profile"]["entries"]).to_vec()
+}
+
+#[test]
+fn the_kernelforge_protocol_times_a_hundred_calls() {
+    let mut plan = Plan::softmax(&["fast"]);
+    plan.profile.push_str("protocol = \"kernelforge\"\n");
+    let scenario = Scenario::with_plan(&plan.text());
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
+    let entries = timed(&summary, "fast");
+    outcome.expect_equal(entries.len(), 2, "timed entries");
+    for entry in entries {
+        outcome.expect_equal(entry["samples"].as_u64(), Some(1), "one mean of all calls");
+        outcome
+            .expect(entry["calls_per_block"].as_u64().is_some_and(|calls| calls <= 100), "a hundred calls");
+        outcome.expect(entry["median_time_ms"].as_f64().is_some_and(|ms| 0.0 < ms), "a time");
+    }
+}
+
+#[test]
+fn copied_inputs_are_leased_for_and_time_the_same_kernels() {
+    let reserved = |summary: &Summary| {
+        let phases = list(&summary.document["memory"]["phases"]);
+        let profiles = phases.iter().filter(|phase| phase["stage"] == "profile");
+        profiles.filter_map(|phase| phase["predicted_bytes"].as_u64()).max().unwrap_or_default()
+    };
+    let mapped = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let (_, mapped) = mapped.run_plan(0, &[]);
+    let mut plan = Plan::softmax(&["fast"]);
+    plan.profile.push_str("inputs = \"copied\"\n");
+    let scenario = Scenario::with_plan(&plan.text());
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
+    outcome.expect_equal(timed(&summary, "fast").len(), 2, "timed entries");
+    let (with, without) = (reserved(&summary), reserved(&mapped));
+    outcome.expect(without < with, format_args!("copies are leased for: {with} bytes against {without}"));
+}

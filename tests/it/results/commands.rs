@@ -1,0 +1,120 @@
+//! The commands around a run: what comes before it, and what follows a failure.
+
+use serde_json::Value;
+
+use super::plans::{Plan, SOFTMAX};
+use crate::support::{Scenario, data, summary::list};
+
+#[test]
+fn a_first_plan_is_accepted_and_its_skeleton_compiles() {
+    let captures = data("captures/torch_nn_functional_embedding");
+    let scenario = Scenario::new();
+    let made = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(0);
+    made.expect_stdout(&["plan.toml", "kernels/torch_nn_functional_embedding.c"]);
+    scenario.run(&["check", "plan.toml"]).expect_exit(0);
+
+    // It does nothing yet: that is for the one who fills it in, and is told so.
+    let (outcome, summary) = scenario.run_plan(1, &["--set", "run.stages=[\"build\", \"verify\"]"]);
+    let job = &summary.jobs()[0];
+    let candidate = &job["candidates"][0];
+    let status = candidate["status"].as_str().unwrap_or_default();
+    outcome.expect(
+        ["UNSUPPORTED", "UNWRITTEN_OUTPUT"].contains(&status),
+        format_args!("the skeleton was built and called: {status}"),
+    );
+    outcome.expect(candidate["artifact_digest"].is_string(), "it was built");
+    let head = candidate["build"]["log_head"].as_str().unwrap_or_default();
+    outcome.expect(!head.contains("warning"), format_args!("without a warning: {head}"));
+
+    // Neither is written over.
+    let again = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
+    again.expect_stderr(&["torch_nn_functional_embedding.c"]);
+}
+
+#[test]
+fn the_argument_order_is_printed() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let outcome = scenario.run(&["check", "plan.toml", "--signature"]).expect_exit(0);
+    outcome.expect_stdout(&["input", "dim", "_stacklevel", "dtype", "int run(void *self"]);
+    let order: Vec<Option<usize>> =
+        ["input", "dim", "_stacklevel", "dtype"].iter().map(|name| outcome.stdout.find(name)).collect();
+    outcome.expect(order.is_sorted(), format_args!("in the order of the call: {order:?}"));
+
+    let outcome = scenario.run(&["check", "plan.toml", "--signature", "--json"]).expect_exit(0);
+    let document = outcome.json();
+    outcome.expect_equal(
+        document[0]["parameters"].clone(),
+        Value::from(vec!["input", "dim", "_stacklevel", "dtype"]),
+        "parameters",
+    );
+    outcome.expect(document[0]["digest"].as_str().is_some_and(|digest| 32 <= digest.len()), "a digest");
+}
+
+#[test]
+fn a_check_tells_what_a_run_will_need_and_runs_nothing() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
+    outcome.expect_stdout(&["job softmax", "2 entries", "build", "verify", "profile", "smallest ceiling"]);
+    outcome.expect(!scenario.path().join("runs").exists(), "nothing was run");
+
+    // What is printed is a plan again, and means the same.
+    let (_, resolved) = outcome.stdout.split_once("# The plan as it is understood:\n").unwrap_or_default();
+    scenario.write("resolved.toml", resolved);
+    let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
+    let document = outcome.json();
+    let again = scenario.run(&["check", "resolved.toml", "--json"]).expect_exit(0);
+    again.expect_equal(&again.json()["jobs"], &document["jobs"], "jobs of the resolved plan");
+
+    let job = &document["jobs"][0];
+    outcome.expect_equal(job["entries"].as_u64(), Some(2), "entries");
+    outcome.expect_equal(job["candidates"].clone(), Value::from(vec!["naive", "fast"]), "candidates");
+    let stages: Vec<&str> = list(&job["memory"]).iter().filter_map(|row| row["stage"].as_str()).collect();
+    outcome.expect_equal(stages, vec!["build", "verify", "profile"], "stages");
+    let bytes = |row: &Value, name: &str| row[name].as_u64().unwrap_or_default();
+    for row in list(&job["memory"]) {
+        let (predicted, reserved) = (bytes(row, "predicted_bytes"), bytes(row, "reserved_bytes"));
+        outcome.expect(0 < predicted && predicted <= reserved, format_args!("a formula and a lease: {row}"));
+    }
+
+    // What it calls the smallest ceiling is one: under it the plan runs, far below it it does not.
+    let smallest = bytes(&document, "smallest_ceiling_bytes");
+    let ceiling = format!("memory.host_ceiling={smallest}B");
+    scenario.run_plan(0, &["--set", &ceiling, "--set", "run.stages=[\"build\", \"verify\"]"]);
+}
+
+#[test]
+fn a_folder_is_inspected_by_signature_classes() {
+    let scenario = Scenario::new();
+    let folder = data("captures/torch_nn_functional_embedding");
+    let outcome = scenario.run(&["inspect".as_ref(), folder.as_os_str()]).expect_exit(0);
+    outcome.expect_stdout(&["6 entries", "entry_000000", "class"]);
+    let outcome = scenario.run(&["inspect".as_ref(), folder.as_os_str(), "--json".as_ref()]).expect_exit(0);
+    let document = outcome.json();
+    let entries: u64 = list(&document["classes"]).iter().filter_map(|class| class["entries"].as_u64()).sum();
+    outcome.expect_equal(entries, 6, "entries of all classes");
+    outcome.expect(list(&document["unreadable"]).is_empty(), "all can be read");
+}
+
+#[test]
+fn a_failing_call_fails_again_alone() {
+    let candidates = ["wrong_by_nine_percent", "segfaults", "writes_into_an_input", "stale_after_first_call"];
+    let files: Vec<String> = candidates.iter().map(|name| format!("bad/{name}")).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let scenario = Scenario::with_plan(&Plan::softmax(&files).text());
+    let (outcome, summary) = scenario
+        .run_plan(1, &["--set", "run.stages=[\"build\", \"verify\"]", "--set", "verify.stop_after=1"]);
+    for name in candidates {
+        let candidate = summary.candidate(SOFTMAX, name);
+        let status = candidate["status"].as_str().unwrap_or_default();
+        outcome.expect(!["", "PASSED"].contains(&status), format_args!("{name} fails: {status}"));
+        let entry = candidate["failures"][0]["entry"]
+            .as_str()
+            .unwrap_or_else(|| outcome.fail(format_args!("{name} has no failing entry")));
+        let again = scenario
+            .run(&["repro", "runs/plan", &format!("{SOFTMAX}/{name}"), "--entry", entry])
+            .expect_exit(1);
+        again.expect_stdout(&[name, status, entry]);
+    }
+    let unknown = scenario.run(&["repro", "runs/plan", "softmax/nobody", "--entry", "entry_000000"]);
+    unknown.expect_exit(2).expect_stderr(&["softmax/nobody"]);
+}

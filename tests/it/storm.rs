@@ -1,0 +1,228 @@
+//! Law 8, nothing is lost: whatever is killed or interrupted, whenever, every verdict comes out right, what was
+//! finished stays finished, and no process and no temporary file is left.
+
+mod record;
+mod yard;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use self::record::Record;
+use self::yard::{Chance, Yard};
+
+/// Moments at which a supervisor is killed; two to a run.
+const SUPERVISOR_KILLS: usize = 8;
+/// Runs in which a worker or a runner is killed.
+const OTHER_KILLS: usize = 10;
+
+type Checked = Result<(), String>;
+
+fn binary() -> PathBuf {
+    let own = std::env::current_exe().expect("a running test has a file");
+    let path = own.ancestors().nth(2).expect("target/<profile>/deps/it").join("opt-supervisor");
+    assert!(path.is_file(), "{} is missing: run `cargo build` first", path.display());
+    path
+}
+
+fn yard() -> Yard {
+    Yard::create(binary()).expect("a yard")
+}
+
+fn must(checked: Checked) {
+    if let Err(trouble) = checked {
+        panic!("{trouble}");
+    }
+}
+
+fn signal(child: &std::process::Child, signal: Signal) {
+    let pid = Pid::from_child(child);
+    // Not reaped yet, so the number is still its own.
+    let _ = kill_process(pid, signal);
+}
+
+fn everything_is_in_order(yard: &Yard) -> Checked {
+    yard.no_process_is_left()?;
+    yard.no_file_is_left()?;
+    yard.verdicts_are_right()?;
+    Record::read(&yard.run).nothing_stands_twice()
+}
+
+/// How long a run takes here and now: the span that moments are drawn from.
+fn measure() -> Duration {
+    let yard = yard();
+    let started = Instant::now();
+    must(yard.run_to(yard.start(&[]).expect("started"), 0));
+    let took = started.elapsed();
+    must(everything_is_in_order(&yard));
+    took
+}
+
+#[test]
+fn a_killed_supervisor_loses_nothing() {
+    let span = measure();
+    let mut chance = Chance::from_clock();
+    for number in 0..SUPERVISOR_KILLS.div_ceil(2) {
+        let yard = yard();
+        let moments = [chance.moment(span), chance.moment(span)];
+        println!("run {number}: killed after {moments:?} of {span:?}");
+        must(survive(&yard, &moments, number % 2 == 0));
+    }
+}
+
+/// Killed at each moment, then left in peace.
+fn survive(yard: &Yard, moments: &[Duration], wait: bool) -> Checked {
+    let mut before = Record::default();
+    for &moment in moments {
+        let mut child = yard.resume()?;
+        std::thread::sleep(moment);
+        child.kill().map_err(|error| error.to_string())?;
+        yard.end(&mut child)?;
+        if wait {
+            yard.no_process_is_left()?;
+        }
+        let now = Record::read(&yard.run);
+        now.kept_from(&before)?;
+        before = now;
+    }
+    // Without waiting, the new supervisor meets what is left of the old one's workers.
+    yard.run_to(yard.resume()?, 0)?;
+    Record::read(&yard.run).kept_from(&before)?;
+    everything_is_in_order(yard)
+}
+
+#[test]
+fn a_killed_worker_or_runner_changes_no_verdict() {
+    let span = measure();
+    let mut chance = Chance::from_clock();
+    for number in 0..OTHER_KILLS {
+        let yard = yard();
+        let victim = ["verifier", "profiler", "runner"][number % 3];
+        let moment = chance.moment(span);
+        let killed = yard.kill_during_a_run(victim, moment, &mut chance);
+        println!("run {number}: {victim} from {moment:?} of {span:?}: {killed:?}");
+        must(killed.map(drop));
+        must(everything_is_in_order(&yard));
+        println!("{} attempts were done again", yard.retried().expect("a summary"));
+    }
+}
+
+#[test]
+fn an_interrupt_drains_and_two_of_them_kill() {
+    for asked in [Signal::INT, Signal::TERM] {
+        let yard = yard();
+        let mut child = yard.start(&[]).expect("started");
+        let role = if asked == Signal::INT { "verifier" } else { "profiler" };
+        must(yard.until("a runner", || {
+            let marked = yard.marked();
+            marked.iter().any(|it| it.is_worker(role)) && marked.iter().any(|it| it.is_runner())
+        }));
+        signal(&child, asked);
+        let status = yard.end(&mut child).expect("it ends");
+        assert_eq!(status.code(), Some(4), "{}", yard.state());
+        must(yard.no_process_is_left());
+        must(yard.no_file_is_left());
+        // What was under way came to its end.
+        let record = Record::read(&yard.run);
+        let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
+        assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
+        assert_eq!(yard.summary().expect("a summary")["run"]["status"], "INTERRUPTED");
+        must(yard.run_to(yard.resume().expect("started"), 0));
+        must(Record::read(&yard.run).kept_from(&record));
+        must(everything_is_in_order(&yard));
+    }
+}
+
+#[test]
+fn two_interrupts_kill_at_once() {
+    for asked in [Signal::INT, Signal::TERM] {
+        let yard = yard();
+        // Its first call would take longer than this test has patience.
+        let kernel = yard.folder.join("kernels/fast.c");
+        let good = std::fs::read_to_string(&kernel).expect("a kernel");
+        let endless = good.replacen("(void)self;", "(void)self; for (volatile int i = 0;; i++) {}", 1);
+        assert_ne!(good, endless, "the kernel has no place for the loop");
+        std::fs::write(&kernel, endless).expect("written");
+        let mut child = yard.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
+        let mut seen = None;
+        must(yard.until("a runner that stays", || {
+            let now = yard.marked().into_iter().find(|it| it.is_runner()).map(|it| it.pid);
+            let same = seen.filter(|(pid, _)| Some(*pid) == now);
+            seen = same.or(now.map(|pid| (pid, Instant::now())));
+            seen.is_some_and(|(_, since)| Duration::from_secs(1) < since.elapsed())
+        }));
+        // Equal signals that are not yet taken are one: the second goes when the first has been.
+        signal(&child, asked);
+        must(yard.until("the first to be taken", || pending(child.id()) == Some(0)));
+        assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", yard.state());
+        signal(&child, asked);
+        let status = yard.end(&mut child).expect("it ends");
+        assert_eq!(status.code(), Some(4), "{}", yard.state());
+        must(yard.no_process_is_left());
+        must(yard.no_file_is_left());
+        std::fs::write(&kernel, good).expect("written");
+        let resumed = yard.start(&["--resume", "--set", "verify.call_timeout=\"1h\""]).expect("started");
+        must(yard.run_to(resumed, 0));
+        must(everything_is_in_order(&yard));
+    }
+}
+
+/// Signals that wait for a process.
+fn pending(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[test]
+fn what_is_resumed_is_the_same_run_or_none() {
+    let yard = yard();
+    must(yard.run_to(yard.start(&[]).expect("started"), 0));
+    let record = Record::read(&yard.run);
+    let said = || std::fs::read_to_string(yard.folder.join("stderr")).expect("a log");
+
+    // Not overwritten.
+    must(yard.run_to(yard.start(&[]).expect("started"), 2));
+    assert!(said().contains("--resume"), "{}", said());
+    assert_eq!(Record::read(&yard.run), record);
+
+    // Nothing is left to do.
+    must(yard.run_to(yard.resume().expect("started"), 0));
+    assert_eq!(Record::read(&yard.run), record);
+    must(everything_is_in_order(&yard));
+
+    // Another plan is another run.
+    must(yard.run_to(yard.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
+    assert!(said().contains("verify.repeats"), "{}", said());
+    assert_eq!(Record::read(&yard.run), record);
+    must(yard.verdicts_are_right());
+
+    // Another source is another candidate, and the others stand.
+    let changed = "wrong_by_nine_percent";
+    let source = yard.folder.join(format!("kernels/{changed}.c"));
+    let text = std::fs::read_to_string(&source).expect("a kernel");
+    std::fs::write(&source, format!("{text}\n/* still wrong */\n")).expect("written");
+    must(yard.run_to(yard.resume().expect("started"), 0));
+    let mut now = Record::read(&yard.run);
+    let mut before = record;
+    let (old, new) = (before.attempts.remove(changed), now.attempts.remove(changed));
+    assert_eq!(now, before);
+    let (old, new) = (old.expect("attempts"), new.expect("attempts"));
+    assert_eq!(new.len(), 2 * old.len(), "{new:?}");
+    assert!(new[..old.len()].iter().all(|it| it.superseded), "{new:?}");
+    must(everything_is_in_order(&yard));
+}
+
+#[test]
+fn a_run_has_one_supervisor() {
+    let yard = yard();
+    let first = yard.start(&[]).expect("started");
+    must(yard.until("a worker", || yard.marked().iter().any(|it| it.is_worker("verifier"))));
+    let second = yard.start(&["--resume"]).expect("started");
+    must(yard.run_to(second, 3));
+    let said = std::fs::read_to_string(yard.folder.join("stderr")).expect("a log");
+    assert!(said.contains("another supervisor works in"), "{said}");
+    must(yard.run_to(first, 0));
+    must(everything_is_in_order(&yard));
+}

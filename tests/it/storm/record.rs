@@ -1,0 +1,90 @@
+//! What the store of a run says, read by SQL from a copy: the evidence itself is left as it was found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    pub stage: String,
+    pub number: u32,
+    pub status: Option<String>,
+    pub superseded: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Candidates that have come to their end.
+    pub finished: BTreeSet<String>,
+    pub attempts: BTreeMap<String, Vec<Attempt>>,
+}
+
+impl Record {
+    /// Of a run that was killed before it had tables: nothing.
+    pub fn read(run: &Path) -> Self {
+        let copy = tempfile::tempdir().expect("a folder");
+        for name in ["run.sqlite", "run.sqlite-wal"] {
+            if run.join(name).is_file() {
+                fs::copy(run.join(name), copy.path().join(name)).expect("copied");
+            }
+        }
+        let database = copy.path().join("run.sqlite");
+        if !database.is_file() {
+            return Self::default();
+        }
+        let connection = rusqlite::Connection::open(database).expect("a database");
+        let tables: u32 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'attempt'", [], |row| row.get(0))
+            .expect("a schema");
+        if tables == 0 {
+            return Self::default();
+        }
+        let mut record = Self::default();
+        let mut statement =
+            connection.prepare("SELECT name FROM candidate WHERE status IS NOT NULL").expect("candidates");
+        let names = statement.query_map([], |row| row.get(0)).expect("candidates");
+        record.finished = names.map(|name| name.expect("a name")).collect();
+        let mut statement = connection
+            .prepare(
+                "SELECT candidate.name, stage, number, attempt.status, superseded
+                 FROM attempt JOIN candidate ON candidate.key = attempt.candidate ORDER BY attempt.key",
+            )
+            .expect("attempts");
+        let mut rows = statement.query([]).expect("attempts");
+        while let Some(row) = rows.next().expect("a row") {
+            let attempt = Attempt {
+                stage: row.get(1).expect("a stage"),
+                number: row.get(2).expect("a number"),
+                status: row.get(3).expect("a status"),
+                superseded: row.get(4).expect("a flag"),
+            };
+            record.attempts.entry(row.get(0).expect("a name")).or_default().push(attempt);
+        }
+        record
+    }
+
+    /// No stage of any candidate was done well twice, unless its first time speaks for it no longer.
+    pub fn nothing_stands_twice(&self) -> Result<(), String> {
+        for (name, attempts) in &self.attempts {
+            let mut standing = BTreeSet::new();
+            for attempt in attempts.iter().filter(|it| !it.superseded) {
+                let stands = attempt.status.as_deref().is_some_and(|status| status != "INFRA_ERROR");
+                if stands && !standing.insert(&attempt.stage) {
+                    return Err(format!("{name}: {} stands twice: {attempts:?}", attempt.stage));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What had come to its end before was not touched since.
+    pub fn kept_from(&self, before: &Self) -> Result<(), String> {
+        for name in &before.finished {
+            let (then, now) = (before.attempts.get(name), self.attempts.get(name));
+            if !self.finished.contains(name) || then != now {
+                return Err(format!("{name} had come to its end and was done again\n{then:?}\n{now:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! A yard to kill in: a small plan in a folder of its own, supervisors that carry a mark, and what is to be true
+//! when the dust has settled. The bench `kill-storm` uses this file too.
+//!
+//! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years and which every descendant inherits
+//! whatever it does to its session, its parent or its environment. So a process is told to be ours even when it is
+//! orphaned, confined, or not to be looked into, and whatever else runs on the machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
+
+/// For everything that takes a moment on a machine with time, and is only bounded here.
+pub const LONG: Duration = Duration::from_secs(180);
+const POLL: Duration = Duration::from_millis(2);
+
+/// Candidates of the plan, and how each has to end: status and blame.
+pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
+    ("naive", "PASSED", None),
+    ("fast", "PASSED", None),
+    ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", Some("candidate")),
+    ("segfaults", "CRASHED", Some("candidate")),
+    ("does_not_compile", "COMPILE_ERROR", Some("candidate")),
+];
+const KERNELS: &[&str] = &["naive.c", "fast.c", "bad/wrong_by_nine_percent.c", "bad/segfaults.c"];
+
+/// What may stand in a run folder that nobody works in.
+const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
+
+pub struct Yard {
+    pub folder: PathBuf,
+    pub run: PathBuf,
+    pub plan: PathBuf,
+    binary: PathBuf,
+    mark: u64,
+}
+
+/// A living process that carries the mark.
+#[derive(Clone, Debug)]
+pub struct Marked {
+    pub pid: u32,
+    pub arguments: Vec<String>,
+}
+
+impl Marked {
+    pub fn is_worker(&self, role: &str) -> bool {
+        self.arguments.iter().any(|it| it == "__worker") && self.arguments.iter().any(|it| it == role)
+    }
+
+    pub fn is_runner(&self) -> bool {
+        self.arguments.iter().any(|it| it == "__runner")
+    }
+
+    /// A runner, a compiler, or something that a compiler started.
+    pub fn is_below_a_worker(&self) -> bool {
+        !self.arguments.iter().any(|it| it == "__worker" || it == "run")
+    }
+}
+
+/// Where no more random numbers are needed than these: SplitMix64.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn from_clock() -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self(u64::from(now.subsec_nanos()) ^ now.as_secs() << 32 ^ u64::from(std::process::id()))
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ word >> 31) % limit.max(1)
+    }
+
+    pub fn moment(&mut self, limit: Duration) -> Duration {
+        Duration::from_micros(self.below(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Yard {
+    /// `binary` is the built program.
+    pub fn create(binary: PathBuf) -> Result<Self, String> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Not below TMPDIR: sockets lie in it, and a socket's path holds 107 bytes.
+        let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
+        let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
+        let mark = u64::from(std::process::id()) << 20 | number;
+        let yard = Self { folder, run, plan, binary, mark };
+        yard.furnish().map_err(|error| format!("making {}: {error}", yard.folder.display()))?;
+        Ok(yard)
+    }
+
+    fn furnish(&self) -> std::io::Result<()> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+        for folder in ["kernels", "runtime", "temporary"] {
+            fs::create_dir_all(self.folder.join(folder))?;
+        }
+        for kernel in KERNELS {
+            let source = repository.join("configs/demo/softmax").join(kernel);
+            let name = Path::new(kernel).file_name().unwrap_or_default();
+            fs::copy(source, self.folder.join("kernels").join(name))?;
+        }
+        fs::write(self.folder.join("kernels/does_not_compile.c"), "#error on purpose\n")?;
+        let captures = repository.join("tests/data/demo/torch_nn_functional_softmax");
+        fs::write(
+            &self.plan,
+            format!(
+                "[run]\nname = \"storm\"\ndevice = \"cpu\"\n\
+                 [build]\nflags = [\"-O2\"]\nextra_flags = [\"-fopenmp-simd\"]\nlibraries = [\"m\"]\n\
+                 [verify]\nstop_after = 1\ncall_timeout = \"60s\"\n\
+                 [profile]\nentry_timeout = \"200ms\"\n\
+                 [limits]\nthreads = 1\n\
+                 [[job]]\nname = \"softmax\"\ncaptures = {:?}\n\
+                 baseline = \"kernels/naive.c\"\n\
+                 candidates = [\"kernels/{{fast,wrong_by_nine_percent,segfaults,does_not_compile}}.c\"]\n",
+                captures.display().to_string()
+            ),
+        )
+    }
+
+    /// A marked supervisor that is to work in the run folder. What it says goes into files of the yard.
+    pub fn start(&self, more: &[&str]) -> Result<Child, String> {
+        let file = |name: &str| {
+            fs::File::options()
+                .create(true)
+                .append(true)
+                .open(self.folder.join(name))
+                .map_err(|error| format!("opening {name}: {error}"))
+        };
+        let mark = self.mark;
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("run")
+            .arg(&self.plan)
+            .arg("--dir")
+            .arg(&self.run)
+            .args(more)
+            .env("XDG_RUNTIME_DIR", self.folder.join("runtime"))
+            .env("TMPDIR", self.folder.join("temporary"))
+            .stdin(Stdio::null())
+            .stdout(file("stdout")?)
+            .stderr(file("stderr")?);
+        // SAFETY: between fork and exec it makes one system call and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                let maximum = rustix::process::getrlimit(Resource::Locks).maximum;
+                rustix::process::setrlimit(Resource::Locks, Rlimit { current: Some(mark), maximum })
+                    .map_err(Into::into)
+            });
+        }
+        command.spawn().map_err(|error| format!("starting {}: {error}", self.binary.display()))
+    }
+
+    /// `--resume`, where there is something to resume.
+    pub fn resume(&self) -> Result<Child, String> {
+        let begun = fs::read_dir(&self.run).is_ok_and(|mut entries| entries.next().is_some());
+        self.start(if begun { &["--resume"] } else { &[] })
+    }
+
+    pub fn end(&self, child: &mut Child) -> Result<ExitStatus, String> {
+        let mut status = None;
+        self.until("the supervisor's end", || {
+            status = child.try_wait().ok().flatten();
+            status.is_some()
+        })?;
+        status.ok_or_else(|| "no status".to_owned())
+    }
+
+    /// Runs it to its end and wants this exit code.
+    pub fn run_to(&self, mut child: Child, code: i32) -> Result<(), String> {
+        let status = self.end(&mut child)?;
+        if status.code() == Some(code) {
+            return Ok(());
+        }
+        Err(format!("{status} instead of exit code {code}\n{}", self.state()))
+    }
+
+    pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + LONG;
+        while !holds() {
+            if deadline <= Instant::now() {
+                return Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Every living process of this yard. A zombie lives no more: reaping it is for who holds it.
+    pub fn marked(&self) -> Vec<Marked> {
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|&pid| carries(pid, self.mark) && lives(pid))
+            .map(|pid| {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let arguments =
+                    line.split(|&byte| byte == 0).map(|it| String::from_utf8_lossy(it).into_owned());
+                Marked { pid, arguments: arguments.collect() }
+            })
+            .collect()
+    }
+
+    /// SIGKILL, to that process and no other of its number.
+    pub fn kill(&self, process: &Marked) -> bool {
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        carries(process.pid, self.mark) && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
+    }
+
+    /// One whole run, in which the first verifier, profiler or runner is killed that lives from this moment on. Who it
+    /// was, if there was one.
+    pub fn kill_during_a_run(
+        &self,
+        victim: &str,
+        moment: Duration,
+        chance: &mut Chance,
+    ) -> Result<Option<Marked>, String> {
+        let mut child = self.start(&[])?;
+        let started = Instant::now();
+        let mut killed = None;
+        self.until("the end of a run with a victim", || {
+            if killed.is_none() && moment <= started.elapsed() {
+                let mut found = self.marked();
+                found.retain(|it| match victim {
+                    "runner" => it.is_below_a_worker(),
+                    role => it.is_worker(role),
+                });
+                let at = usize::try_from(chance.below(found.len() as u64)).unwrap_or(0);
+                killed = found.get(at).filter(|it| self.kill(it)).cloned();
+            }
+            !matches!(child.try_wait(), Ok(None))
+        })?;
+        self.run_to(child, 0)?;
+        Ok(killed)
+    }
+
+    pub fn no_process_is_left(&self) -> Result<(), String> {
+        self.until("the end of every process", || self.marked().is_empty())
+    }
+
+    /// Nothing in the run folder, the runtime folder or the temporary folder that only a running supervisor needs.
+    pub fn no_file_is_left(&self) -> Result<(), String> {
+        let mut left = files_below(&self.folder.join("runtime"));
+        // The gate before the folders of supervisors: an empty file that stays.
+        left.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
+        left.extend(files_below(&self.folder.join("temporary")));
+        for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
+            if !KEPT.iter().any(|kept| path.ends_with(kept)) {
+                left.push(path);
+            }
+        }
+        left.extend(
+            names(&self.run.join("artifacts"))
+                .into_iter()
+                .filter(|name| name.starts_with('.'))
+                .map(|name| self.run.join("artifacts").join(name)),
+        );
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}\n{}", self.state())) }
+    }
+
+    pub fn summary(&self) -> Result<serde_json::Value, String> {
+        let text = fs::read_to_string(self.run.join("summary.json"))
+            .map_err(|error| format!("reading the summary: {error}\n{}", self.state()))?;
+        serde_json::from_str(&text).map_err(|error| format!("the summary is torn: {error}"))
+    }
+
+    /// Every candidate has its verdict, and no attempt of any ever had another one that spoke of it.
+    pub fn verdicts_are_right(&self) -> Result<(), String> {
+        let summary = self.summary()?;
+        let mut found = BTreeMap::new();
+        let mut wrong = Vec::new();
+        let empty = Vec::new();
+        for candidate in summary["jobs"][0]["candidates"].as_array().unwrap_or(&empty) {
+            let name = candidate["name"].as_str().unwrap_or_default();
+            let (status, blame) = (candidate["status"].as_str(), candidate["blame"].as_str());
+            found.insert(name, (status, blame));
+            let known = ["PASSED", "INFRA_ERROR"].into_iter().map(Some).chain([status]);
+            let known: BTreeSet<Option<&str>> = known.collect();
+            for attempt in candidate["attempts"].as_array().unwrap_or(&empty) {
+                if !known.contains(&attempt["status"].as_str()) {
+                    wrong.push(format!("an attempt of {name}: {attempt}"));
+                }
+            }
+        }
+        for &(name, status, blame) in VERDICTS {
+            if found.remove(name) != Some((Some(status), blame)) {
+                wrong.push(format!("{name} is not {status}"));
+            }
+        }
+        wrong.extend(found.keys().map(|name| format!("nobody asked for {name}")));
+        if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
+    }
+
+    /// Attempts that ended for no fault of the candidate.
+    pub fn retried(&self) -> Result<usize, String> {
+        let summary = self.summary()?;
+        let empty = Vec::new();
+        let candidates = summary["jobs"][0]["candidates"].as_array().unwrap_or(&empty);
+        Ok(candidates
+            .iter()
+            .flat_map(|candidate| candidate["attempts"].as_array().unwrap_or(&empty))
+            .filter(|attempt| attempt["status"] == "INFRA_ERROR")
+            .count())
+    }
+
+    /// For messages about failures.
+    pub fn state(&self) -> String {
+        let tail = |path: PathBuf| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        };
+        format!(
+            "yard {}\nprocesses: {:?}\nrun folder: {:?}\nstderr: {}\nlog: {}",
+            self.folder.display(),
+            self.marked(),
+            names(&self.run),
+            tail(self.folder.join("stderr")),
+            tail(self.run.join("log.jsonl")),
+        )
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        for process in self.marked() {
+            self.kill(&process);
+        }
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+fn carries(pid: u32, mark: u64) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"));
+    line.and_then(|line| line.split_ascii_whitespace().next()).is_some_and(|it| it == mark.to_string())
+}
+
+fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in names(folder).into_iter().map(|name| folder.join(name)) {
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
