@@ -7,7 +7,9 @@ mod captures;
 mod run;
 
 use captures::Markers;
-use run::{Run, Scratch, plan_path};
+use run::{Run, generate, generate_embedding, plan_path, run};
+
+use crate::support::Scenario;
 
 /// How a hostile kernel may end.
 struct Expected {
@@ -109,7 +111,7 @@ memory = "64MiB"
 fn candidate(name: &str, file: &str, extra_flags: &str) -> String {
     format!(
         "\n[[job.candidate]]\nname = \"{name}\"\nsources = [{:?}]\nbuild = {{ extra_flags = [{extra_flags}] }}\n",
-        plan_path(&format!("data/kernels/hostile/{file}")),
+        plan_path(&format!("kernels/hostile/{file}")),
     )
 }
 
@@ -139,11 +141,11 @@ fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
 
 #[test]
 fn a_runner_reads_no_byte_beside_its_inputs() {
-    let scratch = Scratch::new();
-    let folder = scratch.generate("softmax", "1024,512", 2);
+    let scenario = Scenario::new();
+    let folder = generate(&scenario, "softmax", "1024,512", 2);
     let markers = Markers::of_captures(&folder);
     assert!((60..=250).contains(&markers.count()), "{} markers", markers.count());
-    scratch.write("include/markers.h", &markers.header());
+    scenario.write("include/markers.h", &markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
     // A scan of everything takes its time on a busy machine, and nothing in this plan hangs.
@@ -157,7 +159,7 @@ fn a_runner_reads_no_byte_beside_its_inputs() {
         plan += &candidate(control, "reads_beside_its_inputs.c", &format!("\"-D{control}\""));
     }
     plan += &candidate("good_after_them", "good.c", "");
-    let run = scratch.run(&plan);
+    let run = run(&scenario, &plan);
 
     let controls = CONTROLS.iter().map(|(control, says)| (*control, CRASHED, *says));
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
@@ -166,8 +168,8 @@ fn a_runner_reads_no_byte_beside_its_inputs() {
 
 #[test]
 fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
-    let scratch = Scratch::new();
-    scratch.generate("softmax", "64,256", 2);
+    let scenario = Scenario::new();
+    generate(&scenario, "softmax", "64,256", 2);
     let mut plan = LIMITS.to_owned();
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
     plan += &candidate("good", "good.c", "");
@@ -178,32 +180,35 @@ fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
         }
     }
     plan += &candidate("good_after_them", "good.c", "");
-    let run = scratch.run(&plan);
+    let run = run(&scenario, &plan);
 
     let names = run.names();
     let good = names.iter().filter(|name| name.starts_with("good")).map(|name| (name.as_str(), PASSED, ""));
     must_all_end(&run, table(AGAINST_THE_RUN).chain(good.clone()));
-    assert_eq!(run.exit_code, Some(0), "{run}");
+    assert_eq!(run.outcome.code, Some(0), "{run}");
     for (name, ..) in good {
         assert!(run.candidate(name)["profile"]["median_time_ms"].is_number(), "{name} was not timed: {run}");
     }
     assert_eq!(run.candidate("prints_megabytes")["output_truncated"], true, "{run}");
-    let rungs = run.summary["host"]["rungs"].to_string();
+    let rungs = run.summary.document["host"]["rungs"].to_string();
     assert!(!rungs.contains("forged"), "{rungs}");
 }
 
 #[test]
 fn large_inputs_are_mapped_not_loaded() {
-    let scratch = Scratch::new();
-    scratch.generate_embedding(2, "128MiB");
-    let kernel = plan_path("data/kernels/naive/embedding.c");
-    let include = plan_path("data/kernels/naive");
-    let run = scratch.run(&format!(
-        "[run]\nstages = [\"build\", \"verify\"]\n[build]\ninclude = [{include:?}]\nlibraries = [\"m\"]\n\
+    let scenario = Scenario::new();
+    generate_embedding(&scenario, 2, "128MiB");
+    let kernel = plan_path("kernels/naive/embedding.c");
+    let include = plan_path("kernels/naive");
+    let run = run(
+        &scenario,
+        &format!(
+            "[run]\nstages = [\"build\", \"verify\"]\n[build]\ninclude = [{include:?}]\nlibraries = [\"m\"]\n\
          [[job]]\nname = \"job\"\ncaptures = \"captures\"\ncandidates = [{kernel:?}]\n"
-    ));
-    assert_eq!(run.exit_code, Some(0), "{run}");
-    let job = &run.summary["jobs"][0];
+        ),
+    );
+    assert_eq!(run.outcome.code, Some(0), "{run}");
+    let job = run.summary.job("job");
     let bytes = job["captures"]["bytes"].as_u64().unwrap_or(0);
     assert!(120 << 20 < bytes, "{run}");
     let owed = job["candidates"][0]["resources"]["runner_peak_owed_bytes"].as_u64();

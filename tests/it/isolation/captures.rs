@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::capture::CaptureFile;
 
-use super::run::built;
+use crate::support::binary;
 
 /// Long enough that none occurs by chance.
 pub(super) const MARKER_BYTES: usize = 24;
@@ -27,7 +27,7 @@ impl Markers {
     /// Of captures with one input, which is the first storage.
     pub(super) fn of_captures(folder: &Path) -> Self {
         // What the executable holds anyway proves nothing when it is found.
-        let executable = std::fs::read(built("opt-supervisor")).expect("the executable can be read");
+        let executable = std::fs::read(binary()).expect("the executable can be read");
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
             .expect("a folder")
             .map(|entry| entry.expect("an entry").path())

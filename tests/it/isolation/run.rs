@@ -1,96 +1,74 @@
-//! A folder for a test, the built programs in it, and what a run left behind.
+//! Runs of a plan over generated captures, asked by candidate.
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
-/// A built program, beside the test executable's folder.
-pub(super) fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("a path of its own");
-    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-    let program = profile.join(name);
-    assert!(program.exists(), "{} is missing (build it first: cargo build --workspace)", program.display());
-    program
-}
+use crate::support::{Outcome, Scenario, Summary, binary, data, summary::list};
 
-/// A path of this package as plans and commands name it.
+/// A file of this package's data as plans name it.
 pub(super) fn plan_path(below: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(below).display().to_string()
+    data(below).display().to_string()
 }
 
-/// A folder of the test's own, gone with it.
-pub(super) struct Scratch {
-    folder: tempfile::TempDir,
+/// Captures of one op, in `captures`.
+pub(super) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
+    gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }
 
-impl Scratch {
-    pub(super) fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder") }
-    }
+/// Two tables, each saved whole with every lookup.
+pub(super) fn generate_embedding(scenario: &Scenario, entries: u32, total: &str) -> PathBuf {
+    gen_captures(scenario, &["embedding", "--entries", &entries.to_string(), "--total", total])
+}
 
-    pub(super) fn write(&self, name: &str, text: &str) {
-        let path = self.folder.path().join(name);
-        fs::create_dir_all(path.parent().expect("below the folder")).expect("a folder");
-        fs::write(path, text).expect("written");
-    }
+fn gen_captures(scenario: &Scenario, arguments: &[&str]) -> PathBuf {
+    let program = binary().with_file_name("gen-captures");
+    assert!(
+        program.is_file(),
+        "{} is missing: build it first, with `cargo build --workspace`",
+        program.display()
+    );
+    let folder = scenario.path().join("captures");
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--out").arg(&folder);
+    let output = command.output().expect("gen-captures starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
 
-    /// Captures of one op, in `captures`.
-    pub(super) fn generate(&self, op: &str, shape: &str, entries: u32) -> PathBuf {
-        self.gen_captures(&["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
-    }
-
-    pub(super) fn generate_embedding(&self, entries: u32, total: &str) -> PathBuf {
-        self.gen_captures(&["embedding", "--entries", &entries.to_string(), "--total", total])
-    }
-
-    fn gen_captures(&self, arguments: &[&str]) -> PathBuf {
-        let folder = self.folder.path().join("captures");
-        let mut command = Command::new(built("gen-captures"));
-        command.args(arguments).arg("--out").arg(&folder);
-        let output = command.output().expect("gen-captures starts");
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-        folder
-    }
-
-    /// Runs a plan to its end.
-    pub(super) fn run(&self, plan: &str) -> Run {
-        self.write("plan.toml", plan);
-        let mut command = Command::new(built("opt-supervisor"));
-        command.args(["run", "--quiet", "plan.toml"]).current_dir(self.folder.path());
-        let output = command.output().expect("opt-supervisor starts");
-        let path = self.folder.path().join("runs/plan/summary.json");
-        let summary = fs::read_to_string(&path).unwrap_or_default();
-        let summary = serde_json::from_str(&summary).unwrap_or_else(|error| {
-            panic!("{}: {error}\n{command:?}\n{}", path.display(), String::from_utf8_lossy(&output.stderr))
-        });
-        Run { exit_code: output.status.code(), command: format!("{command:?}"), output, summary }
-    }
+/// Runs a plan of one job to its end.
+pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
+    scenario.write("plan.toml", plan);
+    let outcome = scenario.run(&["run", "--quiet", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    Run { outcome, summary }
 }
 
 /// A run that has ended.
 pub(super) struct Run {
-    pub(super) exit_code: Option<i32>,
-    command: String,
-    output: Output,
-    pub(super) summary: Value,
+    pub(super) outcome: Outcome,
+    pub(super) summary: Summary,
 }
 
 impl Run {
-    fn candidates(&self) -> impl Iterator<Item = &Value> {
-        self.summary["jobs"][0]["candidates"].as_array().into_iter().flatten()
+    fn candidates(&self) -> &[Value] {
+        self.summary.jobs().first().map_or(&[], |job| list(&job["candidates"]))
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.candidates().filter_map(|candidate| candidate["name"].as_str()).map(str::to_owned).collect()
+        self.candidates()
+            .iter()
+            .filter_map(|candidate| candidate["name"].as_str())
+            .map(str::to_owned)
+            .collect()
     }
 
+    #[track_caller]
     pub(super) fn candidate(&self, name: &str) -> &Value {
-        self.candidates()
-            .find(|candidate| candidate["name"] == name)
-            .unwrap_or_else(|| panic!("no candidate `{name}`: {self}"))
+        self.summary.candidate("job", name)
     }
 
     /// Why a candidate did not end as it must; none if it did.
@@ -110,18 +88,16 @@ impl Run {
 
     /// Whether the machine gave every protection; a test says aloud what it could not show.
     pub(super) fn has_rung(&self, name: &str) -> bool {
-        let rungs = self.summary["host"]["rungs"].as_array();
-        rungs.into_iter().flatten().any(|rung| rung["name"] == name && rung["present"] == true)
+        list(&self.summary.document["host"]["rungs"])
+            .iter()
+            .any(|rung| rung["name"] == name && rung["present"] == true)
     }
 }
 
 /// For messages: command, output and state.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{} ended with {:?}", self.command, self.exit_code)?;
-        writeln!(f, "{}", String::from_utf8_lossy(&self.output.stdout))?;
-        writeln!(f, "{}", String::from_utf8_lossy(&self.output.stderr))?;
-        writeln!(f, "rungs: {}", self.summary["host"]["rungs"])?;
+        writeln!(f, "{}rungs: {}", self.outcome, self.summary.document["host"]["rungs"])?;
         for candidate in self.candidates() {
             writeln!(
                 f,
