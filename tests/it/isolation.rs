@@ -145,7 +145,7 @@ fn a_runner_reads_no_byte_beside_its_inputs() {
     let folder = generate(&scenario, "softmax", "1024,512", 2);
     let markers = Markers::of_captures(&folder);
     assert!((60..=250).contains(&markers.count()), "{} markers", markers.count());
-    scenario.write("include/markers.h", &markers.header());
+    scenario.write("include/markers.h", markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
     // A scan of everything takes its time on a busy machine, and nothing in this plan hangs.

@@ -256,16 +256,11 @@ impl TemporaryFolder {
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
             .map_err(io_error("closing to others", &parent))?;
-        // One at a time: a folder that is made and not yet locked looks abandoned.
-        let gate_path = parent.join("gate");
-        let gate = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&gate_path)
-            .map_err(io_error("opening", &gate_path))?;
+        // One at a time: a folder that is made and not yet locked looks abandoned. The folder itself is the lock, so that
+        // no file of it is left behind.
+        let gate = File::open(&parent).map_err(io_error("opening", &parent))?;
         rustix::io::retry_on_intr(|| flock(&gate, FlockOperation::LockExclusive))
-            .map_err(|errno| io_error("locking", &gate_path)(errno.into()))?;
+            .map_err(|errno| io_error("locking", &parent)(errno.into()))?;
         clear_abandoned(&parent);
         // Another pid namespace may have a living supervisor of this number.
         let pid = std::process::id();
