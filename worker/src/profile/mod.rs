@@ -6,6 +6,7 @@
 mod block;
 mod entry;
 mod length;
+mod plausible;
 
 use std::time::Instant;
 

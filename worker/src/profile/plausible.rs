@@ -1,0 +1,92 @@
+//! Whether the figures of an entry can be true: against the runner's own clock, and against what a machine can do.
+//!
+//! Judges finished samples; nothing here times or compares anything.
+
+use opt_shared::outcome::Status;
+
+use super::Stop;
+use super::block::Side;
+use super::entry::{Context, DEFERRED_CPU, Samples, stop};
+use crate::attempt::Trouble;
+
+/// Outputs cannot be written faster than this by any CPU of today: 16 channels of DDR5 are 0.7 TB/s, caches of a
+/// whole socket a few TB/s; one call's outputs at 20 TB/s were not written.
+const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
+/// A runner that claims this much more time in a block than passed on our clock said "done" too early.
+const EXCESS_CLAIM_MS: f64 = 0.2;
+
+/// Work that is done before the calls are asked for is done outside of the clock. A single figure proves little, and
+/// whoever works ahead in fewer than half of the blocks gains nothing: it is the median that is reported.
+pub(super) fn works_ahead(context: &Context<'_>, samples: &Samples) -> Option<Stop> {
+    let mut sorted = samples.idle.clone();
+    sorted.sort_unstable();
+    let idle = *sorted.get(sorted.len() / 2)?;
+    (DEFERRED_CPU < idle).then(|| {
+        let detail =
+            format!("{idle:?} of CPU time were used before each block, when there was nothing to do");
+        stop(context, Status::DeferredWork, detail)
+    })
+}
+
+/// The candidate's own figures against ours, and ours against what a machine can do.
+pub(super) fn implausible(
+    context: &Context<'_>,
+    samples: &Samples,
+    side: &Side<'_>,
+) -> Result<Option<Stop>, Trouble> {
+    let ms = median(&samples.ms);
+    let outputs: u64 = context.prepared.leaves.iter().map(|leaf| leaf.tensor.logical_bytes().get()).sum();
+    let most_ms = median(&samples.most_ms);
+    if too_fast(most_ms, outputs) {
+        return Ok(Some(stop(
+            context,
+            Status::TooFast,
+            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6),
+        )));
+    }
+    if ms <= 0.0 {
+        return Err(Trouble::NoTime { entry: context.prepared.name.clone(), handoff: side.handoff });
+    }
+    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
+    // noise and nobody's fault; more than ours means that "done" was said before the calls were.
+    let claim = median(&samples.claims);
+    let excess_ms = (claim - 1.0) * ms * f64::from(samples.calls);
+    if EXCESS_CLAIM_MS + side.handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
+        return Ok(Some(stop(
+            context,
+            Status::TimingMismatch,
+            format!("its own clock shows {:.0} % of the time between our stamps", claim * 100.0),
+        )));
+    }
+    Ok(None)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// By the time with the hand-off in it: what was subtracted by mistake must not look like haste.
+fn too_fast(most_ms: f64, outputs: u64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
+    let rate = outputs as f64 / (most_ms / 1e3);
+    most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subtracted_hand_off_is_not_haste() {
+        let outputs = 131_072;
+        // One call of 4 us whose whole time the hand-off ate: no proof of anything.
+        assert!(!too_fast(0.004, outputs));
+        // 512 calls in 2 us, hand-off and all: nobody wrote 64 MiB in that time.
+        assert!(too_fast(0.002 / 512.0, outputs));
+        assert!(too_fast(0.0, outputs));
+        // Nothing to write: nothing to prove.
+        assert!(!too_fast(1e-6, 0));
+    }
+}
