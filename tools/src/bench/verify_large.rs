@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             );
             cats.push(start.elapsed().as_secs_f64());
             prepare(&files, state)?;
-            let before = cached(&files);
+            let before = cached(&files)?;
             let summary = run_json(&plan, &[])?;
             let candidate = &summary["jobs"][0]["candidates"][0];
             good &= candidate["status"] == "PASSED";
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 "{:.1} | {:.1} | {}",
                 mib(&memory["peak_owed_bytes"]),
                 mib(&memory["predicted_peak_owed_bytes"]),
-                cached(&files).saturating_sub(before) >> 20
+                cached(&files)?.saturating_sub(before) >> 20
             );
         }
         let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
@@ -106,15 +106,18 @@ fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the files in the page cache, by mapping them and asking which pages are there.
-fn cached(files: &[PathBuf]) -> u64 {
-    // `fincore` of util-linux asks the same; it is on every distribution.
-    let Ok(output) =
-        Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).args(files).output()
-    else {
-        return 0;
-    };
-    String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum()
+/// Bytes of the files in the page cache, as `fincore` of util-linux says. Without it there is no figure to print.
+fn cached(files: &[PathBuf]) -> Result<u64> {
+    let output = Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES"])
+        .args(files)
+        .output()
+        .context("starting fincore (install util-linux)")?;
+    ensure!(output.status.success(), "fincore: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sizes: Vec<u64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    ensure!(sizes.len() == files.len(), "fincore told of {} files of {}", sizes.len(), files.len());
+    Ok(sizes.iter().sum())
 }
 
 pub(crate) fn median(values: &mut [f64]) -> f64 {

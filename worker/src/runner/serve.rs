@@ -20,6 +20,7 @@ use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
 use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
 use super::map::{MapError, Mapped, map_input, map_output};
+use crate::attempt::chain;
 use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.
@@ -69,17 +70,6 @@ impl From<MapError> for Ending {
     fn from(error: MapError) -> Self {
         Self::Told(Reply::Trouble { text: chain(&error) })
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 struct Runner {
