@@ -18,7 +18,7 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -93,6 +93,8 @@ pub enum KillReason {
     RunnerMemory { owed: Bytes, limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
+    /// The whole process tree owed more than its ceiling.
+    HostCeiling { owed: Bytes, ceiling: Bytes },
     /// A load, call or build took longer than it may.
     Timeout { limit: Duration },
     /// The task outlived the deadline that the supervisor holds for it.

@@ -333,6 +333,31 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
+    /// How closely runners were watched.
+    pub sampling: Option<Sampling>,
+}
+
+/// What the watching of memory guarantees where no limit of the kernel holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// The fastest that any runner was seen to fill memory, or what is assumed before.
+    pub worst_fill_bytes_per_second: Bytes,
+    /// The longest that a sample came after it was due.
+    pub worst_delay_us: u64,
+    /// By how much a runner can have been over its limit before it was seen.
+    pub overshoot_bound_bytes: Bytes,
+}
+
+impl Sampling {
+    fn and_then(self, later: Self) -> Self {
+        Self {
+            worst_fill_bytes_per_second: self
+                .worst_fill_bytes_per_second
+                .max(later.worst_fill_bytes_per_second),
+            worst_delay_us: self.worst_delay_us.max(later.worst_delay_us),
+            overshoot_bound_bytes: self.overshoot_bound_bytes.max(later.overshoot_bound_bytes),
+        }
+    }
 }
 
 impl MemoryTotals {
@@ -351,6 +376,10 @@ impl MemoryTotals {
             peak_reclaimable_bytes: self.peak_reclaimable_bytes.max(later.peak_reclaimable_bytes),
             min_available_bytes: least,
             swap_peak_bytes: self.swap_peak_bytes.max(later.swap_peak_bytes),
+            sampling: match (self.sampling, later.sampling) {
+                (Some(one), Some(other)) => Some(one.and_then(other)),
+                (one, other) => one.or(other),
+            },
         }
     }
 }

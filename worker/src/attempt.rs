@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use opt_shared::message::Callee;
 use opt_shared::outcome::RunnerEnd;
+use opt_shared::settings::RUNNER_BASE;
 use opt_shared::units::Bytes;
 
 use crate::executor::cell;
@@ -14,13 +15,6 @@ use crate::executor::prepare::Prepared;
 use crate::executor::process::{RunnerSpec, RunnerTrouble};
 use crate::machine::cpus;
 use crate::runner::frame::Setup;
-
-/// `limits.memory = "auto"`: at least this.
-const LEAST_MEMORY: Bytes = Bytes::mib(256);
-/// … and this for every thread's stack.
-const PER_THREAD: Bytes = Bytes::mib(8);
-/// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
-const RUNNER_BASE: Bytes = Bytes::mib(16);
 
 /// The worker cannot finish an attempt, and neither candidate nor capture is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +60,7 @@ impl<'a> Callable<'a> {
         let libraries = Libraries::find(&file, &callee.library_path, copies);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
-        let threads = callee.limits.threads.unwrap_or(cores).max(1);
+        let threads = callee.limits.threads_on(cores);
         // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
@@ -76,11 +70,6 @@ impl<'a> Callable<'a> {
     /// Whether a CPU is left for the worker to spin on.
     pub(crate) fn leaves_a_cpu(&self) -> bool {
         self.cpus.len() < cpus().len()
-    }
-
-    pub(crate) fn memory(&self, inputs: Bytes) -> Bytes {
-        self.callee.limits.memory.unwrap_or(LEAST_MEMORY.max(inputs))
-            + PER_THREAD.saturating_mul(u64::from(self.threads))
     }
 
     /// What a runner with these entries gets; `shared` are the memfds it maps.
@@ -96,14 +85,15 @@ impl<'a> Callable<'a> {
             if copy_inputs { inputs } else { entries.iter().map(|entry| entry.unmapped_bytes).sum() };
         let materialised: Bytes = entries.iter().map(|entry| entry.materialised_bytes).sum();
         let largest = entries.iter().map(|entry| entry.input_bytes).max().unwrap_or_default();
-        let memory = self.memory(largest);
         let limits = &self.callee.limits;
+        let memory = limits.memory_for(largest, self.threads);
+        let private = limits.private_memory_for(largest, self.threads);
         RunnerSpec {
             lease,
             setup: Setup {
                 symbol: self.callee.symbol.clone(),
                 libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
-                confinement: cell::for_candidate(limits, self.threads, memory, &self.callee.library_path),
+                confinement: cell::for_candidate(limits, self.threads, private, &self.callee.library_path),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
                 env: limits.env.clone(),

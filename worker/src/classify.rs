@@ -45,6 +45,10 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during} to protect the machine: {available} available, floor {floor}"),
             ),
+            KillReason::HostCeiling { owed, ceiling } => verdict(
+                Status::InfraError,
+                format!("killed {during} to keep the ceiling of the run: {owed} owed, ceiling {ceiling}"),
+            ),
             KillReason::Deadline
             | KillReason::Interrupted
             | KillReason::Orphaned

@@ -7,9 +7,8 @@ use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
+use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
-use crate::core::SUPERVISOR;
-use crate::core::event::Stage;
 use crate::core::spec::RunSpec;
 use crate::driver::facts::{JobFacts, stem};
 use crate::driver::{self, setup};
@@ -25,69 +24,54 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     if arguments.signature {
         return signatures(&plan, &facts, arguments.json);
     }
-    let (ceiling, floor) = driver::limits(&plan);
+    let (ceilings, floor) = driver::limits(&plan);
     let known = vec![setup::Known::default(); plan.candidates().count()];
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
-    let spec = setup::spec(&plan, &facts, &known, ceiling, floor, cores);
+    let spec = setup::spec(&plan, &facts, &known, ceilings, floor, cores);
+    let memory: Vec<JobMemory> = plan
+        .jobs
+        .iter()
+        .zip(&facts)
+        .map(|(job, facts)| memory_plan::of_job(&plan, job, facts, &spec, cores))
+        .collect();
     let mut lints = Vec::new();
     for (job, facts) in plan.jobs.iter().zip(&facts) {
         lints.push(job_lints(job, facts)?);
     }
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &lints))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &lints))
     } else {
-        page(&plan, &facts, &spec, &lints)
+        page(&plan, &facts, &spec, &memory, &lints)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
         Exit::NonePassed
-    } else if ceiling < smallest_that_runs(&plan, &spec) {
+    } else if ceilings.host < smallest_that_runs(&memory) {
         Exit::Host
     } else {
         Exit::Good
     })
 }
 
-/// What a stage of a job reserves at most, over its candidates.
-fn job_stage(job: &JobPlan, spec: &RunSpec, stage: Stage) -> (Bytes, Bytes) {
-    job.candidates
-        .iter()
-        .map(|candidate| {
-            let stage = spec.candidates[candidate.id.index()].stage(stage);
-            (stage.predicted + spec.idle_worker, stage.reserved + spec.idle_worker)
-        })
-        .max_by_key(|(_, reserved)| *reserved)
-        .unwrap_or_default()
-}
-
-fn stages(plan: &Plan) -> Vec<Stage> {
-    let stages = plan.run.stages;
-    [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]
-        .into_iter()
-        .filter_map(|(runs, stage)| runs.then_some(stage))
-        .collect()
-}
-
 /// Under which the whole plan runs.
-fn smallest_ceiling(plan: &Plan, spec: &RunSpec) -> Bytes {
-    plan.jobs.iter().map(|job| job_ceiling(plan, job, spec)).max().unwrap_or_default()
+fn smallest_ceiling(memory: &[JobMemory]) -> Bytes {
+    memory.iter().map(|job| job.smallest_ceiling).max().unwrap_or_default()
 }
 
 /// Under which at least one job runs.
-fn smallest_that_runs(plan: &Plan, spec: &RunSpec) -> Bytes {
-    plan.jobs.iter().map(|job| job_ceiling(plan, job, spec)).min().unwrap_or_default()
+fn smallest_that_runs(memory: &[JobMemory]) -> Bytes {
+    memory.iter().map(|job| job.smallest_ceiling).min().unwrap_or_default()
 }
 
-/// The largest lease of the job and the supervisor: idle workers make room.
-fn job_ceiling(plan: &Plan, job: &JobPlan, spec: &RunSpec) -> Bytes {
-    let largest =
-        stages(plan).into_iter().map(|stage| job_stage(job, spec, stage).1).max().unwrap_or_default();
-    largest + SUPERVISOR
-}
-
-fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) -> String {
+fn page(
+    plan: &Plan,
+    facts: &[JobFacts],
+    spec: &RunSpec,
+    memory: &[JobMemory],
+    lints: &[Vec<Lint>],
+) -> String {
     let mut text = String::new();
-    for ((job, facts), lints) in plan.jobs.iter().zip(facts).zip(lints) {
+    for (((job, facts), memory), lints) in plan.jobs.iter().zip(facts).zip(memory).zip(lints) {
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
@@ -104,12 +88,14 @@ fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) ->
         if let Some(signature) = &facts.signature {
             text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
         }
-        text.push_str("  memory          predicted   reserved\n");
-        for stage in stages(plan) {
-            let (predicted, reserved) = job_stage(job, spec, stage);
-            text.push_str(&format!("    {:<10} {predicted:>11} {reserved:>10}\n", stage.name()));
+        text.push_str("  memory\n");
+        for stage in &memory.stages {
+            text.push_str(&stage.text());
         }
-        text.push_str(&format!("    smallest ceiling for this job: {}\n", job_ceiling(plan, job, spec)));
+        text.push_str(&format!(
+            "    smallest ceiling for this job: {} (its largest reservation and {} for the supervisor)\n",
+            memory.smallest_ceiling, spec.supervisor
+        ));
         for lint in lints {
             text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
         }
@@ -117,21 +103,28 @@ fn page(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) ->
     }
     text.push_str(&format!(
         "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
-        spec.ceiling,
+        spec.ceilings.host,
         spec.floor,
-        smallest_ceiling(plan, spec),
+        smallest_ceiling(memory),
         crate::plan::resolved_toml(plan)
     ));
     text
 }
 
-fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]) -> serde_json::Value {
+fn document(
+    plan: &Plan,
+    facts: &[JobFacts],
+    spec: &RunSpec,
+    memory: &[JobMemory],
+    lints: &[Vec<Lint>],
+) -> serde_json::Value {
     let jobs: Vec<_> = plan
         .jobs
         .iter()
         .zip(facts)
+        .zip(memory)
         .zip(lints)
-        .map(|((job, facts), lints)| {
+        .map(|(((job, facts), memory), lints)| {
             json!({
                 "name": job.name,
                 "entries": facts.entries.len(),
@@ -141,11 +134,8 @@ fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]
                 "parameters": facts.signature.as_ref().map(|signature| &signature.params),
                 "signature_digest": facts.signature.as_ref().map(opt_shared::arguments::Signature::digest),
                 "candidates": job.candidates.iter().map(|it| &it.name).collect::<Vec<_>>(),
-                "memory": stages(plan).into_iter().map(|stage| {
-                    let (predicted, reserved) = job_stage(job, spec, stage);
-                    json!({"stage": stage.name(), "predicted_bytes": predicted, "reserved_bytes": reserved})
-                }).collect::<Vec<_>>(),
-                "smallest_ceiling_bytes": job_ceiling(plan, job, spec),
+                "memory": memory.stages.iter().map(memory_plan::StagePlan::document).collect::<Vec<_>>(),
+                "smallest_ceiling_bytes": memory.smallest_ceiling,
                 "lint": lints.iter().map(|lint| json!({
                     "entry": lint.entry, "code": code(lint), "message": lint.message, "bytes": lint.bytes,
                     "numbers": lint.numbers,
@@ -155,9 +145,10 @@ fn document(plan: &Plan, facts: &[JobFacts], spec: &RunSpec, lints: &[Vec<Lint>]
         .collect();
     json!({
         "jobs": jobs,
-        "ceiling_bytes": spec.ceiling,
+        "ceiling_bytes": spec.ceilings.host,
         "floor_bytes": spec.floor,
-        "smallest_ceiling_bytes": smallest_ceiling(plan, spec),
+        "supervisor_bytes": spec.supervisor,
+        "smallest_ceiling_bytes": smallest_ceiling(memory),
         "resolved_plan": crate::plan::resolved_toml(plan),
     })
 }

@@ -7,6 +7,7 @@ mod check;
 mod init;
 mod inspect;
 mod log;
+mod memory_plan;
 mod report;
 mod repro;
 mod run;

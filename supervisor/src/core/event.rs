@@ -27,10 +27,15 @@ pub enum Event {
         why: String,
         alive: bool,
     },
-    /// A worker's pidfd fired and it has been reaped.
+    /// A worker's pidfd fired and it has been reaped. `Returned` follows if runners of it are still there.
     WorkerGone {
         worker: WorkerId,
         how: String,
+        left_runners: bool,
+    },
+    /// The last runner of a dead worker is gone.
+    Returned {
+        worker: WorkerId,
     },
     RunnerStarted {
         worker: WorkerId,
@@ -60,6 +65,8 @@ pub enum Event {
         detail: String,
     },
     Sample(Sample),
+    /// The kernel says that processes of this machine wait for memory.
+    Pressure,
     /// The user asked for the end: once to drain, twice to kill.
     Interrupt,
     /// Nothing but time.
@@ -73,6 +80,8 @@ pub struct Sample {
     pub supervisor_owed: Bytes,
     /// MemAvailable; none where it could not be read.
     pub available: Option<Bytes>,
+    /// VmSwap of all processes of ours.
+    pub swapped: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +90,8 @@ pub struct ProcessSample {
     /// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds.
     pub owed: Bytes,
     pub reclaimable: Bytes,
+    /// On the device.
+    pub device: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +164,8 @@ pub enum Action {
         order: Order,
         attempt: u32,
         reserved: Bytes,
+        /// Of a profile: entries are timed together up to this.
+        batch: Option<Bytes>,
     },
     /// The worker is to end by itself: it is idle.
     Shutdown {

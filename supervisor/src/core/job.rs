@@ -1,5 +1,5 @@
-//! Where each candidate stands, and what comes next in a job: all builds, then all verifications, then all
-//! profiles, the baseline always first.
+//! Where each candidate stands, and what comes next in a job: builds, then verifications, then profiles, the baseline
+//! always first.
 //!
 //! Pure bookkeeping. Whether the next order can be granted now is the ledger's and the core's affair.
 
@@ -30,6 +30,10 @@ pub(crate) struct Candidate {
     pub(crate) may_profile: bool,
     /// Attempts of the stage in hand that failed for no fault of the candidate.
     pub(crate) lost: u32,
+    /// Of those, the ones that took their worker with them.
+    pub(crate) workers_lost: u32,
+    /// Attempts of the stage in hand that ended for want of memory; they have a budget of their own.
+    pub(crate) short_of_memory: u32,
     /// The entry at which a runner of it was last killed by nobody knows whom.
     pub(crate) killed_at: Option<String>,
     /// A baseline that passed and then failed beside a candidate.
@@ -43,6 +47,8 @@ impl Candidate {
                 progress: Progress::Done(status),
                 may_profile: may_profile && status == Status::Passed,
                 lost: 0,
+                workers_lost: 0,
+                short_of_memory: 0,
                 killed_at: None,
                 failed_beside: false,
             },
@@ -55,6 +61,8 @@ impl Candidate {
             progress: Progress::Waiting { stage, attempt: 1 },
             may_profile: false,
             lost: 0,
+            workers_lost: 0,
+            short_of_memory: 0,
             killed_at: None,
             failed_beside: false,
         }
@@ -77,18 +85,19 @@ pub(crate) enum Next {
         order: Order,
         attempt: u32,
     },
-    /// Something of the same stage is running.
+    /// Something has to end first.
     Wait,
     Done,
 }
 
-/// Stages go one after the other over the whole job, so that a profiler never runs beside a verifier.
+/// Builds, then verifications, several at a time where there are workers for them; then profiles, one by one and
+/// alone, so that nothing runs beside a profiler.
 pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
-    let mut running = false;
+    let mut running = None;
     let mut waiting: Option<(Stage, CandidateId, u32)> = None;
     for &id in &job.candidates {
         match candidates[id.index()].progress {
-            Progress::Running { .. } => running = true,
+            Progress::Running { stage, .. } => running = running.max(Some(stage)),
             Progress::Waiting { stage, attempt } => {
                 if waiting.is_none_or(|(earliest, _, _)| stage < earliest) {
                     waiting = Some((stage, id, attempt));
@@ -97,10 +106,10 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
             Progress::Done(_) => {}
         }
     }
-    match waiting {
-        _ if running => Next::Wait,
-        None => Next::Done,
-        Some((stage, candidate, attempt)) => {
+    match (running, waiting) {
+        (Some(Stage::Profile), _) | (Some(_), None | Some((Stage::Profile, _, _))) => Next::Wait,
+        (None, None) => Next::Done,
+        (_, Some((stage, candidate, attempt))) => {
             let order = match stage {
                 Stage::Build => Order::Build { candidate },
                 Stage::Verify => Order::Verify { candidate },

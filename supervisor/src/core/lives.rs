@@ -8,14 +8,19 @@ use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
 use super::event::{Action, Moment, WorkerEndClass};
-use super::worker::{Runner, State, Told, Worker};
-use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, START_DEADLINE};
+use super::ledger::Demand;
+use super::worker::{Returning, Runner, State, Told, Worker, owed_by};
+use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_PATIENCE, START_DEADLINE};
 
 impl Core {
-    pub(super) fn start_worker(&mut self, now: Moment, role: Role) {
+    /// Not before a start that failed is long enough ago.
+    pub(super) fn start_worker(&mut self, now: Moment, role: Role, spare: bool) {
+        if self.backoff.get(&role).is_some_and(|backoff| backoff.until.is_some()) {
+            return;
+        }
         let worker = WorkerId(self.next_worker);
         self.next_worker += 1;
-        self.workers.insert(worker, Worker::new(role, now, now + START_DEADLINE));
+        self.workers.insert(worker, Worker { spare, ..Worker::new(role, now, now + START_DEADLINE) });
         self.ledger.open(worker, self.spec.idle_worker);
         self.actions.push(Action::StartWorker { worker, role });
     }
@@ -25,6 +30,8 @@ impl Core {
         if matches!(it.state, State::Starting { .. }) {
             it.was_ready = true;
             it.state = State::Idle;
+            let role = it.role;
+            self.backoff.entry(role).or_default().succeeded();
         }
     }
 
@@ -36,7 +43,7 @@ impl Core {
         if alive {
             self.kill_worker(worker, KillReason::NotReady);
         } else {
-            self.worker_gone(now, worker, why);
+            self.worker_gone(now, worker, why, false);
         }
     }
 
@@ -60,12 +67,10 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str) {
-        let Some(it) = self.workers.remove(&worker) else { return };
-        let before = self.ledger.charged();
-        self.ledger.close(worker);
+    /// `left_runners`: some of its runners live; their memory stays charged until they are gone too.
+    pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
+        let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = class(&it);
-        // Its runners die with it; the driver kills those that do not.
         self.actions.push(Action::WorkerEnded {
             worker,
             class,
@@ -73,26 +78,81 @@ impl Core {
             leases: it.leases,
             peak_owed: it.peak_owed,
         });
-        if let Some(Told { at, reason: Some(reason), owed }) = it.told {
+        if class == WorkerEndClass::NotReady {
+            self.backoff.entry(it.role).or_default().failed(now);
+        }
+        let returning = Returning {
+            role: it.role,
+            runners: std::mem::take(&mut it.runners),
+            since: now,
+            told: it.told,
+            overdue: false,
+        };
+        if left_runners {
+            // The driver kills them; it is dead itself, and so is what it reserved.
+            self.ledger.release(worker, Bytes::ZERO);
+            self.ledger.measure(worker, Demand::host(owed_by(&returning.runners)));
+            self.returning.insert(worker, returning);
+        } else {
+            self.memory_is_back(now, worker, &returning);
+        }
+        if let State::Leased(lease) = &it.state {
+            self.attempt_lost(now, &it, lease.clone(), how);
+        }
+        if failed {
+            self.count_failure(now, how);
+        }
+    }
+
+    pub(super) fn returned(&mut self, now: Moment, worker: WorkerId) {
+        if let Some(returning) = self.returning.remove(&worker) {
+            self.memory_is_back(now, worker, &returning);
+        }
+    }
+
+    fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
+        let before = self.ledger.charged();
+        self.ledger.close(worker);
+        if let Some(Told { at, reason: Some(reason), owed }) = returning.told {
             let took = now.saturating_sub(at).as_millis();
             self.policy(
                 "recycled",
-                format!("{} {worker} is gone ({})", it.role.name(), reason.name()),
+                format!("{} {worker} is gone ({})", returning.role.name(), reason.name()),
                 vec![
                     ("worker", u64::from(worker.0)),
                     ("owed_before_bytes", owed.get()),
-                    ("owed_after_bytes", self.ledger.owed().get()),
-                    ("charged_before_bytes", before.get()),
-                    ("charged_after_bytes", self.ledger.charged().get()),
+                    ("owed_after_bytes", self.ledger.owed().sum().get()),
+                    ("charged_before_bytes", before.sum().get()),
+                    ("charged_after_bytes", self.ledger.charged().sum().get()),
                     ("took_ms", u64::try_from(took).unwrap_or(u64::MAX)),
                 ],
             );
         }
-        if let State::Leased(lease) = &it.state {
-            self.attempt_lost(&it, lease.clone(), how);
-        }
-        if failed {
-            self.count_failure(now, how);
+    }
+
+    /// What a dead worker left and what does not go: said once, charged until it does.
+    pub(super) fn memory_overdue(&mut self, now: Moment) {
+        let overdue: Vec<WorkerId> = self
+            .returning
+            .iter()
+            .filter(|(_, it)| !it.overdue && it.since + RETURN_PATIENCE <= now)
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in overdue {
+            let owed = self.ledger.measured(worker).sum();
+            let Some(it) = self.returning.get_mut(&worker) else { continue };
+            it.overdue = true;
+            let text = format!(
+                "{} {worker} is dead and processes it started are not (killed {RETURN_PATIENCE:?} ago): what they owe \
+                 stays charged",
+                it.role.name()
+            );
+            let numbers = vec![
+                ("worker", u64::from(worker.0)),
+                ("runners", it.runners.len() as u64),
+                ("owed_bytes", owed.get()),
+            ];
+            self.policy("memory_not_returned", text, numbers);
         }
     }
 
@@ -146,6 +206,9 @@ impl Core {
         if runner.killed.is_none() {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
+            if let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state) {
+                lease.killed_runner.get_or_insert(reason);
+            }
         }
     }
 
@@ -158,11 +221,17 @@ impl Core {
     }
 
     pub(super) fn runner_died(&mut self, worker: WorkerId, pid: u32) {
+        if let Some(it) = self.returning.get_mut(&worker) {
+            it.runners.remove(&pid);
+            let owed = owed_by(&it.runners);
+            self.ledger.measure(worker, Demand::host(owed));
+            return;
+        }
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let runner = it.runners.remove(&pid);
         let owed = it.tree_owed();
         // A dead process has given its memory back: the next lease need not wait for a sample to say so.
-        self.ledger.measure(worker, owed);
+        self.ledger.measure(worker, Demand::host(owed));
         let (killed, peak_owed) =
             runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));
         self.actions.push(Action::MayReap { worker, pid, killed, peak_owed });

@@ -4,32 +4,40 @@
 //! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
 //! states the laws that must hold after every step.
 
+mod estimate;
 pub mod event;
 mod grant;
 mod job;
 mod ledger;
 mod lives;
 mod outcome;
+pub mod pace;
 pub mod predict;
 pub mod recycle;
+mod relief;
+mod room;
 mod sampling;
 pub mod spec;
+mod staff;
 #[cfg(test)]
 mod tests;
 mod worker;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::ids::{JobId, LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
+use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
 use self::job::{Candidate, Progress};
-pub use self::ledger::SUPERVISOR;
-use self::ledger::{Ledger, Refusal};
+use self::ledger::Ledger;
+pub use self::ledger::{Ceilings, Demand, Refusal};
+use self::relief::Machine;
 use self::spec::RunSpec;
-use self::worker::Worker;
+use self::staff::{Backoff, Said};
+use self::worker::{Returning, Worker};
 
 /// From exec to hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -41,6 +49,12 @@ const MOST_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// An attempt that failed for no fault of the candidate is done again once.
 const MOST_LOST: u32 = 1;
+/// An attempt that ended for want of memory is done again once, smaller.
+const MOST_SHORT_OF_MEMORY: u32 = 1;
+/// A candidate with which so many workers were lost is not given another.
+const MOST_WORKERS_LOST: u32 = 2;
+/// From a worker's death to the end of every process it started, all of them killed.
+const RETURN_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that others on this machine hold, before the run gives up on the host.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -67,7 +81,13 @@ pub struct Core {
     candidates: Vec<Candidate>,
     job_done: Vec<bool>,
     workers: BTreeMap<WorkerId, Worker>,
+    /// Dead workers whose memory is not back.
+    returning: BTreeMap<WorkerId, Returning>,
     ledger: Ledger,
+    estimates: Estimates,
+    machine: Machine,
+    backoff: BTreeMap<Role, Backoff>,
+    said: BTreeSet<(Said, JobId)>,
     next_worker: u32,
     next_lease: u32,
     failures: VecDeque<Moment>,
@@ -83,13 +103,18 @@ impl Core {
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let candidates = spec.candidates.iter().map(Candidate::new).collect();
         let job_done = vec![false; spec.jobs.len()];
-        let ledger = Ledger::new(spec.ceiling, spec.floor);
+        let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
         Self {
             spec,
             candidates,
             job_done,
             workers: BTreeMap::new(),
+            returning: BTreeMap::new(),
             ledger,
+            estimates: Estimates::default(),
+            machine: Machine::default(),
+            backoff: BTreeMap::new(),
+            said: BTreeSet::new(),
             next_worker: first_worker.0.max(1),
             next_lease: first_lease.0.max(1),
             failures: VecDeque::new(),
@@ -113,7 +138,10 @@ impl Core {
         match event {
             Event::WorkerReady { worker } => self.worker_ready(worker),
             Event::WorkerNotReady { worker, why, alive } => self.worker_not_ready(now, worker, &why, alive),
-            Event::WorkerGone { worker, how } => self.worker_gone(now, worker, &how),
+            Event::WorkerGone { worker, how, left_runners } => {
+                self.worker_gone(now, worker, &how, left_runners);
+            }
+            Event::Returned { worker } => self.returned(now, worker),
             Event::RunnerStarted { worker, lease, pid, limit, shared } => {
                 self.runner_started(worker, lease, pid, limit, shared);
             }
@@ -121,7 +149,8 @@ impl Core {
             Event::RunnerDied { worker, pid } => self.runner_died(worker, pid),
             Event::Finished { worker, lease, report } => self.finished(now, worker, lease, report),
             Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
-            Event::Sample(sample) => self.sampled(&sample),
+            Event::Sample(sample) => self.sampled(now, &sample),
+            Event::Pressure => self.pressure(now),
             Event::Interrupt => self.interrupt(),
             Event::Tick => {}
         }
@@ -142,8 +171,16 @@ impl Core {
             .values()
             .filter(|it| it.killed.is_none())
             .filter_map(Worker::deadline)
-            .chain(self.waiting.map(|waiting| waiting.since + MEMORY_PATIENCE))
+            .chain(self.impatient_at())
+            .chain(self.backoff.values().filter_map(|backoff| backoff.until))
+            .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_PATIENCE))
             .min()
+    }
+
+    /// When a wait for memory ends the run. Not while leases of ours hold it: those have deadlines of their own.
+    fn impatient_at(&self) -> Option<Moment> {
+        let ours = self.workers.values().any(|it| it.lease().is_some());
+        self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_PATIENCE)
     }
 
     /// Stuck workers are killed; memory that does not come ends the run.
@@ -163,8 +200,12 @@ impl Core {
             );
             self.kill_worker(worker, KillReason::Deadline);
         }
-        if let Some(Waiting { since, refusal }) = self.waiting
-            && since + MEMORY_PATIENCE <= now
+        self.memory_overdue(now);
+        for backoff in self.backoff.values_mut() {
+            backoff.expire(now);
+        }
+        if let Some(Waiting { refusal, .. }) = self.waiting
+            && self.impatient_at().is_some_and(|at| at <= now)
             && self.ending == Ending::No
         {
             let why = format!("memory for the next lease did not come within {MEMORY_PATIENCE:?}: {refusal}");
@@ -223,7 +264,10 @@ impl Core {
                 return Err(format!("{worker} is a {} and holds {lease:?}", it.role.name()));
             }
         }
-        if self.ledger.accounts() != self.workers.len() {
+        if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
+            return Err(format!("{worker} has left processes behind and is not charged"));
+        }
+        if self.ledger.accounts() != self.workers.len() + self.returning.len() {
             return Err("somebody is charged who is gone".to_owned());
         }
         let said =
@@ -237,6 +281,13 @@ impl Core {
             .any(|it| it.lease().is_some_and(|lease| lease.order.stage() == Stage::Profile));
         if profiling && 1 < running {
             return Err("something else runs while a profiler holds its lease".to_owned());
+        }
+        for role in [Role::Verifier, Role::Profiler] {
+            let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
+            let most = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
+            if (most as usize) < at_work {
+                return Err(format!("{at_work} leases of a {} are held, {most} may be", role.name()));
+            }
         }
         let stopping = matches!(self.ending, Ending::Kill(_));
         if let Some((worker, _)) = self.workers.iter().find(|(_, it)| stopping && it.killed.is_none()) {

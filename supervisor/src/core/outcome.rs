@@ -8,7 +8,7 @@ use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::job::Progress;
 use super::recycle::RecycleReason;
 use super::worker::{Lease, State, Worker};
-use super::{Core, MOST_LOST};
+use super::{Core, MOST_LOST, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
 
 impl Core {
     pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
@@ -28,6 +28,10 @@ impl Core {
         self.failures_in_a_row = 0;
         self.phase(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
+        if let Some(waiting) = &mut self.waiting {
+            // Its patience is with others on this machine, not with our own leases.
+            waiting.since = now;
+        }
         if left_runners {
             // A worker in order has each of its runners reaped before it reports. These stay charged until it is gone.
             self.kill_runners(worker, KillReason::Orphaned);
@@ -39,21 +43,45 @@ impl Core {
     }
 
     fn phase(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
-        let spec = &self.spec.candidates[lease.order.candidate().index()];
         self.actions.push(Action::PhaseEnded(PhaseRow {
             order: lease.order,
             worker,
-            predicted: spec.stage(lease.order.stage()).predicted + self.spec.idle_worker,
+            predicted: lease.predicted,
             peak_owed: lease.peak_owed,
             peak_reclaimable: lease.peak_reclaimable,
             started: lease.started,
             ended: now,
         }));
+        self.learn(lease);
+    }
+
+    /// What took more than its lease reserved, other than a candidate that was ended for that.
+    fn learn(&mut self, lease: &Lease) {
+        if matches!(lease.killed_runner, Some(KillReason::RunnerMemory { .. })) {
+            return;
+        }
+        let job = self.spec.candidates[lease.order.candidate().index()].job;
+        let stage = lease.order.stage();
+        if self.estimates.observe(job, stage, lease.reserved, lease.peak_owed) {
+            self.policy(
+                "raise_estimate",
+                format!("a {} took more than was reserved for it: later ones reserve more", stage.name()),
+                vec![
+                    ("job", u64::from(job.0)),
+                    ("reserved_bytes", lease.reserved.get()),
+                    ("peak_owed_bytes", lease.peak_owed.get()),
+                ],
+            );
+        }
     }
 
     /// A worker died with a lease.
-    pub(super) fn attempt_lost(&mut self, worker: &Worker, lease: Lease, how: &str) {
+    pub(super) fn attempt_lost(&mut self, now: Moment, worker: &Worker, lease: Lease, how: &str) {
         let role = worker.role.name();
+        if let Some(waiting) = &mut self.waiting {
+            waiting.since = now;
+        }
+        self.learn(&lease);
         let why = match worker.killed {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
             Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
@@ -64,8 +92,13 @@ impl Core {
                 self.attempt_ended(&lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
                 return;
             }
+            Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
+                let why = format!("the {role} was ended for want of memory ({})", short_of(reason));
+                return self.smaller_or_never(lease, why);
+            }
             _ => format!("the {role} was lost ({how})"),
         };
+        self.candidates[lease.order.candidate().index()].workers_lost += 1;
         self.again_or_never(lease, Blame::Worker, why);
     }
 
@@ -77,7 +110,12 @@ impl Core {
         self.name_the_second_kill(lease.order, &mut report);
         let Said { status, detail, baseline_failed, .. } = said(&report);
         if status == Status::InfraError {
-            self.again_or_never(lease, Blame::Host, detail);
+            match lease.killed_runner {
+                Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
+                    self.smaller_or_never(lease, detail);
+                }
+                _ => self.again_or_never(lease, Blame::Host, detail),
+            }
             return;
         }
         if baseline_failed {
@@ -155,11 +193,45 @@ impl Core {
         let it = &mut self.candidates[candidate.index()];
         it.lost += 1;
         if MOST_LOST < it.lost {
-            self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-            self.candidate_done(candidate, Status::InfraError, Some(blame), why);
-            return;
+            let workers = it.workers_lost;
+            let why = if MOST_WORKERS_LOST <= workers {
+                self.policy(
+                    "quarantine",
+                    format!("{workers} workers were lost with it; no further one is put at risk"),
+                    vec![("candidate", u64::from(candidate.0)), ("workers_lost", u64::from(workers))],
+                );
+                format!("in quarantine, {workers} workers were lost with it; the last time: {why}")
+            } else {
+                why
+            };
+            self.give_up(lease, blame, why);
+        } else {
+            self.again(lease, blame, why);
         }
-        it.progress = Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
+    }
+
+    /// It ended for want of memory: the next attempt has a smaller batch where there is one, and reserves what was
+    /// seen. Once.
+    fn smaller_or_never(&mut self, lease: Lease, why: String) {
+        let it = &mut self.candidates[lease.order.candidate().index()];
+        it.short_of_memory += 1;
+        if MOST_SHORT_OF_MEMORY < it.short_of_memory {
+            self.give_up(lease, Blame::Host, why);
+        } else {
+            self.again(lease, Blame::Host, why);
+        }
+    }
+
+    fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
+        let candidate = lease.order.candidate();
+        self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
+        self.candidate_done(candidate, Status::InfraError, Some(blame), why);
+    }
+
+    fn again(&mut self, lease: Lease, blame: Blame, why: String) {
+        let candidate = lease.order.candidate();
+        self.candidates[candidate.index()].progress =
+            Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
         self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });
         self.policy(
             "retry",
@@ -189,6 +261,15 @@ impl Core {
         // A baseline that failed its own profile is not timed beside anybody.
         it.may_profile &= status == Status::Passed;
         self.actions.push(Action::CandidateDone { candidate, status, blame, detail });
+    }
+}
+
+/// The figures of a want of memory.
+fn short_of(reason: KillReason) -> String {
+    match reason {
+        KillReason::HostCeiling { owed, ceiling } => format!("owed {owed}, ceiling {ceiling}"),
+        KillReason::HostFloor { available, floor } => format!("available {available}, floor {floor}"),
+        _ => String::new(),
     }
 }
 

@@ -1,29 +1,28 @@
 //! What an attempt will owe, from file headers alone (DESIGN, "Memory model").
 //!
 //! Predicted is the formula; reserved adds what the candidate may owe beyond it in every runner alive. Nothing
-//! here is measured.
+//! here is measured, and nothing is learned: that is `estimate`'s.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use opt_shared::batch::batches;
-use opt_shared::settings::{LimitSettings, ProfileSettings, VerifySettings};
+use opt_shared::settings::{InputMemory, LimitSettings, ProfileSettings, RUNNER_BASE, VerifySettings};
 use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
 /// c: what the judge holds of each of the two sides it compares.
 pub const COMPARE_CHUNK: Bytes = Bytes::mib(1);
-/// What a runner owes before its candidate does anything. The worker's limit has the same.
-pub const RUNNER_BASE: Bytes = Bytes::mib(16);
 /// A profile's ring of outputs: at most this, and at most so many calls.
 const RING: Bytes = Bytes::mib(64);
 const RING_CALLS: u64 = 16_384;
-const LEAST_MEMORY: Bytes = Bytes::mib(256);
-const PER_THREAD: Bytes = Bytes::mib(8);
 /// To start a runner, hand it its maps, kill and reap it, on a machine that is busy.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// A capture is gone through at no less than this, whatever disk it lies on.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
+/// Batches are cut finer at most so often: each cut halves the largest.
+const MOST_CUTS: usize = 40;
 
 /// What the formula needs to know of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +36,46 @@ pub struct EntryNumbers {
     pub unmapped: Bytes,
 }
 
-/// `limits.memory` with `"auto"` resolved.
-pub fn runner_memory(limits: &LimitSettings, largest_inputs: Bytes, cores: u32) -> Bytes {
-    let threads = limits.threads.unwrap_or(cores).max(1);
-    limits.memory.unwrap_or(LEAST_MEMORY.max(largest_inputs)) + PER_THREAD.saturating_mul(u64::from(threads))
+/// One term of a sum, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub name: &'static str,
+    pub bytes: Bytes,
 }
 
-pub fn build(memory: Bytes, timeout: Duration) -> StageSpec {
-    StageSpec {
-        predicted: Bytes::ZERO,
-        reserved: memory + RUNNER_BASE,
-        deadline: timeout.saturating_add(Duration::from_secs(60)),
+/// A stage's sum with all that made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prediction {
+    pub spec: StageSpec,
+    /// What `spec.predicted` adds up from.
+    pub predicted: Vec<Term>,
+    /// What `spec.reserved` has beyond it.
+    pub beyond: Vec<Term>,
+    /// Of the entries: the one whose figures these are, or that weighs most in the batch whose figures they are.
+    pub decides: Option<usize>,
+    /// Of the entries: which are timed together.
+    pub batches: Vec<Range<usize>>,
+}
+
+impl Prediction {
+    fn new(predicted: Vec<Term>, beyond: Vec<Term>, deadline: Duration) -> Self {
+        let sum: Bytes = predicted.iter().map(|term| term.bytes).sum();
+        let reserved = sum + beyond.iter().map(|term| term.bytes).sum();
+        let spec = StageSpec { predicted: sum, reserved, device: Bytes::ZERO, deadline, batch: None };
+        Self { spec, predicted, beyond, decides: None, batches: Vec::new() }
     }
+}
+
+fn term(name: &'static str, bytes: Bytes) -> Term {
+    Term { name, bytes }
+}
+
+pub fn build(memory: Bytes, timeout: Duration) -> Prediction {
+    Prediction::new(
+        Vec::new(),
+        vec![term("build.memory", memory), term("runner", RUNNER_BASE)],
+        timeout.saturating_add(Duration::from_secs(60)),
+    )
 }
 
 /// U + O + 2c of the entry that owes most.
@@ -57,49 +84,103 @@ pub fn verify(
     limits: &LimitSettings,
     settings: &VerifySettings,
     cores: u32,
-) -> StageSpec {
-    let predicted = entries.iter().map(|entry| entry.unmapped + entry.outputs).max().unwrap_or_default()
-        + COMPARE_CHUNK.saturating_mul(2);
-    let largest = entries.iter().map(|entry| entry.inputs).max().unwrap_or_default();
+) -> Prediction {
+    let decides = largest(entries.iter().map(|entry| entry.unmapped + entry.outputs));
+    let worst = decides.map(|index| entries[index]);
+    let of_worst = |part: fn(EntryNumbers) -> Bytes| worst.map_or(Bytes::ZERO, part);
     // A runner each: loaded, planned, called, and once more where a call was right and then wrong.
     let calls = settings.call_timeout.saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-    StageSpec {
-        predicted,
-        reserved: predicted + runner_memory(limits, largest, cores) + RUNNER_BASE,
-        deadline: per_entry.saturating_mul(count).saturating_add(reading(entries)),
-    }
+    let prediction = Prediction::new(
+        vec![
+            term("unmapped inputs (U)", of_worst(|entry| entry.unmapped)),
+            term("outputs (O)", of_worst(|entry| entry.outputs)),
+            term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),
+        ],
+        of_runners(&[limits], entries, cores),
+        per_entry.saturating_mul(count).saturating_add(reading(entries)),
+    );
+    Prediction { decides, ..prediction }
 }
 
-/// U of the batch that owes most + 2 · max R, and both runners' memory.
+/// Who is timed: a candidate, and its baseline beside it or nobody.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides<'a> {
+    pub candidate: &'a LimitSettings,
+    pub baseline: Option<&'a LimitSettings>,
+}
+
+/// U of the batch that owes most and its ring, for every side, + 2c; first in batches of `batch_bytes`, then in ever
+/// smaller ones, down to an entry each.
 pub fn profile(
     entries: &[EntryNumbers],
-    limits: [&LimitSettings; 2],
+    sides: Sides<'_>,
     verify: &VerifySettings,
     settings: &ProfileSettings,
     cores: u32,
-) -> StageSpec {
+) -> Vec<Prediction> {
     let sizes: Vec<Bytes> = entries.iter().map(|entry| entry.inputs).collect();
-    let predicted = batches(&sizes, settings.batch_bytes)
-        .into_iter()
-        .map(|range| {
-            let batch = &entries[range];
-            let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
-            let copied: Bytes = match settings.inputs {
-                opt_shared::settings::InputMemory::Mapped => Bytes::ZERO,
-                opt_shared::settings::InputMemory::Copied => batch.iter().map(|entry| entry.inputs).sum(),
-            };
-            let ring = batch.iter().map(|entry| ring(entry.outputs)).max().unwrap_or_default();
-            (unmapped + copied + ring).saturating_mul(2)
-        })
-        .max()
-        .unwrap_or_default()
-        + COMPARE_CHUNK.saturating_mul(2);
-    let largest = entries.iter().map(|entry| entry.inputs).max().unwrap_or_default();
-    let runners: Bytes =
-        limits.iter().map(|limits| runner_memory(limits, largest, cores) + RUNNER_BASE).sum();
-    let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    let mut steps: Vec<Prediction> = Vec::new();
+    let mut cap = settings.batch_bytes;
+    for _ in 0..MOST_CUTS {
+        let cut = batches(&sizes, cap);
+        // What a coarser cut owes already is no help to anybody.
+        let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
+        if steps.last().is_none_or(|last| step.spec.reserved < last.spec.reserved) {
+            steps.push(step);
+        }
+        let largest = cut
+            .iter()
+            .filter(|range| 1 < range.len())
+            .map(|range| sizes[range.clone()].iter().copied().sum::<Bytes>())
+            .max();
+        // An entry each.
+        let Some(largest) = largest else { break };
+        // Below one byte, entries of nothing are all that is left together.
+        if largest == Bytes::ZERO {
+            break;
+        }
+        cap = largest.fraction(0.5);
+    }
+    steps
+}
+
+fn profile_step(
+    entries: &[EntryNumbers],
+    batches: Vec<Range<usize>>,
+    cap: Bytes,
+    sides: Sides<'_>,
+    verify: &VerifySettings,
+    settings: &ProfileSettings,
+    cores: u32,
+) -> Prediction {
+    let limits: Vec<&LimitSettings> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
+    let count = limits.len() as u64;
+    // Per side: U, what is copied, and R.
+    let parts = |range: &Range<usize>| {
+        let batch = &entries[range.clone()];
+        let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
+        let copied: Bytes = match settings.inputs {
+            InputMemory::Mapped => Bytes::ZERO,
+            InputMemory::Copied => batch.iter().map(|entry| entry.inputs).sum(),
+        };
+        let ring = batch.iter().map(|entry| ring(entry.outputs)).max().unwrap_or_default();
+        (unmapped, copied, ring)
+    };
+    let worst = largest(batches.iter().map(|range| {
+        let (unmapped, copied, ring) = parts(range);
+        unmapped + copied + ring
+    }));
+    let (unmapped, copied, ring_bytes) = worst.map_or(Default::default(), |index| parts(&batches[index]));
+    let decides = worst.and_then(|index| {
+        let range = batches[index].clone();
+        let heaviest = largest(entries[range.clone()].iter().map(|entry| match settings.inputs {
+            InputMemory::Mapped => entry.unmapped + ring(entry.outputs),
+            InputMemory::Copied => entry.inputs + entry.unmapped + ring(entry.outputs),
+        }))?;
+        Some(range.start + heaviest)
+    });
     // Warm-up and at least five pairs of blocks of at most call_timeout each, or entry_timeout.
     let per_entry = settings
         .entry_timeout
@@ -107,11 +188,31 @@ pub fn profile(
         .saturating_add(verify.call_timeout.saturating_mul(20))
         // At worst an entry is a batch of its own, with two runners.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(2));
-    StageSpec {
-        predicted,
-        reserved: predicted + runners,
-        deadline: per_entry.saturating_mul(count).saturating_add(reading(entries)),
-    }
+    let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    let mut prediction = Prediction::new(
+        vec![
+            term("unmapped inputs (U)", unmapped.saturating_mul(count)),
+            term("copied inputs", copied.saturating_mul(count)),
+            term("output rings (R)", ring_bytes.saturating_mul(count)),
+            term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),
+        ],
+        of_runners(&limits, entries, cores),
+        per_entry.saturating_mul(entry_count).saturating_add(reading(entries)),
+    );
+    prediction.spec.batch = Some(cap);
+    Prediction { decides, batches, ..prediction }
+}
+
+/// What runners may owe beyond the formula.
+fn of_runners(limits: &[&LimitSettings], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
+    let inputs = entries.iter().map(|entry| entry.inputs).max().unwrap_or_default();
+    let memory = limits.iter().map(|limits| limits.memory_for(inputs, cores)).sum();
+    vec![term("limits.memory", memory), term("runners", RUNNER_BASE.saturating_mul(limits.len() as u64))]
+}
+
+/// The first of the largest.
+fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
+    sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
 /// How long a load may take; the worker clamps it the same way.

@@ -18,6 +18,8 @@ pub enum RecycleReason {
     Growth,
     /// Nothing but its memory is in the way of the next lease.
     MakeRoom,
+    /// The machine is short of memory, and it is not at work.
+    Pressure,
     /// It finished an attempt and left runners behind that it had not accounted for.
     LeftRunners,
     /// A profiler is to start clean.
@@ -25,12 +27,18 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
+    /// It is time for it, and no more: one at a time will do.
+    pub const fn is_wear(self) -> bool {
+        matches!(self, Self::Age | Self::Leases | Self::Growth)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::Age => "max_age",
             Self::Leases => "after_leases",
             Self::Growth => "growth",
             Self::MakeRoom => "make_room",
+            Self::Pressure => "pressure",
             Self::LeftRunners => "left_runners",
             Self::BeforeProfile => "before_profile",
         }

@@ -1,6 +1,7 @@
-//! What samples mean: charges, peaks, and which runner has to go.
+//! What samples mean: charges, peaks, runners over their limit, and what the machine's own figures say.
 //!
-//! Two lines are kept here: a runner's own limit, and the machine's floor. Both kill runners only.
+//! Kills runners that owe more than their limit. What is done when the whole tree or the machine is in trouble is
+//! `relief`'s.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,33 @@ use opt_shared::message::KillReason;
 use opt_shared::units::Bytes;
 
 use super::Core;
-use super::event::{Process, Sample};
-use super::worker::{State, Worker};
+use super::event::{Moment, Process, Sample};
+use super::ledger::Demand;
+use super::worker::{State, owed_by};
 
-/// A runner that owes next to nothing is not what drowns the machine: killing it would help nobody.
-const WORTH_KILLING: Bytes = Bytes::mib(64);
+#[derive(Clone, Copy, Debug, Default)]
+struct Beyond {
+    reclaimable: Bytes,
+    device: Bytes,
+}
 
 impl Core {
-    pub(super) fn sampled(&mut self, sample: &Sample) {
+    pub(super) fn sampled(&mut self, now: Moment, sample: &Sample) {
         let mut over = Vec::new();
-        let mut reclaimable: BTreeMap<WorkerId, Bytes> = BTreeMap::new();
+        let mut beyond: BTreeMap<WorkerId, Beyond> = BTreeMap::new();
         for process in &sample.processes {
             let (Process::Worker(worker) | Process::Runner(worker, _)) = process.process;
+            let it = beyond.entry(worker).or_default();
+            it.reclaimable += process.reclaimable;
+            it.device += process.device;
+            if let (Process::Runner(_, pid), Some(left)) = (process.process, self.returning.get_mut(&worker))
+            {
+                if let Some(runner) = left.runners.get_mut(&pid) {
+                    runner.owed = process.owed;
+                }
+                continue;
+            }
             let Some(it) = self.workers.get_mut(&worker) else { continue };
-            *reclaimable.entry(worker).or_default() += process.reclaimable;
             match process.process {
                 Process::Worker(_) => {
                     it.owed = process.owed;
@@ -44,12 +58,15 @@ impl Core {
             it.seen_idle |= it.is_idle();
             let owed = it.tree_owed();
             it.peak_owed = it.peak_owed.max(owed);
+            let beyond = beyond.get(&worker).copied().unwrap_or_default();
             if let State::Leased(lease) = &mut it.state {
                 lease.peak_owed = lease.peak_owed.max(owed);
-                let reclaimable = reclaimable.get(&worker).copied().unwrap_or_default();
-                lease.peak_reclaimable = lease.peak_reclaimable.max(reclaimable);
+                lease.peak_reclaimable = lease.peak_reclaimable.max(beyond.reclaimable);
             }
-            self.ledger.measure(worker, owed);
+            self.ledger.measure(worker, Demand { host: owed, device: beyond.device });
+        }
+        for (&worker, left) in &self.returning {
+            self.ledger.measure(worker, Demand::host(owed_by(&left.runners)));
         }
         self.ledger.measure_machine(sample.supervisor_owed, sample.available);
         for (worker, pid, owed, limit) in over {
@@ -60,35 +77,7 @@ impl Core {
             );
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }
-        self.keep_the_floor(sample);
-    }
-
-    /// Below the floor the newest lease's largest runner goes: it is the likeliest cause and the cheapest loss.
-    fn keep_the_floor(&mut self, sample: &Sample) {
-        let floor = self.ledger.floor();
-        let Some(available) = sample.available.filter(|&available| available < floor) else { return };
-        // Memory of the killed takes tens of milliseconds per GiB to come back; one victim at a time.
-        let dying =
-            |it: &Worker| it.killed.is_some() || it.runners.values().any(|runner| runner.killed.is_some());
-        if self.workers.values().any(dying) {
-            return;
-        }
-        let victim = self
-            .workers
-            .iter()
-            .filter_map(|(&worker, it)| {
-                let lease = it.lease()?;
-                let (&pid, runner) = it.runners.iter().max_by_key(|(_, runner)| runner.owed)?;
-                (WORTH_KILLING < runner.owed).then_some((lease.id, worker, pid))
-            })
-            .max();
-        if let Some((_, worker, pid)) = victim {
-            self.policy(
-                "kill_runner",
-                "the machine fell below its floor".to_owned(),
-                vec![("available_bytes", available.get()), ("floor_bytes", floor.get())],
-            );
-            self.kill_runner(worker, pid, KillReason::HostFloor { available, floor });
-        }
+        self.look_at_the_machine(now, sample);
+        self.relieve(now, sample);
     }
 }

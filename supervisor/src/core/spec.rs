@@ -1,5 +1,6 @@
 //! What the core is told about a run before it starts: numbers and settings, no paths.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::ids::{CandidateId, JobId};
@@ -7,15 +8,23 @@ use opt_shared::outcome::Status;
 use opt_shared::settings::RecycleSettings;
 use opt_shared::units::Bytes;
 
-use super::event::Stage;
+use super::event::{Order, Stage};
+use super::ledger::{Ceilings, Demand};
 
-/// One verifier does all builds and verifications: a plan's `verifiers` is not heard yet.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
-    pub ceiling: Bytes,
+    pub ceilings: Ceilings,
     pub floor: Bytes,
     /// What an idle worker is charged with.
     pub idle_worker: Bytes,
+    /// What the supervisor is charged with at least.
+    pub supervisor: Bytes,
+    /// Verifiers side by side, at most; builds are theirs too.
+    pub verifiers: u32,
+    /// A worker is started before it is needed.
+    pub spare: bool,
+    /// No page of ours may go to swap.
+    pub own_swap: bool,
     pub verify: bool,
     pub profile: bool,
     /// In the order of the plan; ids are their places.
@@ -45,7 +54,10 @@ pub struct CandidateSpec {
     pub partial: bool,
     pub build: StageSpec,
     pub verify: StageSpec,
-    pub profile: StageSpec,
+    /// Never empty; from the largest batches to the smallest. Most candidates of a job share theirs.
+    pub profile: Arc<[StageSpec]>,
+    /// With the baseline beside it.
+    pub paired: Arc<[StageSpec]>,
     /// What an earlier run of this folder left.
     pub resumed: Option<Resumed>,
 }
@@ -57,8 +69,19 @@ pub struct StageSpec {
     pub predicted: Bytes,
     /// What the lease reserves: predicted and what the runners may owe besides.
     pub reserved: Bytes,
+    /// What it reserves on the device.
+    pub device: Bytes,
     /// After which the worker is taken for stuck.
     pub deadline: Duration,
+    /// Of a profile: entries are timed together up to this.
+    pub batch: Option<Bytes>,
+}
+
+impl StageSpec {
+    /// What a worker with this lease is charged.
+    pub fn demand(&self, idle_worker: Bytes) -> Demand {
+        Demand { host: self.reserved + idle_worker, device: self.device }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +91,22 @@ pub enum Resumed {
 }
 
 impl CandidateSpec {
-    pub fn stage(&self, stage: Stage) -> &StageSpec {
+    /// The ways to do it, from the one that takes most memory to the one that takes least.
+    pub fn steps(&self, order: Order) -> &[StageSpec] {
+        match order {
+            Order::Build { .. } => std::slice::from_ref(&self.build),
+            Order::Verify { .. } => std::slice::from_ref(&self.verify),
+            Order::Profile { baseline: None, .. } => &self.profile,
+            Order::Profile { baseline: Some(_), .. } => &self.paired,
+        }
+    }
+
+    /// The least that each stage takes, the profile as it would be beside a baseline or without one.
+    pub fn least(&self, stage: Stage, paired: bool) -> Option<&StageSpec> {
         match stage {
-            Stage::Build => &self.build,
-            Stage::Verify => &self.verify,
-            Stage::Profile => &self.profile,
+            Stage::Build => Some(&self.build),
+            Stage::Verify => Some(&self.verify),
+            Stage::Profile => if paired { &self.paired } else { &self.profile }.last(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The core at work: tables of small runs, and a simulated machine that does its worst.
+//! The core at work: tables of small runs.
 //!
-//! `desk` plays the driver by hand; `simulation` plays it, the workers and the machine from a tape of choices.
+//! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
 
 mod desk;
 mod ends;
@@ -9,4 +9,3 @@ mod memory;
 mod order;
 mod predictions;
 mod reports;
-mod simulation;

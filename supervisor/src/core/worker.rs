@@ -9,7 +9,8 @@
 //!                            └───────── WorkerGone ──┴──────▶ (gone: removed)
 //! ```
 //! `WorkerGone` is the driver's word that the pidfd fired and the process is reaped; it may come in any state.
-//! Nothing else removes a worker.
+//! Nothing else removes a worker. Where runners outlive it, it leaves a `Returning` behind, which is charged until
+//! `Returned` says that the last of them is gone.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +43,12 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
+    pub(crate) predicted: Bytes,
+    pub(crate) reserved: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
+    /// A runner of it was ended, and for this first.
+    pub(crate) killed_runner: Option<KillReason>,
 }
 
 /// A runner that was reported and is not yet reaped.
@@ -54,6 +59,17 @@ pub(crate) struct Runner {
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) killed: Option<KillReason>,
+}
+
+/// A worker that is dead while runners of it are not: what they owe is still charged.
+#[derive(Clone, Debug)]
+pub(crate) struct Returning {
+    pub(crate) role: Role,
+    pub(crate) runners: BTreeMap<u32, Runner>,
+    pub(crate) since: Moment,
+    pub(crate) told: Option<Told>,
+    /// It was said that its memory takes too long to come back.
+    pub(crate) overdue: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +90,8 @@ pub(crate) struct Worker {
     pub(crate) was_ready: bool,
     /// A sample has come since it became idle: `owed` is what its last lease left.
     pub(crate) seen_idle: bool,
+    /// Started before it was needed.
+    pub(crate) spare: bool,
 }
 
 /// It was told to end by itself.
@@ -84,6 +102,10 @@ pub(crate) struct Told {
     pub(crate) reason: Option<RecycleReason>,
     /// What the whole tree owed then, by measurement.
     pub(crate) owed: Bytes,
+}
+
+pub(crate) fn owed_by(runners: &BTreeMap<u32, Runner>) -> Bytes {
+    runners.values().map(|runner| runner.owed + runner.shared).sum()
 }
 
 impl Worker {
@@ -102,6 +124,7 @@ impl Worker {
             killed: None,
             was_ready: false,
             seen_idle: false,
+            spare: false,
         }
     }
 
@@ -127,7 +150,17 @@ impl Worker {
 
     /// Owed by the worker and its runners: what the ledger measures.
     pub(crate) fn tree_owed(&self) -> Bytes {
-        self.owed + self.runners.values().map(|runner| runner.owed + runner.shared).sum()
+        self.owed + owed_by(&self.runners)
+    }
+
+    /// It lives, and nobody has told it to end.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
+    }
+
+    /// Held ready, and has never had a lease.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.spare && self.leases == 0 && self.stays()
     }
 
     pub(crate) fn wear(&self, now: Moment) -> Wear {

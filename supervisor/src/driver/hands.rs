@@ -24,8 +24,8 @@ impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
-            Action::Start { worker, lease, order, attempt, reserved } => {
-                self.start(worker, lease, order, attempt, reserved)
+            Action::Start { worker, lease, order, attempt, reserved, batch } => {
+                self.start(worker, lease, order, attempt, reserved, batch)
             }
             Action::Shutdown { worker } => {
                 self.pool.send(worker, ToWorker::Shutdown);
@@ -113,6 +113,7 @@ impl Run<'_> {
         order: Order,
         attempt: u32,
         reserved: Bytes,
+        batch: Option<Bytes>,
     ) -> Result<(), RunError> {
         let candidate = order.candidate();
         let before = self.known[candidate.index()].numbered.get(&order.stage()).copied().unwrap_or(0);
@@ -133,7 +134,7 @@ impl Run<'_> {
             folder: self.folder,
             cache_budget: self.cache_budget,
         };
-        let Some(task) = tasks.task(lease, order) else {
+        let Some(task) = tasks.task(lease, order, batch) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
         let name = self.full_name(candidate);

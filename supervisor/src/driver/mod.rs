@@ -7,6 +7,7 @@ pub mod facts;
 mod finish;
 pub mod folder;
 mod hands;
+pub mod needs;
 mod sample;
 mod score;
 pub mod setup;
@@ -25,11 +26,12 @@ use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
 use self::sample::Sampler;
 use self::setup::Known;
-use crate::core::Core;
 use crate::core::event::{Event, Moment, Process, Stage, StopReason};
+use crate::core::{Ceilings, Core};
 use crate::exit::Exit;
 use crate::memory::host::Host;
-use crate::plan::Plan;
+use crate::memory::pressure::PressureTrigger;
+use crate::plan::{Plan, Unified};
 use crate::pool::{Happening, Pool, PoolError};
 use crate::progress::Progress;
 use crate::record::{HostRecord, UtcTime};
@@ -103,8 +105,8 @@ pub struct Ended {
     pub folder: PathBuf,
 }
 
-/// What the plan allows the whole process tree on this machine.
-pub fn limits(plan: &Plan) -> (Bytes, Bytes) {
+/// What the plan allows the whole process tree on this machine, and what it leaves to the machine.
+pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
         .ok();
@@ -112,7 +114,13 @@ pub fn limits(plan: &Plan) -> (Bytes, Bytes) {
     // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
     let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
     let whole = group.map_or(total, |group| group.limit.min(total));
-    (plan.memory.host_ceiling.of(whole), plan.memory.host_floor.of(total))
+    let ceilings = Ceilings {
+        host: plan.memory.host_ceiling.of(whole),
+        // There is no device yet: whether it shares the host's memory is for the plan alone to say.
+        device: Bytes::ZERO,
+        unified: plan.memory.unified == Unified::Yes,
+    };
+    (ceilings, plan.memory.host_floor.of(total))
 }
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
@@ -121,9 +129,6 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let plan = &options.plan;
     let selected = setup::selected(plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(plan);
-    if 1 < plan.run.verifiers.get() {
-        tracing::warn!("[run] verifiers = {}: this version uses one", plan.run.verifiers);
-    }
     let facts = read_facts(plan)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
@@ -132,9 +137,6 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         RunFolder::create(&plan.base_dir, &plan.run.name, dir)?
     };
     opened(folder.path());
-    if 1 < plan.run.verifiers.get() {
-        tracing::warn!("verifiers = {}: this version runs one verifier at a time", plan.run.verifiers);
-    }
     let mut store =
         if options.resume { Store::resume(folder.path())? } else { Store::create(folder.path())? };
     for note in store.notes() {
@@ -157,11 +159,11 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     })?;
     store.plan(&resolved)?;
     let known = setup::register(&mut store, plan, &facts, &selected, options.resume)?;
-    let (ceiling, floor) = limits(plan);
+    let (ceilings, floor) = limits(plan);
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
-    let spec = setup::spec(plan, &facts, &known, ceiling, floor, cores);
+    let spec = setup::spec(plan, &facts, &known, ceilings, floor, cores);
     let pool = Pool::new(folder.worker_logs())?;
     let mut run = Run {
         options: &options,
@@ -170,10 +172,11 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         core: Core::new(spec, counters.worker, counters.lease),
         pool,
-        sampler: Sampler::new(ceiling),
+        sampler: Sampler::new(ceilings.host),
+        pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
         store,
         known,
-        cache_budget: ceiling.fraction(CACHE_SHARE),
+        cache_budget: ceilings.host.fraction(CACHE_SHARE),
         started: Instant::now(),
         attempts: BTreeMap::new(),
         last_report: None,
@@ -218,6 +221,8 @@ struct Run<'a> {
     core: Core,
     pool: Pool,
     sampler: Sampler,
+    /// None where the kernel has none to arm.
+    pressure: Option<PressureTrigger>,
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
@@ -240,35 +245,32 @@ impl Run<'_> {
 
     fn go(&mut self) -> Result<StopReason, RunError> {
         self.feed(Event::Tick)?;
-        let mut next_sample = Instant::now();
         loop {
             if let Some(stop) = self.stop.take() {
                 return Ok(stop);
             }
-            let until_sample = next_sample.saturating_duration_since(Instant::now());
+            let until_sample = self.sampler.due().saturating_duration_since(Instant::now());
             let timeout = match self.core.next_deadline() {
                 Some(deadline) => deadline.saturating_sub(self.now()).min(until_sample),
                 None => until_sample,
             };
-            self.wait(timeout)?;
+            if self.wait(timeout)? {
+                self.feed(Event::Pressure)?;
+            }
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
             }
             for happening in self.pool.happenings() {
                 self.happened(happening)?;
             }
-            if next_sample <= Instant::now() {
-                let sample = self.sampler.sample();
-                self.feed(Event::Sample(sample))?;
-                next_sample = Instant::now() + self.sampler.next_in();
-            } else {
-                // A new runner shortens the time to the next look.
-                next_sample = next_sample.min(Instant::now() + self.sampler.next_in());
+            if self.sampler.due() <= Instant::now() {
+                self.look_now()?;
             }
         }
     }
 
-    fn wait(&self, timeout: Duration) -> Result<(), RunError> {
+    /// True if the kernel says that processes wait for memory.
+    fn wait(&mut self, timeout: Duration) -> Result<bool, RunError> {
         let mut polled = vec![
             PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
@@ -278,10 +280,20 @@ impl Run<'_> {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        match poll(&mut polled, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(RunError::Poll(errno)),
+        if let Some(trigger) = &self.pressure {
+            polled.push(PollFd::new(trigger, PollFlags::PRI));
         }
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(RunError::Poll(errno)),
+        }
+        let said = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
+        drop(polled);
+        if said.is_some_and(|said| said.contains(PollFlags::ERR)) {
+            self.pressure = None;
+        }
+        Ok(said.is_some_and(|said| said.contains(PollFlags::PRI)))
     }
 
     fn feed(&mut self, event: Event) -> Result<(), RunError> {
@@ -306,11 +318,19 @@ impl Run<'_> {
             Happening::NotReady { worker, why } => {
                 self.feed(Event::WorkerNotReady { worker, why, alive: true })
             }
-            Happening::Gone { worker, how } => {
-                self.sampler.forget_worker(worker);
-                tracing::debug!(%worker, how, "worker gone");
+            Happening::Gone { worker, how, left_runners } => {
+                self.sampler.forget(Process::Worker(worker));
+                if !left_runners {
+                    self.sampler.forget_runners(worker);
+                }
+                tracing::debug!(%worker, how, left_runners, "worker gone");
                 self.look_now()?;
-                self.feed(Event::WorkerGone { worker, how })
+                self.feed(Event::WorkerGone { worker, how, left_runners })
+            }
+            Happening::Returned { worker } => {
+                self.sampler.forget_runners(worker);
+                self.look_now()?;
+                self.feed(Event::Returned { worker })
             }
             Happening::Said { worker, message } => self.said(worker, message),
         }

@@ -4,22 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
 use crate::core::event::{Process, ProcessSample, Sample};
+use crate::core::pace::{IDLE, Pace, SHORTEST};
 use crate::memory::machine::MachineSampler;
-use crate::memory::procfs::ProcessSampler;
+use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::memory::tree::TreeWalker;
-use crate::record::MemoryTotals;
+use crate::record::{MemoryTotals, Sampling};
 
-/// A runner can fill memory at about this rate per second: two threads over fresh pages, measured.
-const FILL_RATE: u64 = 6 << 30;
-const SHORTEST: Duration = Duration::from_millis(2);
-const LONGEST: Duration = Duration::from_millis(50);
-/// Where nothing runs that could grow.
-const IDLE: Duration = Duration::from_millis(200);
+/// A worker whose resident pages have not changed is looked at in full this often all the same.
+const FULL_EVERY: Duration = Duration::from_secs(1);
 
 struct Watched {
     pid: u32,
@@ -28,6 +25,47 @@ struct Watched {
     limit: Option<Bytes>,
     /// Known memfds that it maps: they are counted once, by their size.
     shared: Bytes,
+    last: Option<Last>,
+}
+
+/// The last full look at a process.
+#[derive(Clone, Copy)]
+struct Last {
+    at: Instant,
+    resident: Option<Resident>,
+    seen: Memory,
+}
+
+/// A process's memory at one moment.
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    owed: Bytes,
+    reclaimable: Bytes,
+    swapped: Bytes,
+}
+
+impl Watched {
+    /// None where it is gone.
+    fn look(&mut self, now: Instant) -> Option<Memory> {
+        // A runner can owe more without more pages being resident (page tables over pages of nothing); what a worker
+        // does is ours, and the short look costs a sixth.
+        let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
+        if let Some(last) = self.last
+            && resident.is_some()
+            && last.resident == resident
+            && now.duration_since(last.at) < FULL_EVERY
+        {
+            return Some(last.seen);
+        }
+        let sample = self.sampler.sample().ok()?.alive()?;
+        let seen = Memory {
+            owed: private_owed(&sample, self.shared),
+            reclaimable: sample.rss_file.unwrap_or_default(),
+            swapped: sample.vm_swap.unwrap_or_default(),
+        };
+        self.last = Some(Last { at: now, resident, seen });
+        Some(seen)
+    }
 }
 
 pub struct Sampler {
@@ -36,7 +74,9 @@ pub struct Sampler {
     machine: Option<MachineSampler>,
     tree: Option<TreeWalker>,
     pub totals: MemoryTotals,
+    pace: Pace,
     next_in: Duration,
+    due: Instant,
 }
 
 fn proc_root() -> &'static Path {
@@ -52,14 +92,16 @@ impl Sampler {
             machine: MachineSampler::open(proc_root()).ok(),
             tree: TreeWalker::open(proc_root()).ok(),
             totals,
+            pace: Pace::default(),
             next_in: IDLE,
+            due: Instant::now() + IDLE,
         }
     }
 
     pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes) {
         if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
-            self.watched.insert(process, Watched { pid, sampler, limit, shared });
-            self.next_in = SHORTEST;
+            self.watched.insert(process, Watched { pid, sampler, limit, shared, last: None });
+            self.set_next(SHORTEST);
         }
     }
 
@@ -67,50 +109,56 @@ impl Sampler {
         self.watched.remove(&process);
     }
 
-    pub fn forget_worker(&mut self, worker: opt_shared::ids::WorkerId) {
-        self.watched.retain(|process, _| match process {
-            Process::Worker(id) | Process::Runner(id, _) => *id != worker,
-        });
-    }
-
     pub fn forget_runners(&mut self, worker: opt_shared::ids::WorkerId) {
         self.watched.retain(|process, _| !matches!(process, Process::Runner(id, _) if *id == worker));
     }
 
     /// When to look again: before a runner could have filled what is left to it.
-    pub fn next_in(&self) -> Duration {
-        self.next_in
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    fn set_next(&mut self, next_in: Duration) {
+        self.next_in = next_in;
+        self.due = Instant::now() + next_in;
     }
 
     pub fn sample(&mut self) -> Sample {
+        let now = Instant::now();
+        self.pace.late(now.saturating_duration_since(self.due));
         let mut sample = Sample::default();
-        let mut swapped = Bytes::ZERO;
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
         for (&process, watched) in &mut self.watched {
-            let Ok(seen) = watched.sampler.sample() else { continue };
-            let Some(seen) = seen.alive() else { continue };
-            let mut owed = private_owed(&seen, watched.shared);
-            let mut reclaimable = seen.rss_file.unwrap_or_default();
+            let before = watched.last;
+            let Some(mut seen) = watched.look(now) else { continue };
+            if let (Some(before), Some(_)) = (before, watched.limit) {
+                self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
+            }
             if matches!(process, Process::Runner(..)) {
                 // A compiler has children; a candidate has none.
                 let (more, files) = descendants(self.tree.as_mut(), watched.pid);
-                owed += more;
-                reclaimable += files;
+                seen.owed += more;
+                seen.reclaimable += files;
             }
-            swapped += seen.vm_swap.unwrap_or_default();
-            reclaimable_sum += reclaimable;
-            owed_sum += owed + watched.shared;
+            sample.swapped += seen.swapped;
+            reclaimable_sum += seen.reclaimable;
+            owed_sum += seen.owed + watched.shared;
             if let Some(limit) = watched.limit {
-                let left = limit - (owed + watched.shared);
+                let left = limit - (seen.owed + watched.shared);
                 headroom = Some(headroom.map_or(left, |least| least.min(left)));
             }
-            sample.processes.push(ProcessSample { process, owed, reclaimable });
+            sample.processes.push(ProcessSample {
+                process,
+                owed: seen.owed,
+                reclaimable: seen.reclaimable,
+                device: Bytes::ZERO,
+            });
         }
         if let Some(seen) = self.own.as_mut().and_then(|own| own.sample().ok()?.alive()) {
             sample.supervisor_owed = private_owed(&seen, Bytes::ZERO);
-            swapped += seen.vm_swap.unwrap_or_default();
+            sample.swapped += seen.vm_swap.unwrap_or_default();
         }
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             sample.available = Some(machine.available);
@@ -121,16 +169,15 @@ impl Sampler {
             peak_owed_bytes: Some(owed_sum + sample.supervisor_owed),
             peak_reclaimable_bytes: Some(reclaimable_sum),
             min_available_bytes: sample.available,
-            swap_peak_bytes: Some(swapped),
+            swap_peak_bytes: Some(sample.swapped),
+            sampling: Some(Sampling {
+                worst_fill_bytes_per_second: self.pace.worst_rate(),
+                worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
+                overshoot_bound_bytes: self.pace.overshoot_bound(),
+            }),
         };
         self.totals = self.totals.and_then(totals);
-        self.next_in = match headroom {
-            Some(left) => {
-                Duration::from_nanos(left.saturating_mul(1_000_000_000 / (FILL_RATE >> 20)).get() >> 20)
-                    .clamp(SHORTEST, LONGEST)
-            }
-            None => IDLE,
-        };
+        self.set_next(self.pace.next(headroom));
         sample
     }
 

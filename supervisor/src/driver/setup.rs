@@ -5,20 +5,24 @@ use std::collections::BTreeMap;
 use opt_shared::ids::CandidateId;
 use opt_shared::message::Report;
 use opt_shared::outcome::{Artifact, Blame, ProfileReport, Status};
-use opt_shared::settings::ProfileEntries;
 use opt_shared::units::Bytes;
 
 use super::RunError;
 use super::facts::JobFacts;
+use super::needs::JobNeeds;
+use crate::core::Ceilings;
 use crate::core::event::Stage;
-use crate::core::predict::{self, EntryNumbers};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
-use crate::plan::{JobPlan, Plan};
+use crate::plan::{Plan, SwapUse};
 use crate::record::{CapturesRecord, SourceRecord, UtcTime};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
 
-/// An idle worker: its own heap, stacks and tables. Measured below 8 MiB; the law allows it that much.
-pub const IDLE_WORKER: Bytes = Bytes::mib(8);
+/// An idle worker: its own heap, stacks and tables. Measured at 1 to 2 MiB; the law allows it 8.
+pub const IDLE_WORKER: Bytes = Bytes::mib(4);
+/// The supervisor itself, by the same rule: measured at 3 to 4 MiB of its own for a small plan …
+const SUPERVISOR: Bytes = Bytes::mib(6);
+/// … and this much for every candidate and entry.
+const PER_LINE: Bytes = Bytes::kib(1);
 
 /// What is known of a candidate besides its plan.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +70,7 @@ pub fn spec(
     plan: &Plan,
     facts: &[JobFacts],
     known: &[Known],
-    ceiling: Bytes,
+    ceilings: Ceilings,
     floor: Bytes,
     cores: u32,
 ) -> RunSpec {
@@ -83,52 +87,41 @@ pub fn spec(
             broken: facts.broken.clone(),
             timed: plan.run.stages.profile && facts.entries.iter().any(|fact| fact.scored),
         });
-        candidates.extend(job_candidates(job, facts, known, cores));
-    }
-    candidates.sort_by_key(|candidate| candidate.id);
-    RunSpec {
-        ceiling,
-        floor,
-        idle_worker: IDLE_WORKER,
-        verify: plan.run.stages.verify,
-        profile: plan.run.stages.profile,
-        jobs,
-        candidates,
-    }
-}
-
-fn job_candidates(job: &JobPlan, facts: &JobFacts, known: &[Known], cores: u32) -> Vec<CandidateSpec> {
-    let numbers: Vec<EntryNumbers> = facts.verified().iter().map(|fact| fact.numbers).collect();
-    let baseline_limits =
-        job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id)).map(|it| it.limits.clone());
-    job.candidates
-        .iter()
-        .map(|candidate| {
-            let distinct = candidate.profile.entries == ProfileEntries::Distinct;
-            let timed: Vec<EntryNumbers> = facts.profiled(distinct).iter().map(|fact| fact.numbers).collect();
-            let beside = baseline_limits.as_ref().unwrap_or(&candidate.limits);
+        let mut needs = JobNeeds::new(job, facts, cores);
+        candidates.extend(job.candidates.iter().map(|candidate| {
+            let needs = needs.of(candidate);
             let known = &known[candidate.id.index()];
             CandidateSpec {
                 id: candidate.id,
                 job: job.id,
                 partial: candidate.partial,
-                build: predict::build(candidate.build.memory, candidate.build.timeout),
-                verify: predict::verify(&numbers, &candidate.limits, &candidate.verify, cores),
-                profile: predict::profile(
-                    &timed,
-                    [&candidate.limits, beside],
-                    &candidate.verify,
-                    &candidate.profile,
-                    cores,
-                ),
+                build: needs.build.spec,
+                verify: needs.verify,
+                profile: needs.profile,
+                paired: needs.paired,
                 resumed: known.status.map(|status| Resumed::Done {
                     status,
                     may_profile: known.artifact.is_some()
                         && matches!(status, Status::Passed | Status::Unsupported),
                 }),
             }
-        })
-        .collect()
+        }));
+    }
+    candidates.sort_by_key(|candidate| candidate.id);
+    let entries: usize = facts.iter().map(|facts| facts.entries.len()).sum();
+    RunSpec {
+        ceilings,
+        floor,
+        idle_worker: IDLE_WORKER,
+        supervisor: SUPERVISOR + PER_LINE.saturating_mul((candidates.len() + entries) as u64),
+        verifiers: plan.run.verifiers.get(),
+        spare: plan.memory.spare,
+        own_swap: plan.memory.swap == SwapUse::Own,
+        verify: plan.run.stages.verify,
+        profile: plan.run.stages.profile,
+        jobs,
+        candidates,
+    }
 }
 
 /// Writes jobs and candidates down; on resuming, finds what stands.

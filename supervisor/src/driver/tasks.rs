@@ -2,7 +2,7 @@
 
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
 use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, VerifyTask, Work};
-use opt_shared::settings::ProfileEntries;
+use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::units::Bytes;
 
 use super::facts::JobFacts;
@@ -22,7 +22,8 @@ pub struct Tasks<'a> {
 
 impl Tasks<'_> {
     /// None if something that the order leans on is missing, which the core rules out.
-    pub fn task(&self, lease: LeaseId, order: Order) -> Option<Task> {
+    /// `batch`: entries are timed together up to this, whatever the plan says.
+    pub fn task(&self, lease: LeaseId, order: Order, batch: Option<Bytes>) -> Option<Task> {
         let work = match order {
             Order::Build { candidate } => {
                 let candidate = self.plan.candidate(candidate)?;
@@ -65,7 +66,10 @@ impl Tasks<'_> {
                     baseline,
                     entries,
                     verify: (*plan.verify).clone(),
-                    profile: (*plan.profile).clone(),
+                    profile: ProfileSettings {
+                        batch_bytes: batch.unwrap_or(plan.profile.batch_bytes),
+                        ..(*plan.profile).clone()
+                    },
                     seed: plan.verify.seed,
                 })
             }

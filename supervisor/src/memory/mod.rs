@@ -8,6 +8,7 @@
 pub mod cgroup;
 pub mod host;
 pub mod machine;
+pub mod pressure;
 pub mod procfs;
 mod text;
 pub mod tree;

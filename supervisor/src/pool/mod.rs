@@ -8,7 +8,7 @@
 mod channel;
 mod spawn;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,10 +39,15 @@ pub enum Happening {
         worker: WorkerId,
         message: FromWorker,
     },
-    /// The pidfd fired and the process has been reaped.
+    /// The pidfd fired and the process has been reaped. `left_runners`: some it had started live, and are killed.
     Gone {
         worker: WorkerId,
         how: String,
+        left_runners: bool,
+    },
+    /// The last of those is gone.
+    Returned {
+        worker: WorkerId,
     },
 }
 
@@ -63,6 +68,12 @@ struct Member {
     runners: BTreeMap<u32, OwnedFd>,
 }
 
+/// A process that a dead worker left behind.
+struct Orphan {
+    worker: WorkerId,
+    pidfd: OwnedFd,
+}
+
 pub struct Pool {
     executable: Executable,
     /// Workers' work folder; their one-shot sockets live below it.
@@ -71,11 +82,11 @@ pub struct Pool {
     teller: Sender<Happening>,
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners whose worker is gone: reaped here.
-    orphans: Vec<OwnedFd>,
+    orphans: Vec<Orphan>,
     log_folder: PathBuf,
 }
 
-/// How long an orphan of a dead worker may take to die.
+/// At the end of the run: how long what is killed may take to die.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Pool {
@@ -162,9 +173,10 @@ impl Pool {
         self.wake.as_fd()
     }
 
-    /// Readable when the worker is dead.
+    /// Readable when a worker, or what it left, is dead.
     pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.members.values().map(|member| member.pidfd.as_fd())
+        let orphans = self.orphans.iter().map(|orphan| orphan.pidfd.as_fd());
+        self.members.values().map(|member| member.pidfd.as_fd()).chain(orphans)
     }
 
     /// The worker has reaped every runner of its attempt, whether it told of each or not.
@@ -188,44 +200,53 @@ impl Pool {
         let mut gone = Vec::new();
         for worker in dead {
             if let Some(member) = self.members.remove(&worker) {
-                gone.push(Happening::Gone { worker, how: self.bury(member) });
+                let how = self.bury(worker, member);
+                let left_runners = self.has_orphans(worker);
+                gone.push(Happening::Gone { worker, how, left_runners });
             }
         }
+        gone.extend(self.reap_orphans());
         let mut all: Vec<Happening> = self.happenings.try_iter().collect();
         all.extend(gone);
         all
     }
 
-    /// Reaps a dead worker, kills the runners it left, and waits until they are gone too.
-    fn bury(&mut self, member: Member) -> String {
+    /// Reaps a dead worker and kills what it left.
+    fn bury(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let how = describe_end(&pidfd);
         // Frees the handshake if the worker died before it: nothing else would.
         channel.close();
-        for runner in runners.into_values() {
-            let _ = pidfd_send_signal(&runner, Signal::KILL);
-            self.orphans.push(runner);
+        // Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and so do we.
+        let mut left: Vec<OwnedFd> = runners.into_values().collect();
+        // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
+        let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
+        left.extend(children().into_iter().filter(|pid| !workers.contains(pid)).filter_map(|pid| {
+            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+            pidfd_open(raw, PidfdFlags::empty()).ok()
+        }));
+        for pidfd in left {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            self.orphans.push(Orphan { worker, pidfd });
         }
-        self.reap_orphans();
+        // Most are dead already: killed with the worker.
+        self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         how
     }
 
-    /// Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and we did too.
-    fn reap_orphans(&mut self) {
-        let deadline = Instant::now() + ORPHAN_PATIENCE;
-        for orphan in self.orphans.drain(..) {
-            wait_readable(&orphan, deadline.saturating_duration_since(Instant::now()));
-            let _ = waitid(WaitId::PidFd(orphan.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        }
-        // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
-        let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
-        for pid in children().into_iter().filter(|pid| !workers.contains(pid)) {
-            let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
-            let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { continue };
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-            wait_readable(&pidfd, deadline.saturating_duration_since(Instant::now()));
-            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        }
+    fn has_orphans(&self, worker: WorkerId) -> bool {
+        self.orphans.iter().any(|orphan| orphan.worker == worker)
+    }
+
+    /// Never waits: one that is stuck in the kernel must not stop the run with it.
+    fn reap_orphans(&mut self) -> Vec<Happening> {
+        let before: BTreeSet<WorkerId> = self.orphans.iter().map(|orphan| orphan.worker).collect();
+        self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
+        before
+            .into_iter()
+            .filter(|&worker| !self.has_orphans(worker))
+            .map(|worker| Happening::Returned { worker })
+            .collect()
     }
 }
 
@@ -234,11 +255,25 @@ impl Drop for Pool {
         for member in self.members.values() {
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
-        for (_, member) in std::mem::take(&mut self.members) {
+        for (worker, member) in std::mem::take(&mut self.members) {
             wait_readable(&member.pidfd, ORPHAN_PATIENCE);
-            self.bury(member);
+            self.bury(worker, member);
+        }
+        let deadline = Instant::now() + ORPHAN_PATIENCE;
+        for orphan in self.orphans.drain(..) {
+            wait_readable(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
+            reap_if_dead(&orphan.pidfd);
         }
     }
+}
+
+/// True once it is dead; reaped if it is a child of ours, as what was left to us is.
+fn reap_if_dead(pidfd: &OwnedFd) -> bool {
+    let dead = is_dead(pidfd);
+    if dead {
+        let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+    dead
 }
 
 fn is_dead(pidfd: &OwnedFd) -> bool {

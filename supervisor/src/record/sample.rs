@@ -251,6 +251,11 @@ pub(crate) fn sample() -> RunRecord {
                 peak_reclaimable_bytes: Some(Bytes::gib(4)),
                 min_available_bytes: Some(Bytes::gib(110)),
                 swap_peak_bytes: Some(Bytes::ZERO),
+                sampling: Some(Sampling {
+                    worst_fill_bytes_per_second: Bytes::gib(4),
+                    worst_delay_us: 900,
+                    overshoot_bound_bytes: Bytes::mib(12),
+                }),
             },
             phases: vec![phase],
         },

@@ -146,6 +146,9 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::HostFloor { available, floor } => {
             ("host_floor", figures(&[("available_bytes", available), ("floor_bytes", floor)]))
         }
+        KillReason::HostCeiling { owed, ceiling } => {
+            ("host_ceiling", figures(&[("owed_bytes", owed), ("ceiling_bytes", ceiling)]))
+        }
         KillReason::Timeout { limit } => {
             let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
             ("timeout", Numbers::from_iter([("limit_ms".to_owned(), Value::from(limit))]))

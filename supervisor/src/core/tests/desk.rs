@@ -1,6 +1,7 @@
 //! The driver's desk, by hand: events in, actions looked at, the dull ones answered.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
@@ -10,23 +11,39 @@ use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
 
 use super::reports;
-use crate::core::Core;
 use crate::core::event::{
     Action, AttemptEnd, Event, Moment, Order, PolicyRow, Process, ProcessSample, Sample, Stage, StopReason,
 };
 use crate::core::spec::{CandidateSpec, JobSpec, RunSpec, StageSpec};
+use crate::core::{Ceilings, Core};
 
 pub(super) const IDLE: Bytes = Bytes::mib(8);
-pub(super) const STAGE: StageSpec =
-    StageSpec { predicted: Bytes::mib(10), reserved: Bytes::mib(100), deadline: Duration::from_secs(60) };
+/// What the supervisor is charged.
+pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
+pub(super) const STAGE: StageSpec = StageSpec {
+    predicted: Bytes::mib(10),
+    reserved: Bytes::mib(100),
+    device: Bytes::ZERO,
+    deadline: Duration::from_secs(60),
+    batch: None,
+};
+
+/// A profile with one way to do it.
+pub(super) fn one_step(spec: StageSpec) -> Arc<[StageSpec]> {
+    Arc::from([spec])
+}
 
 /// One job with a baseline (candidate 0) and others, under a roomy ceiling; nothing is recycled.
 pub(super) fn plan(candidates: u32) -> RunSpec {
     let ids: Vec<CandidateId> = (0..candidates).map(CandidateId).collect();
     RunSpec {
-        ceiling: Bytes::gib(4),
+        ceilings: Ceilings::host(Bytes::gib(4)),
         floor: Bytes::gib(1),
         idle_worker: IDLE,
+        supervisor: SUPERVISOR,
+        verifiers: 1,
+        spare: false,
+        own_swap: true,
         verify: true,
         profile: true,
         jobs: vec![JobSpec {
@@ -51,7 +68,8 @@ pub(super) fn plan(candidates: u32) -> RunSpec {
                 partial: false,
                 build: STAGE,
                 verify: STAGE,
-                profile: STAGE,
+                profile: one_step(STAGE),
+                paired: one_step(STAGE),
                 resumed: None,
             })
             .collect(),
@@ -138,7 +156,7 @@ impl Desk {
         self.starting.retain(|&other| other != worker);
         self.ending.retain(|&other| other != worker);
         self.given = self.given.filter(|given| given.worker != worker);
-        self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned() })
+        self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
     pub(super) fn lease(&mut self) -> Given {
@@ -167,10 +185,20 @@ impl Desk {
     pub(super) fn sample(&mut self, processes: &[(Process, Bytes)]) -> Vec<Action> {
         let processes = processes
             .iter()
-            .map(|&(process, owed)| ProcessSample { process, owed, reclaimable: Bytes::mib(1) })
+            .map(|&(process, owed)| ProcessSample {
+                process,
+                owed,
+                reclaimable: Bytes::mib(1),
+                device: Bytes::ZERO,
+            })
             .collect();
         let available = self.available;
-        self.feed(Event::Sample(Sample { processes, supervisor_owed: Bytes::mib(10), available }))
+        self.feed(Event::Sample(Sample {
+            processes,
+            supervisor_owed: Bytes::mib(10),
+            available,
+            ..Sample::default()
+        }))
     }
 
     /// Everything passes from here on.

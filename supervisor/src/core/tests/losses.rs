@@ -65,11 +65,11 @@ fn words_of_the_dead_and_of_other_leases_change_nothing() {
     let second = desk.lease();
     let lines = desk.log.len();
     desk.finish(first, Status::Passed);
-    desk.runner(first, 7, plan(1).ceiling);
+    desk.runner(first, 7, plan(1).ceilings.host);
     desk.feed(Event::WorkerReady { worker: first.worker });
     desk.feed(Event::WorkerFault { worker: first.worker, detail: String::new() });
     desk.feed(Event::WorkerNotReady { worker: first.worker, why: String::new(), alive: true });
-    desk.feed(Event::WorkerGone { worker: first.worker, how: String::new() });
+    desk.feed(Event::WorkerGone { worker: first.worker, how: String::new(), left_runners: false });
     desk.feed(Event::KillWanted { worker: first.worker, pid: 7, reason: KillReason::Deadline });
     desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
     // The right worker with a lease that it no longer has.
@@ -140,7 +140,20 @@ fn too_many_losses_stop_the_run_upward() {
                     _ => None,
                 })
                 .expect("a worker is started");
+            let lines = desk.log.len();
             desk.feed(Event::WorkerNotReady { worker, why: "exec format error".to_owned(), alive: false });
+            // Each start waits longer than the one before it, ten seconds at most.
+            let starts = |desk: &Desk, from: usize| {
+                desk.log[from..].iter().filter(|it| matches!(it, Action::StartWorker { .. })).count()
+            };
+            assert_eq!(starts(&desk, lines), 0);
+            if desk.stopped().is_none() {
+                let deadline = desk.core.next_deadline().expect("the next start is due");
+                let wait = Duration::from_millis(100 << (losses - 1)).min(Duration::from_secs(10));
+                assert_eq!(deadline - desk.now, wait);
+                desk.pass_time(wait);
+                assert_eq!(starts(&desk, lines), 1);
+            }
         }
         let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:?}", desk.stopped()) };
         assert!(why.contains("exec format error"), "{why}");

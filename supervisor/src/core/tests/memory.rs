@@ -7,11 +7,10 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, IDLE, STAGE, kills, plan};
-use crate::core::SUPERVISOR;
+use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan};
 use crate::core::event::{Action, Event, Process, StopReason};
 use crate::core::recycle::RecycleReason;
-use crate::core::spec::RunSpec;
+use crate::core::spec::{RunSpec, StageSpec};
 
 fn recycled(desk: &Desk) -> Vec<RecycleReason> {
     desk.log
@@ -120,7 +119,7 @@ fn what_never_fits_is_said_before_anything_starts() {
     let needed = STAGE.reserved + IDLE + SUPERVISOR;
     for (ceiling, fits) in [(needed, true), (needed - Bytes::new(1), false)] {
         let mut spec = plan(2);
-        spec.ceiling = ceiling;
+        spec.ceilings.host = ceiling;
         let mut desk = Desk::new(spec);
         assert_eq!(desk.log.iter().any(|it| matches!(it, Action::StartWorker { .. })), fits);
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
@@ -136,7 +135,7 @@ fn what_never_fits_is_said_before_anything_starts() {
     assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert_eq!(desk.orders(), "B0 V0 P0");
     let mut spec = plan(1);
-    spec.candidates[0].profile.reserved = Bytes::gib(4);
+    spec.candidates[0].profile = one_step(StageSpec { reserved: Bytes::gib(4), ..STAGE });
     spec.jobs[0].timed = false;
     let mut desk = Desk::new(spec);
     desk.pass_the_rest();
@@ -145,15 +144,17 @@ fn what_never_fits_is_said_before_anything_starts() {
 
 #[test]
 fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
-    let mut spec = plan(1);
-    // Under this ceiling nothing may be idle beside a lease.
-    spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
-    let mut desk = at_profile(spec);
-    // Over what the supervisor leaves: the law's share is for it, not for idle workers.
-    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(recycled(&desk), [], "ten of its twenty MiB are free, and the idle verifier needs eight");
+    // Under the smaller ceiling nothing may be idle beside a lease.
+    let least = STAGE.reserved + IDLE + SUPERVISOR;
+    for (ceiling, expected) in [(least, vec![RecycleReason::MakeRoom]), (least + IDLE, Vec::new())] {
+        let mut spec = plan(1);
+        spec.ceilings.host = ceiling;
+        let mut desk = at_profile(spec);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        assert_eq!(recycled(&desk), expected);
+    }
     let mut spec = plan(2);
-    spec.ceiling = STAGE.reserved + IDLE + SUPERVISOR;
+    spec.ceilings.host = STAGE.reserved + IDLE + SUPERVISOR;
     let mut desk = Desk::new(spec);
     for _ in 0..4 {
         let given = desk.lease();
@@ -270,7 +271,7 @@ fn a_worker_that_leaves_runners_behind_is_not_used_again() {
     let actions = desk.finish(given, Status::InfraError);
     assert_eq!(kills(&actions), [(given.worker, Some(7), KillReason::Orphaned)]);
     assert!(actions.contains(&Action::Shutdown { worker: given.worker }));
-    assert!(Bytes::mib(50) < desk.core.ledger.charged(), "charged until it is gone");
+    assert!(Bytes::mib(50) < desk.core.ledger.charged().host, "charged until it is gone");
     assert_ne!(desk.lease().worker, given.worker);
     desk.gone(given.worker);
     assert_eq!(recycled(&desk), [RecycleReason::LeftRunners]);

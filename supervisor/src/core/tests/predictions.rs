@@ -9,8 +9,7 @@ use opt_shared::settings::{
 };
 use opt_shared::units::Bytes;
 
-use crate::core::predict::{EntryNumbers, build, profile, ring, runner_memory, verify};
-use crate::core::spec::StageSpec;
+use crate::core::predict::{EntryNumbers, Prediction, Sides, Term, build, profile, ring, verify};
 
 fn limits(memory: Option<Bytes>, threads: Option<u32>) -> LimitSettings {
     LimitSettings {
@@ -60,61 +59,87 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
 }
 
 #[test]
-fn a_runner_may_owe_what_the_plan_says_or_its_inputs_again() {
-    for (memory, threads, largest, expected) in [
-        (None, Some(2), 100, 256 + 16),
-        (None, Some(2), 400, 400 + 16),
-        (None, None, 0, 256 + 4 * 8),
-        (Some(64), Some(1), 400, 64 + 8),
-        (Some(64), Some(0), 400, 64 + 8),
-    ] {
-        let limits = limits(memory.map(Bytes::mib), threads);
-        assert_eq!(runner_memory(&limits, Bytes::mib(largest), 4), Bytes::mib(expected));
-    }
+fn a_build_reserves_the_compilers_limit() {
+    let stage = build(Bytes::gib(4), Duration::from_secs(120)).spec;
+    assert_eq!((stage.predicted, stage.reserved), (Bytes::ZERO, Bytes::mib(4096 + 4)));
+    assert_eq!((stage.deadline, stage.batch, stage.device), (Duration::from_secs(180), None, Bytes::ZERO));
 }
 
-#[test]
-fn a_build_reserves_the_compilers_limit() {
-    let expected = StageSpec {
-        predicted: Bytes::ZERO,
-        reserved: Bytes::mib(4096 + 16),
-        deadline: Duration::from_secs(120 + 60),
-    };
-    assert_eq!(build(Bytes::gib(4), Duration::from_secs(120)), expected);
+fn sum(terms: &[Term]) -> Bytes {
+    terms.iter().map(|term| term.bytes).sum()
+}
+
+/// What is printed adds up to what is reserved.
+fn adds_up(prediction: &Prediction) {
+    assert_eq!(sum(&prediction.predicted), prediction.spec.predicted, "{prediction:?}");
+    let all = prediction.spec.predicted + sum(&prediction.beyond);
+    assert_eq!(all, prediction.spec.reserved, "{prediction:?}");
 }
 
 #[test]
 fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     let entries = [entry(300, 200, 100, 1), entry(80, 10, 60, 50), entry(10, 5, 5, 0)];
     let limits = limits(None, Some(1));
-    let stage = verify(&entries, &limits, &verify_settings(Duration::from_secs(60), 2), 4);
+    let settings = verify_settings(Duration::from_secs(60), 2);
+    let stage = verify(&entries, &limits, &settings, 4);
+    adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
-    assert_eq!(stage.predicted, Bytes::mib(110 + 2));
-    // max(256, 200) + 8 and 16 of its own.
-    assert_eq!(stage.reserved, Bytes::mib(112 + 256 + 8 + 16));
+    assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 2), Some(1)));
+    // max(256, 200) + 8 and 4 of its own.
+    assert_eq!(stage.spec.reserved, Bytes::mib(112 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.into_iter().chain(entries).collect();
-    let doubled = verify(&twice, &limits, &verify_settings(Duration::from_secs(60), 2), 4);
-    assert_eq!((doubled.predicted, doubled.reserved), (stage.predicted, stage.reserved));
-    let nothing = verify(&[], &limits, &verify_settings(Duration::from_secs(60), 2), 4);
-    assert_eq!(nothing.predicted, Bytes::mib(2));
+    let doubled = verify(&twice, &limits, &settings, 4);
+    assert_eq!(doubled.spec.reserved, stage.spec.reserved);
+    assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
+    let nothing = verify(&[], &limits, &settings, 4);
+    assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(2), None));
+}
+
+fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: bool) -> Vec<Prediction> {
+    let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
+    let sides = Sides { candidate: &small, baseline: paired.then_some(&large) };
+    let settings = verify_settings(Duration::from_secs(1), 2);
+    let steps = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
+    steps.iter().for_each(adds_up);
+    for pair in steps.windows(2) {
+        assert!(pair[1].spec.reserved < pair[0].spec.reserved, "each step takes less than the one before");
+        assert!(pair[1].spec.batch < pair[0].spec.batch);
+    }
+    steps
 }
 
 #[test]
-fn a_profile_owes_its_worst_batch_twice() {
+fn a_profile_owes_its_worst_batch_on_every_side() {
     // Batches of at most 100 MiB of inputs: {0, 1}, {2}, {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
-    let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
-    let settings = verify_settings(Duration::from_secs(1), 2);
-    let at = |inputs| {
-        profile(&entries, [&small, &large], &settings, &profile_settings(Bytes::mib(100), inputs), 4)
-    };
+    let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
     // Rings: 64, 64, 2 · 40 = 80, 64. Batches: 7 + 64 = 71, 5 + 80 = 85, 6 + 64 = 70.
-    let mapped = at(InputMemory::Mapped);
-    assert_eq!(mapped.predicted, Bytes::mib(2 * 85 + 2));
-    // 50 + 8 + 16 and max(256, 200) + 16 + 16.
-    assert_eq!(mapped.reserved, Bytes::mib(172 + 74 + 288));
+    let mapped = first(InputMemory::Mapped, true);
+    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 85 + 2));
+    // 50, max(256, 200) + 16, and 4 for each runner.
+    assert_eq!(mapped.spec.reserved, Bytes::mib(172 + 50 + 272 + 8));
+    assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
+    assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
+    let alone = first(InputMemory::Mapped, false);
+    assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(87), Bytes::mib(87 + 50 + 4)));
     // Copied, all inputs are owed too: 100 + 71, 10 + 85, 200 + 70.
-    assert_eq!(at(InputMemory::Copied).predicted, Bytes::mib(2 * 270 + 2));
+    let copied = first(InputMemory::Copied, true);
+    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(2 * 270 + 2), Some(3)));
+}
+
+#[test]
+fn batches_are_cut_finer_as_long_as_that_takes_less() {
+    // U of a batch is a sum; what one entry takes is the end of it.
+    let entries = [entry(1, 10, 0, 30); 8];
+    let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
+    let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
+    assert_eq!(predicted, [242, 122, 62, 32].map(Bytes::mib));
+    let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
+    assert_eq!(batches, [1, 2, 4, 8]);
+    // Nothing is gained by cutting what is owed once anyway, and entries of nothing end it all.
+    assert_eq!(profiled(&[entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
+    assert_eq!(profiled(&[entry(0, 0, 0, 0); 8], 1000, InputMemory::Copied, false).len(), 1);
+    assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
 }
 
 #[test]
@@ -142,13 +167,14 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
         // Loaded, planned, called twice and once more, in a runner each; read at 20 MiB/s.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120));
         let allowed = (load + call_timeout * 4) * 100 + Duration::from_secs(100);
-        let deadline = verify(&entries, &limits, &settings, 4).deadline;
+        let deadline = verify(&entries, &limits, &settings, 4).spec.deadline;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
         let timing = profile_settings(Bytes::mib(10), InputMemory::Mapped);
-        let deadline = profile(&entries, [&limits, &limits], &settings, &timing, 4).deadline;
+        let sides = Sides { candidate: &limits, baseline: Some(&limits) };
+        let deadline = profile(&entries, sides, &settings, &timing, 4)[0].spec.deadline;
         let allowed = (load * 2 + call_timeout * 16) * 100;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
     }
     let endless = verify_settings(Duration::MAX, u32::MAX);
-    assert_eq!(verify(&entries, &limits, &endless, 4).deadline, Duration::MAX);
+    assert_eq!(verify(&entries, &limits, &endless, 4).spec.deadline, Duration::MAX);
 }

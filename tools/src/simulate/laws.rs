@@ -7,34 +7,39 @@ use opt_shared::message::Role;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use crate::core::event::{Action, AttemptEnd, Order, Stage, StopReason};
-use crate::core::spec::RunSpec;
+use opt_supervisor::core::Demand;
+use opt_supervisor::core::event::{Action, AttemptEnd, Order, Stage, StopReason};
+use opt_supervisor::core::spec::RunSpec;
 
 /// A worker that lives, as far as actions and events tell.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) role: Option<Role>,
-    pub(super) ready: bool,
-    pub(super) told: bool,
-    pub(super) killed: bool,
-    pub(super) lease: Option<(LeaseId, Order)>,
-    pub(super) leases: u32,
-    pub(super) reserved: Bytes,
-    pub(super) owed: Bytes,
-    pub(super) owed_when_ready: Option<Bytes>,
-    pub(super) sampled_idle: bool,
-    pub(super) validated: Bytes,
+pub(crate) struct Seen {
+    pub(crate) role: Option<Role>,
+    pub(crate) ready: bool,
+    pub(crate) told: bool,
+    pub(crate) killed: bool,
+    /// It was said that what it left does not go.
+    pub(crate) told_overdue: bool,
+    pub(crate) lease: Option<(LeaseId, Order)>,
+    pub(crate) leases: u32,
+    pub(crate) reserved: Bytes,
+    pub(crate) owed: Bytes,
+    pub(crate) owed_when_ready: Option<Bytes>,
+    pub(crate) sampled_idle: bool,
+    pub(crate) validated: Bytes,
     /// Reported and neither dead nor left behind: what was seen of it, and whether it was killed.
-    pub(super) runners: BTreeMap<u32, (Bytes, bool)>,
+    pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
-pub(super) struct Laws {
-    pub(super) spec: RunSpec,
-    pub(super) workers: BTreeMap<WorkerId, Seen>,
-    pub(super) supervisor: Bytes,
-    pub(super) interrupted: bool,
+pub(crate) struct Laws {
+    pub(crate) spec: RunSpec,
+    pub(crate) workers: BTreeMap<WorkerId, Seen>,
+    /// Dead, with runners that are not.
+    pub(crate) returning: BTreeMap<WorkerId, Seen>,
+    pub(crate) supervisor: Bytes,
+    pub(crate) interrupted: bool,
     abandoned: bool,
-    pub(super) stopped: bool,
+    pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
     ended: BTreeSet<WorkerId>,
     done: BTreeSet<CandidateId>,
@@ -44,10 +49,11 @@ pub(super) struct Laws {
 }
 
 impl Laws {
-    pub(super) fn new(spec: RunSpec) -> Self {
+    pub(crate) fn new(spec: RunSpec) -> Self {
         Self {
             spec,
             workers: BTreeMap::new(),
+            returning: BTreeMap::new(),
             supervisor: Bytes::ZERO,
             interrupted: false,
             abandoned: false,
@@ -61,19 +67,33 @@ impl Laws {
         }
     }
 
-    pub(super) fn charged(&self) -> Bytes {
+    pub(crate) fn charged(&self) -> Bytes {
         let of = |it: &Seen| {
             let runners: Bytes = it.runners.values().map(|(owed, _)| *owed).sum();
             it.reserved.max(it.owed + runners)
         };
-        self.supervisor + self.workers.values().map(of).sum()
+        let left: Bytes =
+            self.returning.values().flat_map(|it| it.runners.values()).map(|(owed, _)| *owed).sum();
+        self.supervisor.max(self.spec.supervisor) + left + self.workers.values().map(of).sum()
+    }
+
+    pub(crate) fn gone(&mut self, worker: WorkerId, left_runners: bool) {
+        if let Some(it) = self.workers.remove(&worker)
+            && left_runners
+        {
+            self.returning.insert(worker, it);
+        }
+    }
+
+    pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut Seen> {
+        self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
 
     fn alive(&mut self, worker: WorkerId, action: &Action) -> Result<&mut Seen, String> {
         self.workers.get_mut(&worker).ok_or_else(|| format!("{action:?}, but it is gone"))
     }
 
-    pub(super) fn action(&mut self, action: &Action) -> Result<(), String> {
+    pub(crate) fn action(&mut self, action: &Action) -> Result<(), String> {
         if self.stopped {
             return Err(format!("{action:?} after the stop"));
         }
@@ -85,7 +105,7 @@ impl Laws {
                 let reserved = self.spec.idle_worker;
                 self.workers.insert(*worker, Seen { role: Some(*role), reserved, ..Seen::default() });
             }
-            Action::Start { worker, lease, order, attempt, reserved } => {
+            Action::Start { worker, lease, order, attempt, reserved, .. } => {
                 self.start(action, *worker, *lease, *order, *attempt, *reserved)?;
             }
             Action::Shutdown { worker } => {
@@ -134,6 +154,13 @@ impl Laws {
                 }
             }
             Action::Policy(row) if row.decision == "baseline_lost" => self.lost_baselines += 1,
+            Action::Policy(row) if row.decision == "memory_not_returned" => {
+                let number =
+                    row.numbers.iter().find(|(name, _)| *name == "worker").map(|(_, number)| *number);
+                for (worker, it) in &mut self.returning {
+                    it.told_overdue |= Some(u64::from(worker.0)) == number;
+                }
+            }
             Action::Policy(_) | Action::PhaseEnded(_) | Action::JobDone { .. } => {}
             Action::Stop { reason } => {
                 self.stopped = true;
@@ -177,13 +204,14 @@ impl Laws {
         it.leases += 1;
         it.reserved = reserved;
         it.sampled_idle = false;
-        let (charged, ceiling) = (self.charged(), self.spec.ceiling);
-        if ceiling < charged {
+        let charged = self.charged();
+        if let Some((_, _, ceiling)) = self.spec.ceilings.over(Demand::host(charged)) {
             return Err(format!("{action:?}: {charged} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.candidate(), order.stage()), attempt).unwrap_or(0);
-        let most = if order.stage() == Stage::Profile { 2 + self.lost_baselines } else { 2 };
-        if attempt != last + 1 || most.min(3) < attempt {
+        // One more for a loss, one for a want of memory, one for a baseline that failed beside it.
+        let most = if order.stage() == Stage::Profile { 3 + self.lost_baselines.min(1) } else { 3 };
+        if attempt != last + 1 || most < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
         if self.done.contains(&order.candidate()) {
@@ -197,6 +225,19 @@ impl Laws {
             .any(|it| it.lease.is_some_and(|(_, order)| order.stage() == Stage::Profile));
         if profiling && 1 < leases {
             return Err(format!("{action:?}: not alone while a profiler holds a lease"));
+        }
+        if self.spec.verifiers as usize + 1 < leases + usize::from(!profiling) {
+            return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
+        }
+        if profiling {
+            // Law of the clock: nobody is born or dies beside a profile.
+            let restless = self
+                .workers
+                .values()
+                .any(|it| it.told || it.killed || (!it.ready && it.role == Some(Role::Verifier)));
+            if restless || self.returning.values().any(|it| !it.told_overdue) {
+                return Err(format!("{action:?}: somebody starts or ends beside it"));
+            }
         }
         if order.stage() == Stage::Profile { self.profile_starts_clean(order) } else { Ok(()) }
     }

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
-pub(super) struct Tape {
+pub(crate) struct Tape {
     bytes: Vec<u8>,
     at: usize,
 }
 
 impl Tape {
-    pub(super) fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         Self { bytes: bytes.to_vec(), at: 0 }
     }
 
-    pub(super) fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied().unwrap_or(0);
         self.at += 1;
         byte
     }
 
     /// The first where the tape is blank.
-    pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
     /// One in eight, never where the tape is blank.
-    pub(super) fn seldom(&mut self) -> bool {
+    pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }
 
-    pub(super) fn soon(&mut self) -> Duration {
+    pub(crate) fn soon(&mut self) -> Duration {
         Duration::from_millis(1 + u64::from(self.byte()))
     }
 
-    pub(super) fn mib(&mut self, most: u64) -> Bytes {
+    pub(crate) fn mib(&mut self, most: u64) -> Bytes {
         Bytes::mib(u64::from(self.byte()) * most / 255)
     }
 }

@@ -3,46 +3,60 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Report};
 use opt_shared::outcome::{ProfileReport, Status, VerifyReport};
-use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::super::{desk, reports};
-use super::laws::Laws;
-use super::tape::Tape;
-use crate::core::Core;
-use crate::core::event::{
+use opt_supervisor::core::Core;
+use opt_supervisor::core::event::{
     Action, AttemptEnd, Event, Moment, Order, Process, ProcessSample, Sample, Stage, StopReason,
     WorkerEndClass,
 };
-use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec};
+
+use super::laws::Laws;
+use super::plan::a_plan;
+use super::reports;
+use super::tape::Tape;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) step: usize,
+    pub(crate) law: String,
+}
+
 /// How often what happened.
 #[derive(Debug, Default)]
-pub(super) struct Outcome(BTreeMap<&'static str, u32>);
+pub(crate) struct Outcome(BTreeMap<&'static str, u32>);
 
 impl Outcome {
     fn note(&mut self, kind: &'static str) {
         *self.0.entry(kind).or_default() += 1;
     }
 
-    pub(super) fn of(&self, kind: &str) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn of(&self, kind: &str) -> u32 {
         self.0.get(kind).copied().unwrap_or(0)
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (&kind, count) in &other.0 {
             *self.0.entry(kind).or_default() += count;
         }
     }
 }
 
-pub(super) struct Machine {
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts: Vec<String> = self.0.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        f.write_str(&counts.join(", "))
+    }
+}
+
+pub(crate) struct Machine {
     tape: Tape,
     core: Core,
     laws: Laws,
@@ -58,7 +72,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(mut tape: Tape) -> Self {
+    pub(crate) fn new(mut tape: Tape) -> Self {
         let spec = a_plan(&mut tape);
         let mut machine = Self {
             tape,
@@ -74,6 +88,10 @@ impl Machine {
         };
         machine.plan(Duration::ZERO, Event::Tick);
         machine.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
+        if machine.tape.seldom() {
+            let at = Duration::from_millis(u64::from(machine.tape.byte()) * 40);
+            machine.plan(at, Event::Pressure);
+        }
         for _ in 0..2 {
             if machine.tape.seldom() {
                 let at = Duration::from_millis(u64::from(machine.tape.byte()) * 40);
@@ -83,7 +101,7 @@ impl Machine {
         machine
     }
 
-    pub(super) fn story(&self) -> String {
+    pub(crate) fn story(&self) -> String {
         let from = self.story.len().saturating_sub(120);
         self.story[from..].join("\n")
     }
@@ -93,14 +111,15 @@ impl Machine {
         self.plans.insert((self.now + after, self.planned), event);
     }
 
-    pub(super) fn run(&mut self, most_steps: usize) -> Result<Outcome, String> {
-        for _ in 0..most_steps {
+    /// To its end; else the step at which a law was broken, and which.
+    pub(crate) fn run(&mut self, most_steps: usize) -> Result<Outcome, Broken> {
+        for step in 1..=most_steps {
             if self.laws.stopped {
                 return Ok(std::mem::take(&mut self.outcome));
             }
-            self.step()?;
+            self.step().map_err(|law| Broken { step, law })?;
         }
-        Err("the run does not end".to_owned())
+        Err(Broken { step: most_steps, law: "the run does not end".to_owned() })
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -122,9 +141,13 @@ impl Machine {
         }
         let event = self.as_it_is_now(event);
         self.seen(&event);
+        let quiet = matches!(event, Event::Sample(_) | Event::Tick);
         self.story.push(format!("{:?} {event:?}", self.now));
         let actions = self.core.handle(self.now, event);
         self.core.check_invariants()?;
+        if quiet && actions.is_empty() {
+            self.story.pop();
+        }
         for action in actions {
             self.story.push(format!("    {action:?}"));
             self.laws.action(&action)?;
@@ -138,6 +161,11 @@ impl Machine {
         let Event::Sample(_) = event else { return event };
         self.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         let mut processes = Vec::new();
+        for (&worker, left) in &self.laws.returning {
+            for &pid in left.runners.keys() {
+                processes.push((Process::Runner(worker, pid), self.tape.mib(100)));
+            }
+        }
         for (&worker, it) in &self.laws.workers {
             if it.ready && self.tape.byte() % 16 != 15 {
                 let owed = Bytes::mib(4) + if self.tape.seldom() { self.tape.mib(400) } else { Bytes::ZERO };
@@ -152,10 +180,16 @@ impl Machine {
         Event::Sample(Sample {
             processes: processes
                 .into_iter()
-                .map(|(process, owed)| ProcessSample { process, owed, reclaimable: Bytes::ZERO })
+                .map(|(process, owed)| ProcessSample {
+                    process,
+                    owed,
+                    reclaimable: Bytes::ZERO,
+                    device: Bytes::ZERO,
+                })
                 .collect(),
             supervisor_owed: Bytes::mib(8) + if self.tape.seldom() { self.tape.mib(30) } else { Bytes::ZERO },
             available,
+            swapped: if self.tape.seldom() { self.tape.mib(20) } else { Bytes::ZERO },
         })
     }
 
@@ -168,8 +202,10 @@ impl Machine {
                     it.ready |= !it.killed;
                 }
             }
-            Event::WorkerGone { worker, .. } | Event::WorkerNotReady { worker, alive: false, .. } => {
-                laws.workers.remove(worker);
+            Event::WorkerGone { worker, left_runners, .. } => laws.gone(*worker, *left_runners),
+            Event::WorkerNotReady { worker, alive: false, .. } => laws.gone(*worker, false),
+            Event::Returned { worker } => {
+                laws.returning.remove(worker);
             }
             Event::RunnerStarted { worker, pid, .. } => {
                 if let Some(it) = laws.workers.get_mut(worker) {
@@ -177,7 +213,7 @@ impl Machine {
                 }
             }
             Event::RunnerDied { worker, pid } => {
-                if let Some(it) = laws.workers.get_mut(worker) {
+                if let Some(it) = laws.workers.get_mut(worker).or(laws.returning.get_mut(worker)) {
                     it.runners.remove(pid);
                 }
             }
@@ -205,7 +241,7 @@ impl Machine {
                         }
                         Process::Runner(worker, pid) => {
                             if let Some((owed, _)) =
-                                laws.workers.get_mut(&worker).and_then(|it| it.runners.get_mut(&pid))
+                                laws.tree_mut(worker).and_then(|it| it.runners.get_mut(&pid))
                             {
                                 *owed = seen.owed;
                             }
@@ -220,6 +256,7 @@ impl Machine {
             Event::WorkerNotReady { .. }
             | Event::KillWanted { .. }
             | Event::WorkerFault { .. }
+            | Event::Pressure
             | Event::Tick => {}
         }
     }
@@ -232,12 +269,12 @@ impl Machine {
                 self.outcome.note("shutdown");
                 let slow = self.tape.seldom();
                 let after = self.tape.soon() + if slow { Duration::from_secs(20) } else { Duration::ZERO };
-                self.plan(after, gone(worker));
+                self.plan_end(after, worker);
             }
             Action::KillWorker { worker, .. } => {
                 self.outcome.note("worker_killed");
                 let after = self.tape.soon() * self.tape.pick(&[1, 1, 1, 30]);
-                self.plan(after, gone(worker));
+                self.plan_end(after, worker);
             }
             Action::KillRunner { worker, pid, .. } => {
                 self.outcome.note("runner_killed");
@@ -280,6 +317,23 @@ impl Machine {
         }
     }
 
+    /// Its death; seldom it leaves runners behind, which take their time, or never go.
+    fn plan_end(&mut self, after: Duration, worker: WorkerId) {
+        let left_runners = self.tape.seldom();
+        self.plan(after, Event::WorkerGone { worker, how: "simulated".to_owned(), left_runners });
+        if left_runners {
+            self.outcome.note("left_runners");
+            match self.tape.byte() % 4 {
+                0 | 1 => {
+                    let longer = self.tape.soon();
+                    self.plan(after + longer, Event::Returned { worker });
+                }
+                2 => self.plan(after + Duration::from_secs(30), Event::Returned { worker }),
+                _ => {}
+            }
+        }
+    }
+
     fn start_worker(&mut self, worker: WorkerId) {
         let after = self.tape.soon();
         let why = || "simulated".to_owned();
@@ -288,7 +342,7 @@ impl Machine {
         match if self.broken { 8 + choice % 4 } else { choice % 12 } {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
-            10 => self.plan(after, gone(worker)),
+            10 => self.plan_end(after, worker),
             // It never says anything.
             11 => {}
             _ => self.plan(after, Event::WorkerReady { worker }),
@@ -317,13 +371,13 @@ impl Machine {
         }
         let choice = self.tape.byte() % 32;
         match choice {
-            18 => return self.plan(end, gone(worker)),
+            18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
             // Nothing more is heard of it until its deadline.
             20 => return,
             21 => {
                 // Its death is told before its last words.
-                self.plan(end, gone(worker));
+                self.plan_end(end, worker);
             }
             _ => {}
         }
@@ -343,56 +397,5 @@ impl Machine {
             _ => reports::report(stage, Status::Passed),
         };
         self.plan(end, Event::Finished { worker, lease, report: Box::new(report) });
-    }
-}
-
-fn gone(worker: WorkerId) -> Event {
-    Event::WorkerGone { worker, how: "simulated".to_owned() }
-}
-
-/// One to three jobs of one to four candidates under settings that bite.
-fn a_plan(tape: &mut Tape) -> RunSpec {
-    let mut spec = desk::plan(0);
-    let template = spec.jobs.remove(0);
-    spec.ceiling = tape.pick(&[4096, 400, 200, 160]).into_mib();
-    spec.floor = tape.pick(&[Bytes::ZERO, Bytes::mib(512)]);
-    spec.verify = !tape.seldom();
-    spec.profile = !tape.seldom();
-    for number in 0..u32::from(tape.byte() % 3) + 1 {
-        let id = JobId(number);
-        let mut job = JobSpec { id, candidates: Vec::new(), baseline: None, ..template.clone() };
-        job.recycle.before_profile =
-            tape.pick(&[BeforeProfile::Large, BeforeProfile::Always, BeforeProfile::Never]);
-        job.recycle.large_job = tape.pick(&[Bytes::mib(150), Bytes::ZERO, Bytes::gib(1)]);
-        job.recycle.after_leases = tape.pick(&[64, 0, 1, 3]);
-        job.recycle.growth = tape.pick(&[Bytes::mib(256), Bytes::ZERO]);
-        job.recycle.max_age = tape.pick(&[Duration::from_secs(3600), Duration::ZERO]);
-        job.timed = !tape.seldom();
-        job.broken = tape.seldom().then(|| "simulated".to_owned());
-        for _ in 0..=tape.byte() % 4 {
-            let id = CandidateId(u32::try_from(spec.candidates.len()).unwrap_or(u32::MAX));
-            job.candidates.push(id);
-            let mut candidate = desk::plan(1).candidates.remove(0);
-            let reserved = tape.pick(&[100, 20, 180, 500]).into_mib();
-            let stage = StageSpec { reserved, deadline: Duration::from_secs(10), ..desk::STAGE };
-            candidate.verify = stage;
-            (candidate.id, candidate.job, candidate.partial) = (id, JobId(number), tape.seldom());
-            candidate.resumed =
-                tape.seldom().then_some(Resumed::Done { status: Status::Passed, may_profile: true });
-            spec.candidates.push(candidate);
-        }
-        job.baseline = (!tape.seldom()).then_some(job.candidates[0]);
-        spec.jobs.push(job);
-    }
-    spec
-}
-
-trait IntoMib {
-    fn into_mib(self) -> Bytes;
-}
-
-impl IntoMib for u64 {
-    fn into_mib(self) -> Bytes {
-        Bytes::mib(self)
     }
 }

@@ -1,0 +1,194 @@
+//! The memory plan that `check` prints: per job and stage the terms, their sum, who decides it, how entries are
+//! batched, and the smallest ceiling under which it all runs.
+//!
+//! Figures come from the formulas and the spec that a run would be given; nothing is computed a second way.
+
+use std::ops::Range;
+
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use crate::core::event::Stage;
+use crate::core::predict::{Prediction, Term};
+use crate::core::spec::RunSpec;
+use crate::driver::facts::{EntryFact, JobFacts};
+use crate::driver::needs::JobNeeds;
+use crate::plan::{CandidatePlan, JobPlan, Plan};
+use opt_shared::settings::ProfileEntries;
+
+/// More batches than this are counted, not named.
+const NAMED_BATCHES: usize = 8;
+
+/// One stage of a job: figures of the candidate that takes most.
+pub(super) struct StagePlan {
+    stage: Stage,
+    candidate: String,
+    prediction: Prediction,
+    /// In the smallest batches, where there is more than one way.
+    least: Bytes,
+    /// Names of the entries that `prediction` counts by their places.
+    entries: Vec<(String, Bytes)>,
+    idle_worker: Bytes,
+}
+
+pub(super) struct JobMemory {
+    pub(super) stages: Vec<StagePlan>,
+    /// Under which every candidate of the job runs.
+    pub(super) smallest_ceiling: Bytes,
+}
+
+pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
+    let stages = plan.run.stages;
+    [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]
+        .into_iter()
+        .filter_map(|(runs, stage)| runs.then_some(stage))
+        .collect()
+}
+
+pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
+    let needs = JobNeeds::new(job, facts, cores);
+    let stages: Vec<StagePlan> =
+        stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &needs, spec)).collect();
+    let smallest_ceiling = stages.iter().map(|stage| stage.least + spec.supervisor).max().unwrap_or_default();
+    JobMemory { stages, smallest_ceiling }
+}
+
+fn of_stage(
+    stage: Stage,
+    job: &JobPlan,
+    facts: &JobFacts,
+    needs: &JobNeeds<'_>,
+    spec: &RunSpec,
+) -> Option<StagePlan> {
+    let paired = |candidate: &CandidatePlan| job.baseline.is_some_and(|baseline| baseline != candidate.id);
+    let least = |candidate: &CandidatePlan| {
+        let spec_of = &spec.candidates[candidate.id.index()];
+        spec_of.least(stage, paired(candidate)).map(|least| least.demand(spec.idle_worker).sum())
+    };
+    // The first of those that take most.
+    let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
+    let name = |fact: &EntryFact| (fact.entry.name.clone(), fact.numbers.inputs);
+    let (prediction, entries) = match stage {
+        Stage::Build => (needs.build(most), Vec::new()),
+        Stage::Verify => (needs.verify(most), facts.verified().into_iter().map(name).collect()),
+        Stage::Profile => {
+            let distinct = most.profile.entries == ProfileEntries::Distinct;
+            let whole = needs.profile(most, paired(most)).into_iter().next()?;
+            (whole, facts.profiled(distinct).iter().map(name).collect())
+        }
+    };
+    Some(StagePlan {
+        stage,
+        candidate: most.name.clone(),
+        prediction,
+        least: least(most)?,
+        entries,
+        idle_worker: spec.idle_worker,
+    })
+}
+
+impl StagePlan {
+    fn predicted(&self) -> Bytes {
+        self.prediction.spec.predicted + self.idle_worker
+    }
+
+    fn reserved(&self) -> Bytes {
+        self.prediction.spec.reserved + self.idle_worker
+    }
+
+    fn predicted_terms(&self) -> Vec<Term> {
+        let mut terms = vec![Term { name: "idle worker (B)", bytes: self.idle_worker }];
+        terms.extend(&self.prediction.predicted);
+        terms
+    }
+
+    fn decides(&self) -> Option<&str> {
+        Some(self.entries.get(self.prediction.decides?)?.0.as_str())
+    }
+
+    fn batch_bytes(&self, range: &Range<usize>) -> Bytes {
+        self.entries.get(range.clone()).unwrap_or_default().iter().map(|(_, bytes)| *bytes).sum()
+    }
+
+    fn batch_name(&self, range: &Range<usize>) -> String {
+        let names: Vec<&str> = self
+            .entries
+            .get(range.clone())
+            .unwrap_or_default()
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        match names[..] {
+            [one] => one.to_owned(),
+            [first, .., last] => format!("{first} … {last} ({} entries)", names.len()),
+            [] => String::new(),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "    {:<8} predicted {:>10}  = {}\n",
+            self.stage.name(),
+            self.predicted().to_string(),
+            sum(&self.predicted_terms())
+        );
+        text.push_str(&format!(
+            "             reserved  {:>10}  = predicted + {}\n",
+            self.reserved().to_string(),
+            sum(&self.prediction.beyond)
+        ));
+        if let Some(entry) = self.decides() {
+            text.push_str(&format!("             decided by {entry}, candidate {}\n", self.candidate));
+        }
+        if !self.prediction.batches.is_empty() {
+            let named: Vec<String> = self
+                .prediction
+                .batches
+                .iter()
+                .take(NAMED_BATCHES)
+                .map(|range| format!("{} {}", self.batch_name(range), self.batch_bytes(range)))
+                .collect();
+            let more = self.prediction.batches.len().saturating_sub(NAMED_BATCHES);
+            let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+            text.push_str(&format!("             timed together: {}{more}\n", named.join("; ")));
+            if self.least < self.reserved() {
+                text.push_str(&format!(
+                    "             one entry at a time it reserves {}, where the ceiling asks for that\n",
+                    self.least
+                ));
+            }
+        }
+        text
+    }
+
+    pub(super) fn document(&self) -> Value {
+        let terms = |terms: &[Term]| -> Vec<Value> {
+            terms.iter().map(|term| json!({"name": term.name, "bytes": term.bytes})).collect()
+        };
+        json!({
+            "stage": self.stage.name(),
+            "candidate": self.candidate,
+            "predicted_bytes": self.predicted(),
+            "reserved_bytes": self.reserved(),
+            "least_reserved_bytes": self.least,
+            "predicted_terms": terms(&self.predicted_terms()),
+            "reserved_terms": terms(&self.prediction.beyond),
+            "decided_by": self.decides(),
+            "batches": self.prediction.batches.iter().map(|range| json!({
+                "entries": self.entries.get(range.clone()).unwrap_or_default()
+                    .iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                "bytes": self.batch_bytes(range),
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Terms of nothing are left out, unless there is no other.
+fn sum(terms: &[Term]) -> String {
+    let shown: Vec<String> = terms
+        .iter()
+        .filter(|term| term.bytes != Bytes::ZERO)
+        .map(|term| format!("{} {}", term.name, term.bytes))
+        .collect();
+    if shown.is_empty() { Bytes::ZERO.to_string() } else { shown.join(" + ") }
+}

@@ -1,0 +1,71 @@
+//! What was learned about the memory of a job's stages: measurements raise what its next leases reserve.
+//!
+//! Only ever upwards: a lease reserves what an attempt may owe, and one that owed little proves nothing about the
+//! next candidate. Each end for want of memory also asks for the next smaller batch, where there is one.
+
+use std::collections::BTreeMap;
+
+use opt_shared::ids::JobId;
+use opt_shared::units::Bytes;
+
+use super::event::Stage;
+use super::ledger::Demand;
+use super::spec::StageSpec;
+
+/// Of what was seen at the worst; the next one is never quite the same.
+const MARGIN_PERCENT: u64 = 10;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
+
+impl Estimates {
+    /// A lease's tree owed this at its worst. True if later leases of this kind will reserve more for it.
+    pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
+        if peak <= reserved {
+            return false;
+        }
+        let raised = peak + Bytes::new(peak.get() / 100).saturating_mul(MARGIN_PERCENT);
+        let known = self.0.entry((job, stage)).or_default();
+        let news = *known < raised;
+        *known = raised.max(*known);
+        news
+    }
+
+    /// What a lease reserves on the host: the formula's figure, or what was learned.
+    pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
+        let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
+        let demand = spec.demand(idle_worker);
+        Demand { host: demand.host.max(learned), ..demand }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_seen_raises_what_is_reserved_and_nothing_lowers_it() {
+        let mut estimates = Estimates::default();
+        let spec = StageSpec {
+            predicted: Bytes::mib(1),
+            reserved: Bytes::mib(96),
+            device: Bytes::mib(3),
+            deadline: Duration::ZERO,
+            batch: None,
+        };
+        let reserve =
+            |estimates: &Estimates, job, stage| estimates.reserve(JobId(job), stage, &spec, Bytes::mib(4));
+        let plain = Demand { host: Bytes::mib(100), device: Bytes::mib(3) };
+        assert!(!estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(100)));
+        assert_eq!(reserve(&estimates, 0, Stage::Verify), plain);
+        assert!(estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(200)));
+        let raised = Demand { host: Bytes::mib(220), ..plain };
+        assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
+        assert!(!estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(150)), "no news");
+        assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
+        assert_eq!(reserve(&estimates, 0, Stage::Profile), plain, "each stage by itself");
+        assert_eq!(reserve(&estimates, 1, Stage::Verify), plain, "each job by itself");
+    }
+}

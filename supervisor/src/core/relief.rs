@@ -1,0 +1,201 @@
+//! What is done when the tree owes more than its ceiling, when the machine falls below its floor, when it waits for
+//! memory, or when ours is swapped out; and what is said when memory goes that is not ours.
+//!
+//! The order of victims is the design's: the offender; else spares, idle workers, the newest lease. One at a time,
+//! for memory takes tens of milliseconds per GiB to come back. A neighbour's trouble never stops a run here.
+
+use std::time::Duration;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::KillReason;
+use opt_shared::units::Bytes;
+
+use super::Core;
+use super::event::{Moment, Sample};
+use super::ledger::Side;
+use super::recycle::RecycleReason;
+use super::worker::Worker;
+
+/// What owes next to nothing is not what drowns the machine: ending it would help nobody.
+const WORTH_KILLING: Bytes = Bytes::mib(64);
+const WORTH_RECYCLING: Bytes = Bytes::mib(16);
+/// Freed pages sit in lists of each processor for seconds before the kernel calls them available again.
+const GAP_PATIENCE: Duration = Duration::from_secs(10);
+/// The kernel repeats itself every two seconds as long as it is short of memory.
+const PRESSURE_QUIET: Duration = Duration::from_secs(60);
+
+/// What is remembered of the machine between samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Machine {
+    /// MemAvailable and what our tree owed when they were first seen.
+    first: Option<(Bytes, Bytes)>,
+    /// Since when more memory is gone than ours explains.
+    gap_since: Option<Moment>,
+    gap_said: bool,
+    /// The most of ours in swap that was spoken of.
+    swapped: Bytes,
+    pressure_said: Option<Moment>,
+}
+
+struct Strain {
+    reason: KillReason,
+    text: &'static str,
+    numbers: Vec<(&'static str, u64)>,
+}
+
+impl Core {
+    pub(super) fn look_at_the_machine(&mut self, now: Moment, sample: &Sample) {
+        self.look_for_a_gap(now, sample);
+        if sample.swapped == Bytes::ZERO {
+            self.machine.swapped = Bytes::ZERO;
+        } else if self.spec.own_swap && self.machine.swapped.saturating_mul(2) < sample.swapped {
+            let before = std::mem::replace(&mut self.machine.swapped, sample.swapped);
+            self.policy(
+                "swapped",
+                "pages of ours went to swap ([memory] swap = \"own\"): timings of this while are worth little, and what \
+                 is not at work goes"
+                    .to_owned(),
+                vec![("swapped_bytes", sample.swapped.get()), ("before_bytes", before.get())],
+            );
+            self.recycle_the_dispensable(now);
+        }
+    }
+
+    /// Memory that the machine lost since the first look, and that our tree does not owe.
+    fn look_for_a_gap(&mut self, now: Moment, sample: &Sample) {
+        let Some(available) = sample.available else { return };
+        let owed = self.ledger.owed().host;
+        let &mut (first_available, first_owed) = self.machine.first.get_or_insert((available, owed));
+        let gap = (first_available - available) - (owed - first_owed);
+        let floor = self.ledger.floor();
+        if gap < floor.fraction(0.5) || floor == Bytes::ZERO {
+            self.machine.gap_said = false;
+        }
+        if gap <= floor || floor == Bytes::ZERO {
+            self.machine.gap_since = None;
+            return;
+        }
+        let since = *self.machine.gap_since.get_or_insert(now);
+        if self.machine.gap_said || now < since + GAP_PATIENCE {
+            return;
+        }
+        self.machine.gap_said = true;
+        self.policy(
+            "attribution_gap",
+            "memory of this machine is gone that no process of this run owes: a neighbour, or the kernel"
+                .to_owned(),
+            vec![
+                ("gap_bytes", gap.get()),
+                ("available_bytes", available.get()),
+                ("available_at_first_bytes", first_available.get()),
+                ("owed_bytes", owed.get()),
+                ("owed_at_first_bytes", first_owed.get()),
+            ],
+        );
+    }
+
+    /// The kernel says that somebody waits for memory: what nobody needs yet goes first.
+    pub(super) fn pressure(&mut self, now: Moment) {
+        if self.machine.pressure_said.is_none_or(|at| at + PRESSURE_QUIET <= now) {
+            self.machine.pressure_said = Some(now);
+            let owed = self.ledger.owed().sum();
+            self.policy(
+                "pressure",
+                "processes of this machine wait for memory: spares go".to_owned(),
+                vec![("owed_bytes", owed.get())],
+            );
+        }
+        for worker in self.spares() {
+            self.recycle(now, worker, RecycleReason::Pressure);
+        }
+    }
+
+    fn strain(&self, sample: &Sample) -> Option<Strain> {
+        if let Some((side, owed, ceiling)) = self.ledger.ceilings().over(self.ledger.owed()) {
+            let text = match side {
+                Side::Host | Side::Unified => "the process tree owes more than its ceiling",
+                Side::Device => "the process tree owes more on the device than its ceiling",
+            };
+            let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
+            return Some(Strain { reason: KillReason::HostCeiling { owed, ceiling }, text, numbers });
+        }
+        let floor = self.ledger.floor();
+        let available = sample.available.filter(|&available| available < floor)?;
+        let numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
+        let text = "the machine fell below its floor";
+        Some(Strain { reason: KillReason::HostFloor { available, floor }, text, numbers })
+    }
+
+    pub(super) fn relieve(&mut self, now: Moment, sample: &Sample) {
+        let Some(strain) = self.strain(sample) else { return };
+        let going = |it: &Worker| !it.stays() || it.runners.values().any(|runner| runner.killed.is_some());
+        if !self.returning.is_empty() || self.workers.values().any(going) {
+            return;
+        }
+        if let Some(offender) = self.offender(&strain) {
+            self.end_the_largest(offender, strain);
+        } else if !self.recycle_the_dispensable(now)
+            && let Some(newest) = self.newest_lease()
+        {
+            self.end_the_largest(newest, strain);
+        }
+    }
+
+    /// Who owes most beyond what it has reserved. Under a ceiling that every lease fits there is always one who does.
+    fn offender(&self, strain: &Strain) -> Option<WorkerId> {
+        let least = match strain.reason {
+            KillReason::HostCeiling { .. } => Bytes::new(1),
+            _ => WORTH_KILLING,
+        };
+        self.workers
+            .keys()
+            .map(|&worker| (self.ledger.excess(worker), worker))
+            .filter(|&(excess, _)| least <= excess)
+            .max()
+            .map(|(_, worker)| worker)
+    }
+
+    fn newest_lease(&self) -> Option<WorkerId> {
+        self.workers
+            .iter()
+            .filter_map(|(&worker, it)| {
+                let lease = it.lease()?;
+                let largest = it.runners.values().map(|runner| runner.owed).max().unwrap_or_default();
+                (WORTH_KILLING < largest.max(it.owed)).then_some((lease.id, worker))
+            })
+            .max()
+            .map(|(_, worker)| worker)
+    }
+
+    /// Its largest runner, or the worker itself where it owes more than any of them.
+    fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
+        let Some(it) = self.workers.get(&worker) else { return };
+        let runner = it.runners.iter().max_by_key(|(_, runner)| runner.owed);
+        let largest = runner.filter(|(_, runner)| it.owed <= runner.owed).map(|(&pid, _)| pid);
+        let mut numbers = vec![("worker", u64::from(worker.0))];
+        numbers.extend(strain.numbers);
+        match largest {
+            Some(pid) => {
+                self.policy("kill_runner", strain.text.to_owned(), numbers);
+                self.kill_runner(worker, pid, strain.reason);
+            }
+            None => {
+                self.policy("kill_worker", strain.text.to_owned(), numbers);
+                self.kill_worker(worker, strain.reason);
+            }
+        }
+    }
+
+    /// Spares, and idle workers that hold something. True if there were any.
+    fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
+        let mut gone = false;
+        for worker in self.dispensable() {
+            let spare = self.workers.get(&worker).is_some_and(Worker::is_spare);
+            if spare || WORTH_RECYCLING <= self.ledger.measured(worker).sum() {
+                self.recycle(now, worker, RecycleReason::Pressure);
+                gone = true;
+            }
+        }
+        gone
+    }
+}

@@ -1,0 +1,126 @@
+//! Who goes so that a lease fits, and how a run winds down: workers that are told to end.
+//!
+//! Never in the middle of a lease. What makes the machine itself breathe again is `relief`'s.
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::KillReason;
+use opt_shared::units::Bytes;
+
+use super::event::{Action, Moment, StopReason};
+use super::ledger::{Demand, Refusal};
+use super::recycle::RecycleReason;
+use super::worker::{State, Told, Worker};
+use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
+
+impl Core {
+    /// The worker is idle: it is told to end by itself.
+    fn tell_to_end(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
+        let owed = self.ledger.owed().sum();
+        if let Some(it) = self.workers.get_mut(&worker) {
+            it.told = Some(Told { at: now, reason, owed });
+            it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
+            self.actions.push(Action::Shutdown { worker });
+        }
+    }
+
+    pub(super) fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
+        let Some(it) = self.workers.get(&worker) else { return };
+        let numbers = vec![
+            ("worker", u64::from(worker.0)),
+            ("leases", u64::from(it.leases)),
+            ("owed_bytes", it.tree_owed().get()),
+            ("validated_bytes", it.validated.get()),
+        ];
+        let text = format!("{} {worker}: {}", it.role.name(), reason.name());
+        self.policy("recycle", text, numbers);
+        self.tell_to_end(now, worker, Some(reason));
+    }
+
+    /// Idle workers in the order they go: the spares, then the others.
+    pub(super) fn dispensable(&self) -> Vec<WorkerId> {
+        let mut idle = self.idle(|_| true);
+        idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));
+        idle
+    }
+
+    /// A lease that does not fit now: as many idle workers go as make it fit, else it waits.
+    pub(super) fn refused(&mut self, now: Moment, worker: WorkerId, demand: Demand, refusal: Refusal) {
+        let is_news = self.waiting.is_none();
+        self.waiting = Some(Waiting { since: self.waiting.map_or(now, |waiting| waiting.since), refusal });
+        if is_news {
+            let reason = match refusal {
+                Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
+                Refusal::Floor { .. } => "the machine would fall below its floor",
+            };
+            self.policy("wait", reason.to_owned(), refusal.numbers());
+        }
+        let others: Vec<WorkerId> = self.dispensable().into_iter().filter(|&other| other != worker).collect();
+        // What is missing, and what each of them would give back.
+        let (missing, held): (Bytes, Vec<Bytes>) = match refusal {
+            Refusal::Ceiling { charged, wanted, ceiling, .. } => {
+                (charged + wanted - ceiling, others.iter().map(|&it| self.ledger.charge(it).sum()).collect())
+            }
+            Refusal::Floor { available, wanted, floor } => (
+                floor + wanted - available,
+                others.iter().map(|&it| self.ledger.measured(it).sum()).collect(),
+            ),
+        };
+        let mut given = Bytes::ZERO;
+        let mut going = Vec::new();
+        for (&other, &bytes) in others.iter().zip(&held) {
+            if missing <= given {
+                break;
+            }
+            given += bytes;
+            going.push(other);
+        }
+        let itself = self.workers.get(&worker).is_some_and(|it| 0 < it.leases)
+            && demand.host < self.ledger.measured(worker).host
+            && matches!(refusal, Refusal::Ceiling { .. });
+        if itself {
+            given += self.ledger.measured(worker).sum() - demand.sum();
+            going.push(worker);
+        }
+        if missing <= given {
+            for other in going {
+                self.recycle(now, other, RecycleReason::MakeRoom);
+            }
+        }
+    }
+
+    /// No grants any more: idle workers are told to end, those that hold nothing yet are not waited for, then the
+    /// run stops.
+    pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
+        if self.everybody_is_gone() {
+            self.stop(reason);
+            return;
+        }
+        for worker in self.idle(|_| true) {
+            self.tell_to_end(now, worker, None);
+        }
+        let starting: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, it)| matches!(it.state, State::Starting { .. }))
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in starting {
+            self.kill_worker(worker, KillReason::Interrupted);
+        }
+    }
+
+    /// Workers, and what they left; not what has been waited for long enough.
+    pub(super) fn everybody_is_gone(&self) -> bool {
+        self.workers.is_empty() && self.returning.values().all(|it| it.overdue)
+    }
+
+    pub(super) fn stop(&mut self, reason: StopReason) {
+        self.ending = Ending::Stopped;
+        self.actions.push(Action::Stop { reason });
+    }
+
+    /// Spares that nobody has needed yet.
+    pub(super) fn spares(&self) -> Vec<WorkerId> {
+        self.idle(Worker::is_spare)
+    }
+}

@@ -1,0 +1,225 @@
+//! Which worker takes a lease: the fit, the worn out, the ones side by side, the spare.
+//!
+//! Starts workers and replaces worn ones between leases. One at a time: a replacement needs the permit, which is free
+//! while no other worker is on its way out for wear.
+
+use std::time::Duration;
+
+use opt_shared::ids::{JobId, WorkerId};
+use opt_shared::message::Role;
+
+use super::event::{Moment, Order, Stage};
+use super::job::Progress;
+use super::ledger::{Demand, Refusal};
+use super::recycle::{self, RecycleReason};
+use super::worker::{State, Worker};
+use super::{Core, Ending, role_of};
+
+/// After a start that failed the next waits this long, twice as long each time, up to the longest.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+
+pub(super) enum Fit {
+    Worker(WorkerId),
+    /// One is on its way, or has to end its lease first.
+    Coming,
+}
+
+/// Starts of one role that failed, in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+    pub(super) until: Option<Moment>,
+}
+
+impl Backoff {
+    pub(super) fn failed(&mut self, now: Moment) {
+        let wait = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        self.failures += 1;
+        self.until = Some(now + wait);
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A time that has come holds nobody back.
+    pub(super) fn expire(&mut self, now: Moment) {
+        self.until = self.until.filter(|&until| now < until);
+    }
+}
+
+impl Core {
+    /// An idle worker that may be given a lease. None while one is on its way: the worn out are replaced first.
+    pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
+        let role = role_of(order.stage());
+        let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
+        if self.most(role) <= at_work {
+            return Fit::Coming;
+        }
+        let settings = self.spec.jobs[job.index()].recycle.clone();
+        let mut coming = self
+            .workers
+            .values()
+            .any(|it| it.role == role && it.stays() && matches!(it.state, State::Starting { .. }));
+        let mut fit = None;
+        for worker in self.idle(|it| it.role == role) {
+            let Some(it) = self.workers.get(&worker) else { continue };
+            match recycle::from_wear(&settings, &it.wear(now)) {
+                // Seen in the middle of its last lease: what it has kept is known at the next sample.
+                Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
+                Some(_) if !self.permit_is_free() => coming = true,
+                Some(reason) => self.recycle(now, worker, reason),
+                None => fit = fit.or(Some(worker)),
+            }
+        }
+        if let Some(worker) = fit {
+            return Fit::Worker(worker);
+        }
+        let staying = self.workers.values().filter(|it| it.role == role && it.stays()).count();
+        if coming || self.most(role) <= staying {
+            return Fit::Coming;
+        }
+        if staying == 0 || self.fits_side_by_side(job, demand) {
+            self.start_worker(now, role, false);
+        }
+        Fit::Coming
+    }
+
+    fn most(&self, role: Role) -> usize {
+        match role {
+            Role::Verifier => self.spec.verifiers.max(1) as usize,
+            Role::Profiler => 1,
+        }
+    }
+
+    /// One more worker is worth starting only if the lease it is for can be granted beside the others.
+    fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
+        let Err(refusal) = self.ledger.admits(None, demand) else { return true };
+        self.say_once(Said::Serial, job, "serial", "the next lease does not fit beside the others", &refusal);
+        false
+    }
+
+    /// No worker is on its way out for its wear. Those that make room for others, or go before a profile, go on
+    /// purpose and together.
+    fn permit_is_free(&self) -> bool {
+        let worn = |it: &Worker| it.told.and_then(|told| told.reason).is_some_and(RecycleReason::is_wear);
+        !self.workers.values().any(worn)
+    }
+
+    pub(super) fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
+        self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
+    }
+
+    /// Law 4. True while a verifier that validated much, or kept memory, has yet to be gone, or to be looked at; and
+    /// while anybody is being born or dies, for nothing of ours runs beside a profile.
+    pub(super) fn somebody_is_in_the_way(&mut self, now: Moment, job: JobId) -> bool {
+        let settings = self.spec.jobs[job.index()].recycle.clone();
+        let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
+        // What a dead worker left and what does not go either is charged, and not waited for for ever.
+        let mut waiting = self.returning.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
+        let verifiers: Vec<WorkerId> =
+            self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
+        for worker in verifiers {
+            let Some(it) = self.workers.get(&worker) else { continue };
+            match &it.state {
+                State::Idle => {
+                    let wear = it.wear(now);
+                    let reason = recycle::before_profile(&settings, &wear).or_else(|| {
+                        (it.seen_idle && recycle::has_grown(&settings, &wear))
+                            .then_some(RecycleReason::Growth)
+                    });
+                    if let Some(reason) = reason {
+                        self.recycle(now, worker, reason);
+                        waiting = true;
+                    } else if 0 < wear.leases && !it.seen_idle {
+                        waiting = true;
+                    }
+                }
+                State::Starting { .. } => waiting = true,
+                State::Leased(_) | State::Draining { .. } | State::Terminating => {}
+            }
+        }
+        waiting
+    }
+
+    /// While verifiers work: the worker that will be needed next is started, if there is room for it.
+    pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
+        if !self.spec.spare || self.ending != Ending::No {
+            return;
+        }
+        let Some(role) = self.needed_next(index) else { return };
+        let job = self.spec.jobs[index].id;
+        match self.ledger.admits(None, Demand::host(self.spec.idle_worker)) {
+            Ok(()) => self.start_worker(now, role, true),
+            Err(refusal) => {
+                let text = match role {
+                    Role::Profiler => {
+                        "a spare profiler does not fit: it is started when the verifiers are done"
+                    }
+                    Role::Verifier => {
+                        "a spare verifier does not fit: it is started when the worn one is gone"
+                    }
+                };
+                self.say_once(Said::NoSpare(role), job, "no_spare", text, &refusal);
+            }
+        }
+    }
+
+    /// Of which role a worker will be missing when what runs now is over.
+    fn needed_next(&self, index: usize) -> Option<Role> {
+        let job = &self.spec.jobs[index];
+        let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
+        if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
+            return None;
+        }
+        let at = |id: &opt_shared::ids::CandidateId| self.candidates[id.index()].progress;
+        let before_profile = |id: &&opt_shared::ids::CandidateId| matches!(at(id), Progress::Waiting { stage, .. } if stage < Stage::Profile);
+        let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
+        if job.candidates.iter().find(before_profile).is_none() {
+            // The last of them are being built or verified.
+            let last_stage = |id: &opt_shared::ids::CandidateId| {
+                matches!(
+                    at(id),
+                    Progress::Waiting { stage: Stage::Profile, .. }
+                        | Progress::Running { stage: Stage::Verify, .. }
+                )
+            };
+            let wanted = self.spec.verify && self.spec.profile && job.timed;
+            return (wanted && job.candidates.iter().any(last_stage) && staying(Role::Profiler) == 0)
+                .then_some(Role::Profiler);
+        }
+        let worn = |it: &&&Worker| job.recycle.after_leases <= it.leases;
+        let room = staying(Role::Verifier) <= self.most(Role::Verifier);
+        (room && leased.iter().find(worn).is_some() && self.idle(|it| it.role == Role::Verifier).is_empty())
+            .then_some(Role::Verifier)
+            .filter(|_| !self.is_starting(Role::Verifier))
+    }
+
+    fn is_starting(&self, role: Role) -> bool {
+        self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
+    }
+
+    /// One row for a job and a matter: it is asked again at every step.
+    pub(super) fn say_once(
+        &mut self,
+        matter: Said,
+        job: JobId,
+        decision: &'static str,
+        text: &str,
+        refusal: &Refusal,
+    ) {
+        if self.said.insert((matter, job)) {
+            let mut numbers = vec![("job", u64::from(job.0))];
+            numbers.extend(refusal.numbers());
+            self.policy(decision, format!("{text}: {refusal}"), numbers);
+        }
+    }
+}
+
+/// What is said once for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Said {
+    Serial,
+    NoSpare(Role),
+}

@@ -1,0 +1,84 @@
+//! What workers report, in short.
+
+use opt_shared::message::Report;
+use opt_shared::outcome::{
+    Artifact, BuildReport, EntryFailure, ProfileReport, RunnerEnd, Status, VerifyReport,
+};
+use opt_shared::units::Bytes;
+
+use opt_supervisor::core::event::Stage;
+
+pub(crate) fn report(stage: Stage, status: Status) -> Report {
+    match stage {
+        Stage::Build => build(status),
+        Stage::Verify => Report::Verify(verify(status)),
+        Stage::Profile => Report::Profile(profile(status)),
+    }
+}
+
+pub(crate) fn build(status: Status) -> Report {
+    Report::Build(BuildReport {
+        status,
+        detail: status.name().to_owned(),
+        artifact: (status == Status::Passed)
+            .then(|| Artifact { digest: "d".to_owned(), path: std::path::PathBuf::from("d.so") }),
+        compiler: None,
+        command: Vec::new(),
+        log_head: String::new(),
+        source_digest: String::new(),
+        ms: 1.0,
+        peak_owed: None,
+    })
+}
+
+pub(crate) fn verify(status: Status) -> VerifyReport {
+    VerifyReport {
+        status,
+        detail: status.name().to_owned(),
+        entries_run: 2,
+        entries_passed: 1,
+        entries_unsupported: 0,
+        unsupported: Vec::new(),
+        max_absolute_error: 0.0,
+        max_relative_error: 0.0,
+        worst: None,
+        failures: Vec::new(),
+        bytes_validated: Bytes::mib(100),
+        output_truncated: false,
+        end: None,
+        ms: 1.0,
+        runner_peak_owed: Bytes::ZERO,
+    }
+}
+
+pub(crate) fn profile(status: Status) -> ProfileReport {
+    ProfileReport {
+        status,
+        detail: status.name().to_owned(),
+        entries: Vec::new(),
+        failures: Vec::new(),
+        end: None,
+        baseline_failed: false,
+        ms: 1.0,
+        runner_peak_owed: Bytes::ZERO,
+        output_truncated: false,
+        cpus: Vec::new(),
+    }
+}
+
+/// A SIGKILL by nobody knows whom, at this entry.
+pub(crate) fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
+    let failures = vec![EntryFailure {
+        entry: entry.to_owned(),
+        status: Status::InfraError,
+        detail: "killed in a call by an unknown sender".to_owned(),
+        args: Vec::new(),
+        mismatch: None,
+    }];
+    let end = Some(RunnerEnd { unknown_sender, ..RunnerEnd::default() });
+    match stage {
+        Stage::Build => build(Status::InfraError),
+        Stage::Verify => Report::Verify(VerifyReport { failures, end, ..verify(Status::InfraError) }),
+        Stage::Profile => Report::Profile(ProfileReport { failures, end, ..profile(Status::InfraError) }),
+    }
+}

@@ -1,0 +1,59 @@
+//! The simulation as a part of the tests: two thousand runs, the seeds that once failed, and proof that the machine
+//! gets into every kind of trouble.
+
+use super::*;
+
+/// Seeds that once broke a law.
+const KEPT: &[u64] = &[];
+
+fn run(seed: u64) -> Outcome {
+    let tape = tape_of(seed);
+    simulate(&tape).unwrap_or_else(|broken| {
+        let (story, _) = told(&shrunk(tape));
+        panic!("{story}\nseed {seed}, {}", say(&broken));
+    })
+}
+
+/// The property is worth nothing if the machine never gets into trouble, or never out of it.
+#[test]
+fn every_run_keeps_the_laws_and_ends_and_meets_every_kind_of_trouble() {
+    let mut seen = Outcome::default();
+    for seed in (0..2_000).chain(KEPT.iter().copied()) {
+        seen.add(&run(seed));
+    }
+    for kind in [
+        "finished",
+        "interrupted",
+        "host_trouble",
+        "retried",
+        "given_up",
+        "abandoned",
+        "stands",
+        "worker_killed",
+        "runner_killed",
+        "recycled",
+        "does_not_fit",
+        "baseline_lost",
+        "wait",
+        "worker_fault",
+        "unknown",
+        "not_ready",
+        "crashed_unknown",
+        "paired",
+        "left_runners",
+        "memory_not_returned",
+        "shrink_batch",
+        "serial",
+        "no_spare",
+        "raise_estimate",
+        "quarantine",
+        "pressure",
+        "swapped",
+        "attribution_gap",
+        "kill_worker",
+        "kill_runner",
+    ] {
+        assert!(0 < seen.of(kind), "never seen: {kind}\n{seen:?}");
+    }
+    assert_eq!(simulate(&[]).map_or(0, |outcome| outcome.of("finished")), 1, "a quiet run");
+}
