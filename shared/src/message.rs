@@ -18,7 +18,7 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -107,6 +107,10 @@ pub enum KillReason {
     WorkerFault,
     /// The run is stopped because the host is in trouble.
     RunStopped,
+    /// The user wants this worker replaced at once; what it was doing is done again.
+    Requested,
+    /// The user has cancelled what it was doing.
+    Cancelled,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -24,8 +24,9 @@ impl Core {
     /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
+            Ending::No if self.is_paused() => self.close_jobs(),
             Ending::No => {
-                if !self.advance_jobs(now) {
+                if !self.advance_jobs(now) && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
                 }
             }
@@ -41,6 +42,17 @@ impl Core {
 
     /// False when no job wants anything any more.
     fn advance_jobs(&mut self, now: Moment) -> bool {
+        // What is refused for good may have ended a turn.
+        while self.job_done.contains(&false) {
+            if self.advance_turn(now) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn advance_turn(&mut self, now: Moment) -> bool {
+        let turn = self.turn_served();
         let mut index = 0;
         while index < self.spec.jobs.len() {
             if self.job_done[index] {
@@ -48,26 +60,39 @@ impl Core {
                 continue;
             }
             self.refuse_what_never_fits(index);
-            match next(&self.spec.jobs[index], &self.candidates) {
+            match next(&self.spec.jobs[index], &self.candidates, |id| self.is_turn(turn, id)) {
                 // What was refused for good leaves the next one's turn.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     Tried::Refused => {}
                     Tried::UnderWay => return true,
                 },
                 Next::Wait => return true,
-                Next::Done => {
-                    self.job_done[index] = true;
-                    let job = &self.spec.jobs[index];
-                    let baseline_failed = job.baseline.is_some_and(|id| {
-                        let baseline = &self.candidates[id.index()];
-                        !baseline.passed() || baseline.failed_beside
-                    });
-                    let id = job.id;
-                    self.actions.push(Action::JobDone { job: id, baseline_failed });
-                }
+                Next::Later => index += 1,
+                Next::Done => self.close_job(index),
             }
         }
         false
+    }
+
+    /// What has ended without a grant: a user may cancel what is left of a job in a pause.
+    fn close_jobs(&mut self) {
+        for index in 0..self.spec.jobs.len() {
+            if !self.job_done[index] && next(&self.spec.jobs[index], &self.candidates, |_| true) == Next::Done
+            {
+                self.close_job(index);
+            }
+        }
+    }
+
+    fn close_job(&mut self, index: usize) {
+        self.job_done[index] = true;
+        let job = &self.spec.jobs[index];
+        let baseline_failed = job.baseline.is_some_and(|id| {
+            let baseline = &self.candidates[id.index()];
+            !baseline.passed() || baseline.failed_beside
+        });
+        let id = job.id;
+        self.actions.push(Action::JobDone { job: id, baseline_failed });
     }
 
     /// Before anything of a job starts: what is broken or could not be granted on an empty machine.

@@ -79,16 +79,20 @@ pub(crate) enum Next {
     },
     /// Something of the same stage is running.
     Wait,
+    /// It is the turn of others.
+    Later,
     Done,
 }
 
-/// Stages go one after the other over the whole job, so that a profiler never runs beside a verifier.
-pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
-    let mut running = false;
+/// Stages go one after the other over the whole job, so that a profiler never runs beside a verifier. Where
+/// candidates come in turns, `turn` says which may go on now.
+pub(crate) fn next(job: &JobSpec, candidates: &[Candidate], turn: impl Fn(CandidateId) -> bool) -> Next {
+    let (mut running, mut later) = (false, false);
     let mut waiting: Option<(Stage, CandidateId, u32)> = None;
     for &id in &job.candidates {
         match candidates[id.index()].progress {
             Progress::Running { .. } => running = true,
+            Progress::Waiting { .. } if !turn(id) => later = true,
             Progress::Waiting { stage, attempt } => {
                 if waiting.is_none_or(|(earliest, _, _)| stage < earliest) {
                     waiting = Some((stage, id, attempt));
@@ -99,6 +103,7 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
     }
     match waiting {
         _ if running => Next::Wait,
+        None if later => Next::Later,
         None => Next::Done,
         Some((stage, candidate, attempt)) => {
             let order = match stage {

@@ -93,6 +93,11 @@ impl Ledger {
         self.ceiling
     }
 
+    /// For every grant from now on; what is charged already stays charged.
+    pub fn set_ceiling(&mut self, ceiling: Bytes) {
+        self.ceiling = ceiling;
+    }
+
     pub fn floor(&self) -> Bytes {
         self.floor
     }
@@ -124,6 +129,10 @@ impl Ledger {
     /// Measured of the whole tree, whatever is reserved.
     pub fn owed(&self) -> Bytes {
         self.supervisor + self.accounts.values().map(|account| account.measured).sum()
+    }
+
+    pub fn charge(&self, worker: WorkerId) -> Bytes {
+        self.accounts.get(&worker).map_or(Bytes::ZERO, |account| account.charge())
     }
 
     pub fn measured(&self, worker: WorkerId) -> Bytes {

@@ -4,6 +4,7 @@
 //! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
 //! states the laws that must hold after every step.
 
+pub mod control;
 pub mod event;
 mod grant;
 mod job;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
+use self::control::Wishes;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
 use self::job::{Candidate, Progress};
 pub use self::ledger::SUPERVISOR;
@@ -73,6 +75,7 @@ pub struct Core {
     failures: VecDeque<Moment>,
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
+    wishes: Wishes,
     ending: Ending,
     actions: Vec<Action>,
 }
@@ -95,6 +98,7 @@ impl Core {
             failures: VecDeque::new(),
             failures_in_a_row: 0,
             waiting: None,
+            wishes: Wishes::default(),
             ending: Ending::No,
             actions: Vec::new(),
         }
@@ -104,6 +108,7 @@ impl Core {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
             self.deadlines(now);
+            self.fulfil(now);
             self.advance(now);
         }
         std::mem::take(&mut self.actions)
@@ -122,6 +127,7 @@ impl Core {
             Event::Finished { worker, lease, report } => self.finished(now, worker, lease, report),
             Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
             Event::Sample(sample) => self.sampled(&sample),
+            Event::Control(request) => self.control(now, request),
             Event::Interrupt => self.interrupt(),
             Event::Tick => {}
         }
@@ -174,8 +180,8 @@ impl Core {
 
     fn interrupt(&mut self) {
         match self.ending {
-            Ending::No => self.end(Ending::Drain(StopReason::Interrupted)),
-            Ending::Drain(_) => self.end(Ending::Kill(StopReason::Interrupted)),
+            Ending::No => self.end(Ending::Drain(self.reason_to_end())),
+            Ending::Drain(_) => self.end(Ending::Kill(self.reason_to_end())),
             Ending::Kill(_) | Ending::Stopped => {}
         }
     }

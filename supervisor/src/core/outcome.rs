@@ -53,6 +53,9 @@ impl Core {
 
     /// A worker died with a lease.
     pub(super) fn attempt_lost(&mut self, worker: &Worker, lease: Lease, how: &str) {
+        if self.ended_by_user(&lease, worker.killed) {
+            return;
+        }
         let role = worker.role.name();
         let why = match worker.killed {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
@@ -70,6 +73,9 @@ impl Core {
     }
 
     fn judge(&mut self, lease: Lease, mut report: Box<Report>) {
+        if self.ended_by_user(&lease, None) {
+            return;
+        }
         if let Some(contradiction) = contradiction(lease.order, &report) {
             self.again_or_never(lease, Blame::Worker, contradiction);
             return;
@@ -168,7 +174,7 @@ impl Core {
         );
     }
 
-    fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
+    pub(super) fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
         self.actions.push(Action::AttemptEnded {
             lease: lease.id,
             order: lease.order,

@@ -22,6 +22,8 @@ pub enum RecycleReason {
     LeftRunners,
     /// A profiler is to start clean.
     BeforeProfile,
+    /// The user asked for it.
+    Requested,
 }
 
 impl RecycleReason {
@@ -33,6 +35,7 @@ impl RecycleReason {
             Self::MakeRoom => "make_room",
             Self::LeftRunners => "left_runners",
             Self::BeforeProfile => "before_profile",
+            Self::Requested => "requested",
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `desk` plays the driver by hand; `simulation` plays it, the workers and the machine from a tape of choices.
 
+mod control;
 mod desk;
 mod ends;
 mod losses;

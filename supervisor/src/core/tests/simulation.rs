@@ -7,6 +7,7 @@
 mod laws;
 mod machine;
 mod tape;
+mod user;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -75,6 +76,18 @@ fn the_machine_meets_every_kind_of_trouble() {
         "not_ready",
         "crashed_unknown",
         "paired",
+        "pause",
+        "resume",
+        "cancel",
+        "set_ceiling",
+        "submit",
+        "shutdown",
+        "asked_to_recycle",
+        "given_back",
+        "cancelled",
+        "already",
+        "refused",
+        "nothing_like_it",
     ] {
         assert!(0 < seen.of(kind), "never seen: {kind}\n{seen:?}");
     }

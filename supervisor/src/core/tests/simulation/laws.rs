@@ -7,6 +7,7 @@ use opt_shared::message::Role;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
+use super::user::User;
 use crate::core::event::{Action, AttemptEnd, Order, Stage, StopReason};
 use crate::core::spec::RunSpec;
 
@@ -33,6 +34,7 @@ pub(super) struct Laws {
     pub(super) workers: BTreeMap<WorkerId, Seen>,
     pub(super) supervisor: Bytes,
     pub(super) interrupted: bool,
+    pub(super) user: User,
     abandoned: bool,
     pub(super) stopped: bool,
     started: BTreeSet<WorkerId>,
@@ -50,6 +52,7 @@ impl Laws {
             workers: BTreeMap::new(),
             supervisor: Bytes::ZERO,
             interrupted: false,
+            user: User::default(),
             abandoned: false,
             stopped: false,
             started: BTreeSet::new(),
@@ -134,14 +137,20 @@ impl Laws {
                 }
             }
             Action::Policy(row) if row.decision == "baseline_lost" => self.lost_baselines += 1,
+            Action::Answered(answer) => self.user.answered(answer, &mut self.spec)?,
             Action::Policy(_) | Action::PhaseEnded(_) | Action::JobDone { .. } => {}
             Action::Stop { reason } => {
                 self.stopped = true;
                 match reason {
-                    StopReason::Finished if self.abandoned || self.interrupted => {
+                    StopReason::Finished if self.user.open && !(self.user.shut || self.interrupted) => {
+                        return Err("an open run ends by itself".to_owned());
+                    }
+                    StopReason::Finished
+                        if self.abandoned || !self.user.open && (self.interrupted || self.user.shut) =>
+                    {
                         return Err("an interrupted run says that it finished".to_owned());
                     }
-                    StopReason::Interrupted if !self.interrupted => {
+                    StopReason::Interrupted if !self.interrupted && !self.user.shut => {
                         return Err("nobody interrupted it".to_owned());
                     }
                     StopReason::Finished => self.everything_is_done()?,
@@ -183,12 +192,13 @@ impl Laws {
         }
         let last = self.attempts.insert((order.candidate(), order.stage()), attempt).unwrap_or(0);
         let most = if order.stage() == Stage::Profile { 2 + self.lost_baselines } else { 2 };
-        if attempt != last + 1 || most.min(3) < attempt {
+        if attempt != last + 1 || most.min(3) + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
         if self.done.contains(&order.candidate()) {
             return Err(format!("{action:?}, but it is done"));
         }
+        self.user.may_start(order.candidate()).map_err(|why| format!("{action:?}, but {why}"))?;
         self.open.insert(lease, order.candidate());
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
         let profiling = self

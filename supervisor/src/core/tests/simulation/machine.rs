@@ -12,11 +12,14 @@ use opt_shared::units::Bytes;
 use super::super::{desk, reports};
 use super::laws::Laws;
 use super::tape::Tape;
+use super::user;
 use crate::core::Core;
+use crate::core::control::CANCELLED;
 use crate::core::event::{
     Action, AttemptEnd, Event, Moment, Order, Process, ProcessSample, Sample, Stage, StopReason,
     WorkerEndClass,
 };
+use crate::core::recycle::RecycleReason;
 use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec};
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
@@ -80,6 +83,9 @@ impl Machine {
                 machine.plan(at, Event::Interrupt);
             }
         }
+        for (at, request) in user::requests(&mut machine.tape) {
+            machine.plan(at, Event::Control(request));
+        }
         machine
     }
 
@@ -135,6 +141,9 @@ impl Machine {
 
     /// Samples say what is there when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
+        if let Event::Control(request) = event {
+            return Event::Control(user::as_it_is_now(request, &self.laws.spec));
+        }
         let Event::Sample(_) = event else { return event };
         self.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         let mut processes = Vec::new();
@@ -217,6 +226,7 @@ impl Machine {
                 }
             }
             Event::Interrupt => laws.interrupted = true,
+            Event::Control(request) => laws.user.asks(request),
             Event::WorkerNotReady { .. }
             | Event::KillWanted { .. }
             | Event::WorkerFault { .. }
@@ -248,6 +258,7 @@ impl Machine {
             | Action::MayReap { .. }
             | Action::PhaseEnded(_)
             | Action::JobDone { .. } => {}
+            Action::Answered(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {
                 AttemptEnd::Stands(report) => match &*report {
                     Report::Verify(VerifyReport { status: Status::Crashed, end: Some(_), .. })
@@ -256,12 +267,17 @@ impl Machine {
                     }
                     _ => "stands",
                 },
+                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
                 AttemptEnd::Retried { .. } => "retried",
+                AttemptEnd::GivenUp { why, .. } if why == CANCELLED => "cancelled",
                 AttemptEnd::GivenUp { .. } => "given_up",
                 AttemptEnd::Abandoned { .. } => "abandoned",
             }),
             Action::CandidateDone { .. } => self.outcome.note("done"),
             Action::WorkerEnded { class, recycled, .. } => {
+                if recycled == Some(RecycleReason::Requested) {
+                    self.outcome.note("asked_to_recycle");
+                }
                 if recycled.is_some() {
                     self.outcome.note("recycled");
                 }
