@@ -109,6 +109,10 @@ pub enum KillReason {
     WorkerFault,
     /// The run is stopped because the host is in trouble.
     RunStopped,
+    /// The user wants this worker replaced at once; what it was doing is done again.
+    Requested,
+    /// The user has cancelled what it was doing.
+    Cancelled,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

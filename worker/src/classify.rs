@@ -54,7 +54,9 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
             | KillReason::Orphaned
             | KillReason::NotReady
             | KillReason::WorkerFault
-            | KillReason::RunStopped => {
+            | KillReason::RunStopped
+            | KillReason::Requested
+            | KillReason::Cancelled => {
                 verdict(Status::InfraError, format!("killed {during} by the supervisor ({reason:?})"))
             }
         };

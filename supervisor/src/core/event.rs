@@ -10,6 +10,7 @@ use opt_shared::message::{KillReason, Report, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
+pub use super::control::{Answer, Control};
 use super::recycle::RecycleReason;
 
 /// Time since the run started, by a clock that only moves forward.
@@ -67,6 +68,8 @@ pub enum Event {
     Sample(Sample),
     /// The kernel says that processes of this machine wait for memory.
     Pressure,
+    /// A request of the user's: `Action::Answered` follows.
+    Control(Control),
     /// The user asked for the end: once to drain, twice to kill.
     Interrupt,
     /// Nothing but time.
@@ -217,6 +220,8 @@ pub enum Action {
     },
     Policy(PolicyRow),
     PhaseEnded(PhaseRow),
+    /// To the request that was just handled.
+    Answered(Answer),
     /// Everything is over and every worker gone.
     Stop {
         reason: StopReason,

@@ -27,8 +27,9 @@ impl Core {
     /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
+            Ending::No if self.is_paused() => self.close_jobs(),
             Ending::No => {
-                if !self.advance_jobs(now) {
+                if !self.advance_jobs(now) && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
                 }
             }
@@ -44,6 +45,17 @@ impl Core {
 
     /// False when no job wants anything any more.
     fn advance_jobs(&mut self, now: Moment) -> bool {
+        // What is refused for good may have ended a turn.
+        while self.job_done.contains(&false) {
+            if self.advance_turn(now) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn advance_turn(&mut self, now: Moment) -> bool {
+        let turn = self.turn_served();
         let mut index = 0;
         while index < self.spec.jobs.len() {
             if self.job_done[index] {
@@ -51,7 +63,7 @@ impl Core {
                 continue;
             }
             self.refuse_what_never_fits(index);
-            match next(&self.spec.jobs[index], &self.candidates) {
+            match next(&self.spec.jobs[index], &self.candidates, |id| self.is_turn(turn, id)) {
                 // What was refused for good leaves the next one's turn; beside what was granted another may fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     Tried::Refused | Tried::Granted => {}
@@ -64,13 +76,24 @@ impl Core {
                     self.keep_a_spare(now, index);
                     return true;
                 }
-                Next::Done => self.job_is_done(index),
+                Next::Later => index += 1,
+                Next::Done => self.close_job(index),
             }
         }
         false
     }
 
-    fn job_is_done(&mut self, index: usize) {
+    /// What has ended without a grant: a user may cancel what is left of a job in a pause.
+    fn close_jobs(&mut self) {
+        for index in 0..self.spec.jobs.len() {
+            if !self.job_done[index] && next(&self.spec.jobs[index], &self.candidates, |_| true) == Next::Done
+            {
+                self.close_job(index);
+            }
+        }
+    }
+
+    fn close_job(&mut self, index: usize) {
         self.job_done[index] = true;
         let job = &self.spec.jobs[index];
         let baseline_failed = job.baseline.is_some_and(|id| {

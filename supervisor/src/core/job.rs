@@ -87,17 +87,20 @@ pub(crate) enum Next {
     },
     /// Something has to end first.
     Wait,
+    /// It is the turn of others.
+    Later,
     Done,
 }
 
 /// Builds, then verifications, several at a time where there are workers for them; then profiles, one by one and
-/// alone, so that nothing runs beside a profiler.
-pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
-    let mut running = None;
+/// alone, so that nothing runs beside a profiler. Where candidates come in turns, `turn` says which may go on now.
+pub(crate) fn next(job: &JobSpec, candidates: &[Candidate], turn: impl Fn(CandidateId) -> bool) -> Next {
+    let (mut running, mut later) = (None, false);
     let mut waiting: Option<(Stage, CandidateId, u32)> = None;
     for &id in &job.candidates {
         match candidates[id.index()].progress {
             Progress::Running { stage, .. } => running = running.max(Some(stage)),
+            Progress::Waiting { .. } if !turn(id) => later = true,
             Progress::Waiting { stage, attempt } => {
                 if waiting.is_none_or(|(earliest, _, _)| stage < earliest) {
                     waiting = Some((stage, id, attempt));
@@ -108,6 +111,7 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate]) -> Next {
     }
     match (running, waiting) {
         (Some(Stage::Profile), _) | (Some(_), None | Some((Stage::Profile, _, _))) => Next::Wait,
+        (None, None) if later => Next::Later,
         (None, None) => Next::Done,
         (_, Some((stage, candidate, attempt))) => {
             let order = match stage {

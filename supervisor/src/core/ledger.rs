@@ -194,6 +194,11 @@ impl Ledger {
         self.ceilings
     }
 
+    /// For every grant from now on; what is charged already stays charged.
+    pub fn set_host_ceiling(&mut self, ceiling: Bytes) {
+        self.ceilings.host = ceiling;
+    }
+
     pub fn floor(&self) -> Bytes {
         self.floor
     }

@@ -242,7 +242,9 @@ impl Core {
 fn class(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // Nothing was wrong with it.
-        Some(KillReason::Interrupted | KillReason::RunStopped) => (WorkerEndClass::Killed, false),
+        Some(
+            KillReason::Interrupted | KillReason::RunStopped | KillReason::Requested | KillReason::Cancelled,
+        ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
         // One that was told to end and took too long had done its work.
         Some(_) => (WorkerEndClass::Killed, it.told.is_none()),

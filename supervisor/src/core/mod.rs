@@ -4,6 +4,7 @@
 //! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
 //! states the laws that must hold after every step.
 
+pub mod control;
 mod estimate;
 pub mod event;
 mod grant;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use opt_shared::ids::{JobId, LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
+use self::control::Wishes;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
 use self::job::{Candidate, Progress};
@@ -93,6 +95,7 @@ pub struct Core {
     failures: VecDeque<Moment>,
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
+    wishes: Wishes,
     ending: Ending,
     actions: Vec<Action>,
 }
@@ -120,6 +123,7 @@ impl Core {
             failures: VecDeque::new(),
             failures_in_a_row: 0,
             waiting: None,
+            wishes: Wishes::default(),
             ending: Ending::No,
             actions: Vec::new(),
         }
@@ -129,6 +133,7 @@ impl Core {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
             self.deadlines(now);
+            self.fulfil(now);
             self.advance(now);
         }
         std::mem::take(&mut self.actions)
@@ -151,6 +156,7 @@ impl Core {
             Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
             Event::Sample(sample) => self.sampled(now, &sample),
             Event::Pressure => self.pressure(now),
+            Event::Control(request) => self.control(now, request),
             Event::Interrupt => self.interrupt(),
             Event::Tick => {}
         }
@@ -215,8 +221,8 @@ impl Core {
 
     fn interrupt(&mut self) {
         match self.ending {
-            Ending::No => self.end(Ending::Drain(StopReason::Interrupted)),
-            Ending::Drain(_) => self.end(Ending::Kill(StopReason::Interrupted)),
+            Ending::No => self.end(Ending::Drain(self.reason_to_end())),
+            Ending::Drain(_) => self.end(Ending::Kill(self.reason_to_end())),
             Ending::Kill(_) | Ending::Stopped => {}
         }
     }

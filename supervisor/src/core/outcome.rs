@@ -77,6 +77,9 @@ impl Core {
 
     /// A worker died with a lease.
     pub(super) fn attempt_lost(&mut self, now: Moment, worker: &Worker, lease: Lease, how: &str) {
+        if self.ended_by_user(&lease, worker.killed) {
+            return;
+        }
         let role = worker.role.name();
         if let Some(waiting) = &mut self.waiting {
             waiting.since = now;
@@ -103,6 +106,9 @@ impl Core {
     }
 
     fn judge(&mut self, lease: Lease, mut report: Box<Report>) {
+        if self.ended_by_user(&lease, None) {
+            return;
+        }
         if let Some(contradiction) = contradiction(lease.order, &report) {
             self.again_or_never(lease, Blame::Worker, contradiction);
             return;
@@ -240,7 +246,7 @@ impl Core {
         );
     }
 
-    fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
+    pub(super) fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
         self.actions.push(Action::AttemptEnded {
             lease: lease.id,
             order: lease.order,

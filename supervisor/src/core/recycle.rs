@@ -24,6 +24,8 @@ pub enum RecycleReason {
     LeftRunners,
     /// A profiler is to start clean.
     BeforeProfile,
+    /// The user asked for it.
+    Requested,
 }
 
 impl RecycleReason {
@@ -41,6 +43,7 @@ impl RecycleReason {
             Self::Pressure => "pressure",
             Self::LeftRunners => "left_runners",
             Self::BeforeProfile => "before_profile",
+            Self::Requested => "requested",
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct JobSpec {
     pub timed: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CandidateSpec {
     pub id: CandidateId,
     pub job: JobId,

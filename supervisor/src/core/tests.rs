@@ -2,6 +2,7 @@
 //!
 //! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
 
+mod control;
 mod desk;
 mod ends;
 mod losses;

@@ -73,6 +73,10 @@ impl Run<'_> {
             }
             Action::Policy(row) => self.policy(&row),
             Action::PhaseEnded(row) => self.phase_ended(&row),
+            Action::Answered(answer) => {
+                self.answered = Some(answer);
+                Ok(())
+            }
             Action::Stop { reason } => {
                 self.stop = Some(reason);
                 Ok(())

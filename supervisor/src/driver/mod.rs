@@ -26,7 +26,7 @@ use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
 use self::sample::Sampler;
 use self::setup::Known;
-use crate::core::event::{Event, Moment, Process, Stage, StopReason};
+use crate::core::event::{Answer, Event, Moment, Process, Stage, StopReason};
 use crate::core::{Ceilings, Core};
 use crate::exit::Exit;
 use crate::memory::host::Host;
@@ -186,6 +186,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         worker_started: BTreeMap::new(),
         summary_written: None,
         stop: None,
+        answered: None,
     };
     run.record_host()?;
     let stop = run.go()?;
@@ -236,6 +237,8 @@ struct Run<'a> {
     worker_started: BTreeMap<WorkerId, Instant>,
     summary_written: Option<Instant>,
     stop: Option<StopReason>,
+    /// Of the core to the request in hand.
+    answered: Option<Answer>,
 }
 
 impl Run<'_> {

@@ -159,5 +159,7 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::NotReady => ("not_ready", figures(&[])),
         KillReason::WorkerFault => ("worker_fault", figures(&[])),
         KillReason::RunStopped => ("run_stopped", figures(&[])),
+        KillReason::Requested => ("requested", figures(&[])),
+        KillReason::Cancelled => ("cancelled", figures(&[])),
     }
 }

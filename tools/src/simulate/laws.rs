@@ -11,6 +11,8 @@ use opt_supervisor::core::Demand;
 use opt_supervisor::core::event::{Action, AttemptEnd, Order, Stage, StopReason};
 use opt_supervisor::core::spec::RunSpec;
 
+use super::user::User;
+
 /// A worker that lives, as far as actions and events tell.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -38,6 +40,7 @@ pub(crate) struct Laws {
     pub(crate) returning: BTreeMap<WorkerId, Seen>,
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
+    pub(crate) user: User,
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
@@ -56,6 +59,7 @@ impl Laws {
             returning: BTreeMap::new(),
             supervisor: Bytes::ZERO,
             interrupted: false,
+            user: User::default(),
             abandoned: false,
             stopped: false,
             started: BTreeSet::new(),
@@ -161,14 +165,20 @@ impl Laws {
                     it.told_overdue |= Some(u64::from(worker.0)) == number;
                 }
             }
+            Action::Answered(answer) => self.user.answered(answer, &mut self.spec)?,
             Action::Policy(_) | Action::PhaseEnded(_) | Action::JobDone { .. } => {}
             Action::Stop { reason } => {
                 self.stopped = true;
                 match reason {
-                    StopReason::Finished if self.abandoned || self.interrupted => {
+                    StopReason::Finished if self.user.open && !(self.user.shut || self.interrupted) => {
+                        return Err("an open run ends by itself".to_owned());
+                    }
+                    StopReason::Finished
+                        if self.abandoned || !self.user.open && (self.interrupted || self.user.shut) =>
+                    {
                         return Err("an interrupted run says that it finished".to_owned());
                     }
-                    StopReason::Interrupted if !self.interrupted => {
+                    StopReason::Interrupted if !self.interrupted && !self.user.shut => {
                         return Err("nobody interrupted it".to_owned());
                     }
                     StopReason::Finished => self.everything_is_done()?,
@@ -211,12 +221,13 @@ impl Laws {
         let last = self.attempts.insert((order.candidate(), order.stage()), attempt).unwrap_or(0);
         // One more for a loss, one for a want of memory, one for a baseline that failed beside it.
         let most = if order.stage() == Stage::Profile { 3 + self.lost_baselines.min(1) } else { 3 };
-        if attempt != last + 1 || most < attempt {
+        if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
         if self.done.contains(&order.candidate()) {
             return Err(format!("{action:?}, but it is done"));
         }
+        self.user.may_start(order.candidate()).map_err(|why| format!("{action:?}, but {why}"))?;
         self.open.insert(lease, order.candidate());
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
         let profiling = self

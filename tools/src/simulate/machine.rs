@@ -9,15 +9,18 @@ use opt_shared::outcome::{ProfileReport, Status, VerifyReport};
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Core;
+use opt_supervisor::core::control::CANCELLED;
 use opt_supervisor::core::event::{
     Action, AttemptEnd, Event, Moment, Order, Process, ProcessSample, Sample, Stage, StopReason,
     WorkerEndClass,
 };
+use opt_supervisor::core::recycle::RecycleReason;
 
 use super::laws::Laws;
 use super::plan::a_plan;
 use super::reports;
 use super::tape::Tape;
+use super::user;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
@@ -98,6 +101,9 @@ impl Machine {
                 machine.plan(at, Event::Interrupt);
             }
         }
+        for (at, request) in user::requests(&mut machine.tape) {
+            machine.plan(at, Event::Control(request));
+        }
         machine
     }
 
@@ -158,6 +164,9 @@ impl Machine {
 
     /// Samples say what is there when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
+        if let Event::Control(request) = event {
+            return Event::Control(user::as_it_is_now(request, &self.laws.spec));
+        }
         let Event::Sample(_) = event else { return event };
         self.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         let mut processes = Vec::new();
@@ -253,6 +262,7 @@ impl Machine {
                 }
             }
             Event::Interrupt => laws.interrupted = true,
+            Event::Control(request) => laws.user.asks(request),
             Event::WorkerNotReady { .. }
             | Event::KillWanted { .. }
             | Event::WorkerFault { .. }
@@ -285,6 +295,7 @@ impl Machine {
             | Action::MayReap { .. }
             | Action::PhaseEnded(_)
             | Action::JobDone { .. } => {}
+            Action::Answered(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {
                 AttemptEnd::Stands(report) => match &*report {
                     Report::Verify(VerifyReport { status: Status::Crashed, end: Some(_), .. })
@@ -293,12 +304,17 @@ impl Machine {
                     }
                     _ => "stands",
                 },
+                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
                 AttemptEnd::Retried { .. } => "retried",
+                AttemptEnd::GivenUp { why, .. } if why == CANCELLED => "cancelled",
                 AttemptEnd::GivenUp { .. } => "given_up",
                 AttemptEnd::Abandoned { .. } => "abandoned",
             }),
             Action::CandidateDone { .. } => self.outcome.note("done"),
             Action::WorkerEnded { class, recycled, .. } => {
+                if recycled == Some(RecycleReason::Requested) {
+                    self.outcome.note("asked_to_recycle");
+                }
                 if recycled.is_some() {
                     self.outcome.note("recycled");
                 }

@@ -11,6 +11,7 @@ mod reports;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use clap::Parser;
 use rand::rngs::StdRng;

@@ -53,6 +53,20 @@ fn a_job(id: JobId) -> JobSpec {
     }
 }
 
+/// An easy one.
+pub(crate) fn a_candidate(id: CandidateId, job: JobId) -> CandidateSpec {
+    CandidateSpec {
+        id,
+        job,
+        partial: false,
+        build: STAGE,
+        verify: STAGE,
+        profile: [STAGE].into(),
+        paired: [STAGE].into(),
+        resumed: None,
+    }
+}
+
 /// One way to do it, or three that take less and less.
 fn steps(tape: &mut Tape) -> Arc<[StageSpec]> {
     let step = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), ..STAGE };
@@ -86,14 +100,12 @@ pub(crate) fn a_plan(tape: &mut Tape) -> RunSpec {
             job.candidates.push(id);
             let verify = StageSpec { reserved: Bytes::mib(tape.pick(&[100, 20, 180, 500])), ..STAGE };
             spec.candidates.push(CandidateSpec {
-                id,
-                job: JobId(number),
                 partial: tape.seldom(),
-                build: STAGE,
                 verify,
                 profile: steps(tape),
                 paired: steps(tape),
                 resumed: tape.seldom().then_some(Resumed::Done { status: Status::Passed, may_profile: true }),
+                ..a_candidate(id, JobId(number))
             });
         }
         job.baseline = (!tape.seldom()).then_some(job.candidates[0]);

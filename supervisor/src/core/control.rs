@@ -1,0 +1,395 @@
+//! What a user asks of a run while it goes on: each request is one event, and gets exactly one answer.
+//!
+//! Owns the wishes that outlive their request (a worker to be replaced after its lease, a candidate to be ended, a
+//! pause) and whose turn it is among submitted candidates. How a lease is granted, a worker recycled or an attempt
+//! ended is said in the files of those names; what is to be read of all this is `view`'s.
+
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use opt_shared::ids::{CandidateId, JobId, WorkerId};
+use opt_shared::message::{KillReason, Role};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+pub use self::view::{CandidateView, LeaseView, RunView, WorkerView};
+use super::event::{Action, AttemptEnd, Moment, StopReason};
+use super::job::{Candidate, Progress};
+use super::recycle::RecycleReason;
+use super::spec::CandidateSpec;
+use super::worker::{Lease, State, Told};
+use super::{Core, Ending};
+
+/// What a candidate is said to have ended of.
+pub const CANCELLED: &str = "cancelled by the user";
+const RECYCLED: &str = "the worker was recycled by the user in the middle of it";
+
+/// One request of a user.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Control {
+    /// When all work is done the run waits for more, until it is shut down.
+    StayOpen,
+    Recycle {
+        which: Which,
+        mode: Mode,
+    },
+    Pause,
+    Resume,
+    /// A whole job where no candidate is named.
+    Cancel {
+        job: JobId,
+        candidate: Option<CandidateId>,
+    },
+    SetCeiling {
+        ceiling: Bytes,
+    },
+    /// Its id is the next free one.
+    Submit {
+        candidate: Box<CandidateSpec>,
+    },
+    Shutdown {
+        mode: Mode,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Worker(WorkerId),
+    /// Every worker that has this role now.
+    Role(Role),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// What is running may finish.
+    Drain,
+    Now,
+}
+
+/// What became of a request. The text is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done(String),
+    /// Nothing had to be changed.
+    Already(String),
+    /// Nothing was changed.
+    Refused(String),
+    /// It speaks of something that this run does not have.
+    Unknown(String),
+}
+
+/// What was asked for and is still to be minded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wishes {
+    paused: bool,
+    stays_open: bool,
+    /// To be replaced after the lease in hand.
+    recycle: BTreeSet<WorkerId>,
+    /// Running, and to be ended with its attempt.
+    cancelled: BTreeSet<CandidateId>,
+    /// The turn of each submitted candidate; all of the plan's have turn 0.
+    turns: BTreeMap<CandidateId, u32>,
+    last_turn: u32,
+}
+
+impl Core {
+    pub(super) fn control(&mut self, now: Moment, request: Control) {
+        let answer = match request {
+            Control::StayOpen => {
+                self.wishes.stays_open = true;
+                Answer::Done("the run stays open".to_owned())
+            }
+            _ if self.ending != Ending::No && !matches!(request, Control::Shutdown { .. }) => {
+                Answer::Refused("the run is ending".to_owned())
+            }
+            Control::Recycle { which, mode } => self.recycle_asked(now, which, mode),
+            Control::Pause => self.pause(),
+            Control::Resume => self.resume(),
+            Control::Cancel { job, candidate } => self.cancel(job, candidate),
+            Control::SetCeiling { ceiling } => self.set_ceiling(ceiling),
+            Control::Submit { candidate } => self.submit(*candidate),
+            Control::Shutdown { mode } => self.shut_down(mode),
+        };
+        self.actions.push(Action::Answered(answer));
+    }
+
+    fn said(&mut self, verb: &'static str, what: String, numbers: Vec<(&'static str, u64)>) -> Answer {
+        self.policy(verb, format!("by the user: {what}"), numbers);
+        Answer::Done(what)
+    }
+
+    // Workers.
+
+    fn recycle_asked(&mut self, now: Moment, which: Which, mode: Mode) -> Answer {
+        let workers: Vec<WorkerId> = match which {
+            Which::Worker(worker) if !self.workers.contains_key(&worker) => {
+                return Answer::Unknown(format!("{worker} does not live"));
+            }
+            Which::Worker(worker) => vec![worker],
+            Which::Role(role) => {
+                self.workers.iter().filter(|(_, it)| it.role == role).map(|(&id, _)| id).collect()
+            }
+        };
+        let (mut done, mut already) = (Vec::new(), Vec::new());
+        for worker in workers {
+            match self.recycle_one(now, worker, mode) {
+                Ok(what) => done.push(what),
+                Err(what) => already.push(what),
+            }
+        }
+        match (done.is_empty(), already.is_empty()) {
+            (false, _) => Answer::Done(done.join("; ")),
+            (true, false) => Answer::Already(already.join("; ")),
+            (true, true) => Answer::Already("no such worker lives: the next one starts afresh".to_owned()),
+        }
+    }
+
+    /// What was done, or why nothing had to be.
+    fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
+        let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
+        let name = format!("{} {worker}", it.role.name());
+        match &it.state {
+            _ if it.killed.is_some() => Err(format!("{name} is being ended")),
+            State::Starting { .. } => Err(format!("{name} is only starting")),
+            State::Terminating => Err(format!("{name} is being ended")),
+            State::Draining { .. } if mode == Mode::Drain => Err(format!("{name} is being ended")),
+            State::Draining { .. } => {
+                self.kill_worker(worker, KillReason::Requested);
+                Ok(format!("{name} is killed"))
+            }
+            State::Idle => {
+                self.recycle(now, worker, RecycleReason::Requested);
+                Ok(format!("{name} is replaced"))
+            }
+            State::Leased(lease) if mode == Mode::Drain => {
+                let what = format!("{name} is replaced after {}", lease.id);
+                if self.wishes.recycle.insert(worker) { Ok(what) } else { Err(what) }
+            }
+            State::Leased(lease) => {
+                let (id, lease) = (lease.id, u64::from(lease.id.0));
+                let owed = self.ledger.owed().sum();
+                self.policy(
+                    "recycle",
+                    format!("{name}: {}, at once", RecycleReason::Requested.name()),
+                    vec![("worker", u64::from(worker.0)), ("lease", lease), ("owed_bytes", owed.get())],
+                );
+                if let Some(it) = self.workers.get_mut(&worker) {
+                    it.told = Some(Told { at: now, reason: Some(RecycleReason::Requested), owed });
+                }
+                self.kill_runners(worker, KillReason::Requested);
+                self.kill_worker(worker, KillReason::Requested);
+                Ok(format!("{name} is killed; what {id} was for is done again"))
+            }
+        }
+    }
+
+    /// Before anything is granted: those whose lease is over since they were asked to go.
+    pub(super) fn fulfil(&mut self, now: Moment) {
+        let asked = std::mem::take(&mut self.wishes.recycle);
+        for worker in asked {
+            let Some(it) = self.workers.get(&worker) else { continue };
+            match it.state {
+                State::Idle => self.recycle(now, worker, RecycleReason::Requested),
+                State::Leased(_) if it.killed.is_none() => {
+                    self.wishes.recycle.insert(worker);
+                }
+                // It goes, for whatever reason.
+                _ => {}
+            }
+        }
+    }
+
+    /// True where the attempt's end was ordered by the user: then it is nobody's loss.
+    pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
+        let candidate = lease.order.candidate();
+        if self.wishes.cancelled.remove(&candidate) {
+            let ended = AttemptEnd::GivenUp { why: CANCELLED.to_owned(), blame: Blame::Plan };
+            self.attempt_ended(lease, ended);
+            self.candidate_done(candidate, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
+            return true;
+        }
+        if killed == Some(KillReason::Requested) {
+            self.candidates[candidate.index()].progress =
+                Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
+            self.attempt_ended(lease, AttemptEnd::Retried { why: RECYCLED.to_owned(), blame: Blame::Host });
+            return true;
+        }
+        false
+    }
+
+    // Grants.
+
+    fn pause(&mut self) -> Answer {
+        if self.wishes.paused {
+            return Answer::Already("the run is paused".to_owned());
+        }
+        self.wishes.paused = true;
+        // Nobody waits for memory in a pause, so nobody's patience may end in it.
+        self.waiting = None;
+        let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
+        let what = format!("no lease is granted any more, {running} running");
+        self.said("pause", what, vec![("leases", running)])
+    }
+
+    fn resume(&mut self) -> Answer {
+        if !self.wishes.paused {
+            return Answer::Already("the run is not paused".to_owned());
+        }
+        self.wishes.paused = false;
+        self.said("resume", "leases are granted again".to_owned(), Vec::new())
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.wishes.paused
+    }
+
+    pub(super) fn stays_open(&self) -> bool {
+        self.wishes.stays_open
+    }
+
+    fn set_ceiling(&mut self, ceiling: Bytes) -> Answer {
+        let before = self.ledger.ceilings().host;
+        let least = self.spec.supervisor + self.spec.idle_worker;
+        if ceiling == before {
+            return Answer::Already(format!("the ceiling is {ceiling}"));
+        }
+        if ceiling < least {
+            return Answer::Refused(format!(
+                "{ceiling} is less than this program alone may owe ({least}: the supervisor and an idle worker)"
+            ));
+        }
+        self.spec.ceilings.host = ceiling;
+        self.ledger.set_host_ceiling(ceiling);
+        let charged = self.ledger.charged().host;
+        let numbers = vec![
+            ("before_bytes", before.get()),
+            ("ceiling_bytes", ceiling.get()),
+            ("charged_bytes", charged.get()),
+        ];
+        self.said("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
+    }
+
+    // Candidates.
+
+    fn cancel(&mut self, job: JobId, candidate: Option<CandidateId>) -> Answer {
+        let Some(of_job) = self.spec.jobs.get(job.index()).map(|job| job.candidates.clone()) else {
+            return Answer::Unknown(format!("there is no {job}"));
+        };
+        let ids = match candidate {
+            None => of_job,
+            Some(id) if of_job.contains(&id) => vec![id],
+            Some(id) => return Answer::Unknown(format!("{job} has no {id}")),
+        };
+        let (mut waiting, mut running) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.candidates[id.index()].progress {
+                Progress::Waiting { .. } => waiting.push(id),
+                Progress::Running { .. } => {
+                    if self.wishes.cancelled.insert(id) {
+                        running.push(id);
+                    }
+                }
+                Progress::Done(_) => {}
+            }
+        }
+        if waiting.is_empty() && running.is_empty() {
+            return Answer::Already("everything named has ended, or is being ended".to_owned());
+        }
+        let numbers = vec![
+            ("job", u64::from(job.0)),
+            ("waiting", waiting.len() as u64),
+            ("running", running.len() as u64),
+        ];
+        let what = format!("{} that waited ended, {} that run are killed", waiting.len(), running.len());
+        let answer = self.said("cancel", what, numbers);
+        for &id in &running {
+            let holder = self
+                .workers
+                .iter()
+                .find(|(_, it)| it.lease().is_some_and(|lease| lease.order.candidate() == id))
+                .map(|(&worker, _)| worker);
+            if let Some(worker) = holder {
+                self.kill_runners(worker, KillReason::Cancelled);
+                self.kill_worker(worker, KillReason::Cancelled);
+            }
+        }
+        for id in waiting {
+            self.candidate_done(id, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
+        }
+        answer
+    }
+
+    fn submit(&mut self, candidate: CandidateSpec) -> Answer {
+        let (id, job) = (candidate.id, candidate.job);
+        if id.index() != self.candidates.len() || self.spec.jobs.get(job.index()).is_none() {
+            return Answer::Unknown(format!("{id} of {job} is not the next candidate"));
+        }
+        if let Some(broken) = &self.spec.jobs[job.index()].broken {
+            return Answer::Refused(format!("the captures of the job cannot be used: {broken}"));
+        }
+        // Those of the turn that is being served go on undisturbed; later ones go together, stage by stage.
+        let turn = self.turn_served().unwrap_or(self.wishes.last_turn) + 1;
+        self.wishes.last_turn = self.wishes.last_turn.max(turn);
+        self.wishes.turns.insert(id, turn);
+        self.spec.jobs[job.index()].candidates.push(id);
+        self.candidates.push(Candidate::new(&candidate));
+        self.spec.candidates.push(candidate);
+        self.job_done[job.index()] = false;
+        let numbers =
+            vec![("candidate", u64::from(id.0)), ("job", u64::from(job.0)), ("turn", u64::from(turn))];
+        self.said("submit", format!("{id} is taken up"), numbers)
+    }
+
+    fn turn_of(&self, candidate: CandidateId) -> u32 {
+        self.wishes.turns.get(&candidate).copied().unwrap_or(0)
+    }
+
+    /// The earliest turn with a candidate that has not ended. None when all have, and while nothing was submitted.
+    /// Submitted candidates come in turns, so that one who submits for ever keeps nobody waiting for ever.
+    pub(super) fn turn_served(&self) -> Option<u32> {
+        if self.wishes.turns.is_empty() {
+            return None;
+        }
+        self.candidates
+            .iter()
+            .zip(&self.spec.candidates)
+            .filter(|(it, _)| !matches!(it.progress, Progress::Done(_)))
+            .map(|(_, spec)| self.turn_of(spec.id))
+            .min()
+    }
+
+    pub(super) fn is_turn(&self, turn: Option<u32>, candidate: CandidateId) -> bool {
+        turn.is_none_or(|turn| self.turn_of(candidate) == turn)
+    }
+
+    // The run.
+
+    fn shut_down(&mut self, mode: Mode) -> Answer {
+        let reason = self.reason_to_end();
+        let what = match (&self.ending, mode) {
+            (Ending::No, Mode::Drain) => "what runs may finish, then the run ends",
+            (Ending::No | Ending::Drain(_), Mode::Now) => "everything is ended",
+            (Ending::Drain(_), Mode::Drain) | (Ending::Kill(_) | Ending::Stopped, _) => {
+                return Answer::Already("the run is ending".to_owned());
+            }
+        };
+        let answer = self.said("shutdown", what.to_owned(), Vec::new());
+        self.end(match mode {
+            Mode::Drain => Ending::Drain(reason),
+            Mode::Now => Ending::Kill(reason),
+        });
+        answer
+    }
+
+    /// An open run that has nothing left to do was not interrupted.
+    pub(super) fn reason_to_end(&self) -> StopReason {
+        match &self.ending {
+            Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),
+            Ending::No | Ending::Stopped => {
+                let done = self.candidates.iter().all(|it| matches!(it.progress, Progress::Done(_)));
+                if done && self.wishes.stays_open { StopReason::Finished } else { StopReason::Interrupted }
+            }
+        }
+    }
+}

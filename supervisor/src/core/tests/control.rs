@@ -1,0 +1,225 @@
+//! Requests of a user: what each does, what it is answered, and what it never costs.
+
+use opt_shared::ids::{CandidateId, JobId, WorkerId};
+use opt_shared::message::{KillReason, Role};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, kills, plan};
+use crate::core::MOST_FAILURES;
+use crate::core::control::{CANCELLED, CandidateView, Mode, Which};
+use crate::core::event::{Action, Answer, AttemptEnd, Control, Event, Stage, StopReason};
+use crate::core::recycle::RecycleReason;
+
+const VERIFIER: Which = Which::Role(Role::Verifier);
+
+fn ask(desk: &mut Desk, request: Control) -> (Answer, Vec<Action>) {
+    let actions = desk.feed(Event::Control(request));
+    let mut answers: Vec<Answer> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Answered(answer) => Some(answer.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(answers.len(), 1, "one request, one answer: {answers:?}");
+    (answers.remove(0), actions)
+}
+
+fn done(answer: &(Answer, Vec<Action>)) -> bool {
+    matches!(answer.0, Answer::Done(_))
+}
+
+fn already(answer: &(Answer, Vec<Action>)) -> bool {
+    matches!(answer.0, Answer::Already(_))
+}
+
+fn recycled(desk: &Desk) -> Vec<Option<RecycleReason>> {
+    desk.log
+        .iter()
+        .filter_map(|action| match action {
+            Action::WorkerEnded { recycled, .. } => Some(*recycled),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_polite_recycle_waits_for_the_lease_and_loses_nothing() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    let request = Control::Recycle { which: VERIFIER, mode: Mode::Drain };
+    assert!(done(&ask(&mut desk, request.clone())));
+    let again = ask(&mut desk, request);
+    assert!(already(&again) && kills(&again.1).is_empty());
+    let actions = desk.finish(build, Status::Passed);
+    assert!(actions.contains(&Action::Shutdown { worker: build.worker }));
+    let verify = desk.lease();
+    assert_ne!(verify.worker, build.worker);
+    desk.finish(verify, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0", "nothing was done twice");
+    assert_eq!(recycled(&desk)[0], Some(RecycleReason::Requested));
+    assert_eq!(desk.policies("recycled").len(), 1);
+}
+
+#[test]
+fn a_recycle_at_once_is_nobodys_loss() {
+    let mut desk = Desk::new(plan(1));
+    // As often as would stop the run, if it counted as a failure, and more often than an attempt may be lost.
+    for attempt in 1..=u32::try_from(MOST_FAILURES).expect("a few") + 1 {
+        let given = desk.lease();
+        assert_eq!((given.order.stage(), given.attempt), (Stage::Build, attempt));
+        let pid = 100 + attempt;
+        desk.runner(given, pid, Bytes::mib(50));
+        let asked = ask(&mut desk, Control::Recycle { which: Which::Worker(given.worker), mode: Mode::Now });
+        assert!(done(&asked));
+        let reason = KillReason::Requested;
+        assert_eq!(kills(&asked.1), [(given.worker, Some(pid), reason), (given.worker, None, reason)]);
+        let same = Control::Recycle { which: Which::Worker(given.worker), mode: Mode::Now };
+        assert!(already(&ask(&mut desk, same)));
+        desk.gone(given.worker);
+    }
+    assert!(desk.ends().iter().all(|end| matches!(end, AttemptEnd::Retried { blame: Blame::Host, .. })));
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+}
+
+#[test]
+fn what_was_finished_before_the_kill_stands() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Now });
+    desk.finish(build, Status::Passed);
+    assert_eq!(
+        desk.core.candidate_view(CandidateId(0)),
+        Some(CandidateView::Waiting { stage: Stage::Verify, attempt: 1 })
+    );
+    desk.gone(build.worker);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0");
+}
+
+#[test]
+fn nobody_to_recycle_is_no_error_and_a_stranger_is() {
+    let mut desk = Desk::new(plan(1));
+    let profiler = Control::Recycle { which: Which::Role(Role::Profiler), mode: Mode::Now };
+    assert!(already(&ask(&mut desk, profiler)));
+    let stranger = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
+    assert!(matches!(ask(&mut desk, stranger).0, Answer::Unknown(_)));
+    // Starting.
+    assert!(already(&ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Now })));
+}
+
+#[test]
+fn a_pause_grants_nothing_and_a_resume_goes_on() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    assert!(done(&ask(&mut desk, Control::Pause)));
+    assert!(already(&ask(&mut desk, Control::Pause)));
+    desk.finish(build, Status::Passed);
+    for _ in 0..20 {
+        desk.answer();
+    }
+    assert_eq!(desk.orders(), "B0");
+    let why = desk.core.what_it_waits_for(desk.now, CandidateId(0)).expect("it waits");
+    assert!(why.contains("paused") && why.contains("108 MiB"), "{why}");
+    assert!(done(&ask(&mut desk, Control::Resume)));
+    assert!(already(&ask(&mut desk, Control::Resume)));
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}
+
+#[test]
+fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
+    let mut desk = Desk::new(plan(3));
+    let build = desk.lease();
+    let one = |id| Control::Cancel { job: JobId(0), candidate: Some(CandidateId(id)) };
+    // One that waits ends at once, one that runs with its worker.
+    assert!(done(&ask(&mut desk, one(2))));
+    assert_eq!(desk.done(2), Some((Status::Skipped, Some(Blame::Plan))));
+    let asked = ask(&mut desk, one(0));
+    assert_eq!(kills(&asked.1), [(build.worker, None, KillReason::Cancelled)]);
+    assert!(already(&ask(&mut desk, one(0))));
+    assert_eq!(desk.done(0), None);
+    desk.gone(build.worker);
+    assert_eq!(desk.done(0), Some((Status::Skipped, Some(Blame::Plan))));
+    assert!(already(&ask(&mut desk, one(0))));
+    assert!(matches!(ask(&mut desk, one(9)).0, Answer::Unknown(_)));
+    assert_eq!(desk.ends(), [AttemptEnd::GivenUp { why: CANCELLED.to_owned(), blame: Blame::Plan }]);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 V1 P1");
+}
+
+#[test]
+fn a_cancelled_candidate_that_reports_meanwhile_is_skipped_all_the_same() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    ask(&mut desk, Control::Cancel { job: JobId(0), candidate: None });
+    desk.finish(build, Status::Passed);
+    assert_eq!(desk.done(0), Some((Status::Skipped, Some(Blame::Plan))));
+    desk.gone(build.worker);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0");
+}
+
+#[test]
+fn a_new_ceiling_holds_from_the_next_grant() {
+    let mut desk = Desk::new(plan(2));
+    let build = desk.lease();
+    let set = |mib| Control::SetCeiling { ceiling: Bytes::mib(mib) };
+    assert!(matches!(ask(&mut desk, set(27)).0, Answer::Refused(_)));
+    assert!(already(&ask(&mut desk, set(4096))));
+    let asked = ask(&mut desk, set(50));
+    assert!(done(&asked) && kills(&asked.1).is_empty(), "what runs goes on");
+    desk.finish(build, Status::Passed);
+    desk.pass_the_rest();
+    let fits = Some((Status::DoesNotFit, Some(Blame::Plan)));
+    assert_eq!((desk.done(0), desk.done(1)), (fits, fits));
+    assert_eq!(desk.orders(), "B0");
+}
+
+#[test]
+fn submitted_candidates_are_served_in_turns() {
+    let mut desk = Desk::new(plan(1));
+    ask(&mut desk, Control::StayOpen);
+    let submit = |desk: &mut Desk, id| {
+        let mut candidate = plan(1).candidates.remove(0);
+        candidate.id = CandidateId(id);
+        ask(desk, Control::Submit { candidate: Box::new(candidate) })
+    };
+    for _ in 0..3 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    for _ in 0..10 {
+        desk.answer();
+    }
+    assert_eq!(desk.stopped(), None, "an open run waits");
+    assert!(done(&submit(&mut desk, 1)));
+    let first = desk.lease();
+    // These come while the first is served: they wait for it, and then go together.
+    assert!(done(&submit(&mut desk, 2)) && done(&submit(&mut desk, 3)));
+    assert!(matches!(submit(&mut desk, 3).0, Answer::Unknown(_)), "an id of its own");
+    desk.finish(first, Status::Passed);
+    while desk.done(3).is_none() {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    assert_eq!(desk.orders(), "B0 V0 P0 B1 V1 P1/0 B2 B3 V2 V3 P2/0 P3/0");
+    assert!(done(&ask(&mut desk, Control::Shutdown { mode: Mode::Drain })));
+    assert!(matches!(submit(&mut desk, 4).0, Answer::Refused(_)));
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished, "nothing was left to do");
+}
+
+#[test]
+fn a_shutdown_is_polite_first() {
+    let mut desk = Desk::new(plan(2));
+    let build = desk.lease();
+    let shutdown = |mode| Control::Shutdown { mode };
+    assert!(done(&ask(&mut desk, shutdown(Mode::Drain))));
+    assert!(already(&ask(&mut desk, shutdown(Mode::Drain))));
+    assert!(matches!(ask(&mut desk, Control::Pause).0, Answer::Refused(_)));
+    let asked = ask(&mut desk, shutdown(Mode::Now));
+    assert_eq!(kills(&asked.1), [(build.worker, None, KillReason::Interrupted)]);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
+}
