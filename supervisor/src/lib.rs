@@ -1,6 +1,7 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
 
 pub mod cli;
+pub mod control;
 pub mod core;
 pub mod driver;
 pub mod exit;
