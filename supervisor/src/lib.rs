@@ -6,6 +6,8 @@ pub mod core;
 pub mod driver;
 pub mod exit;
 pub mod memory;
+pub mod metrics;
+pub mod notify;
 pub mod plan;
 pub mod pool;
 pub mod progress;

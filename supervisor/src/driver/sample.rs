@@ -36,6 +36,9 @@ pub struct Sampler {
     machine: Option<MachineSampler>,
     tree: Option<TreeWalker>,
     pub totals: MemoryTotals,
+    /// Of all processes of the run, as last seen.
+    pub reclaimable: Bytes,
+    pub available: Option<Bytes>,
     next_in: Duration,
 }
 
@@ -52,6 +55,8 @@ impl Sampler {
             machine: MachineSampler::open(proc_root()).ok(),
             tree: TreeWalker::open(proc_root()).ok(),
             totals,
+            reclaimable: Bytes::ZERO,
+            available: None,
             next_in: IDLE,
         }
     }
@@ -115,6 +120,7 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             sample.available = Some(machine.available);
         }
+        (self.reclaimable, self.available) = (reclaimable_sum, sample.available);
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,

@@ -13,7 +13,7 @@ use super::facts::JobFacts;
 use crate::core::event::Stage;
 use crate::core::predict::{self, EntryNumbers};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
-use crate::plan::{JobPlan, Plan};
+use crate::plan::{CandidatePlan, JobPlan, Plan};
 use crate::record::{CapturesRecord, SourceRecord, UtcTime};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
 
@@ -98,37 +98,43 @@ pub fn spec(
 }
 
 fn job_candidates(job: &JobPlan, facts: &JobFacts, known: &[Known], cores: u32) -> Vec<CandidateSpec> {
-    let numbers: Vec<EntryNumbers> = facts.verified().iter().map(|fact| fact.numbers).collect();
-    let baseline_limits =
-        job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id)).map(|it| it.limits.clone());
     job.candidates
         .iter()
-        .map(|candidate| {
-            let distinct = candidate.profile.entries == ProfileEntries::Distinct;
-            let timed: Vec<EntryNumbers> = facts.profiled(distinct).iter().map(|fact| fact.numbers).collect();
-            let beside = baseline_limits.as_ref().unwrap_or(&candidate.limits);
-            let known = &known[candidate.id.index()];
-            CandidateSpec {
-                id: candidate.id,
-                job: job.id,
-                partial: candidate.partial,
-                build: predict::build(candidate.build.memory, candidate.build.timeout),
-                verify: predict::verify(&numbers, &candidate.limits, &candidate.verify, cores),
-                profile: predict::profile(
-                    &timed,
-                    [&candidate.limits, beside],
-                    &candidate.verify,
-                    &candidate.profile,
-                    cores,
-                ),
-                resumed: known.status.map(|status| Resumed::Done {
-                    status,
-                    may_profile: known.artifact.is_some()
-                        && matches!(status, Status::Passed | Status::Unsupported),
-                }),
-            }
-        })
+        .map(|candidate| candidate_spec(job, facts, candidate, &known[candidate.id.index()], cores))
         .collect()
+}
+
+/// What the core is told about one candidate.
+pub fn candidate_spec(
+    job: &JobPlan,
+    facts: &JobFacts,
+    candidate: &CandidatePlan,
+    known: &Known,
+    cores: u32,
+) -> CandidateSpec {
+    let numbers: Vec<EntryNumbers> = facts.verified().iter().map(|fact| fact.numbers).collect();
+    let beside =
+        job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id)).unwrap_or(candidate);
+    let distinct = candidate.profile.entries == ProfileEntries::Distinct;
+    let timed: Vec<EntryNumbers> = facts.profiled(distinct).iter().map(|fact| fact.numbers).collect();
+    CandidateSpec {
+        id: candidate.id,
+        job: job.id,
+        partial: candidate.partial,
+        build: predict::build(candidate.build.memory, candidate.build.timeout),
+        verify: predict::verify(&numbers, &candidate.limits, &candidate.verify, cores),
+        profile: predict::profile(
+            &timed,
+            [&candidate.limits, &beside.limits],
+            &candidate.verify,
+            &candidate.profile,
+            cores,
+        ),
+        resumed: known.status.map(|status| Resumed::Done {
+            status,
+            may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        }),
+    }
 }
 
 /// Writes jobs and candidates down; on resuming, finds what stands.
