@@ -1,10 +1,13 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
 
 pub mod cli;
+pub mod control;
 pub mod core;
 pub mod driver;
 pub mod exit;
 pub mod memory;
+pub mod metrics;
+pub mod notify;
 pub mod plan;
 pub mod pool;
 pub mod progress;

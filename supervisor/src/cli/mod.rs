@@ -4,6 +4,9 @@
 //! standard error; errors are printed here, once, with their causes.
 
 mod check;
+mod ctl;
+mod ctl_text;
+mod eval;
 mod init;
 mod inspect;
 mod log;
@@ -11,6 +14,7 @@ mod memory_plan;
 mod report;
 mod repro;
 mod run;
+mod shell;
 
 use std::path::PathBuf;
 
@@ -44,6 +48,14 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run
     Report(ReportArguments),
+    /// Ask, or tell, a run that is going on
+    Ctl(ctl::CtlArguments),
+    /// One candidate, one answer: by an open run of the plan, or by a short one
+    Eval(eval::EvalArguments),
+    /// Print what a shell needs to complete arguments
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page
+    Man,
 }
 
 #[derive(Args)]
@@ -87,9 +99,18 @@ struct RunArguments {
     /// Count a job as good only if a candidate's speed-up is surely at least this
     #[arg(long, value_name = "R")]
     min_speedup: Option<f64>,
-    /// Print the result as one JSON document instead of a table
+    /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
     #[arg(long)]
+    keep_open: bool,
+    /// Serve OpenMetrics at this address, such as `127.0.0.1:9464` (port 0: any)
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<std::net::SocketAddr>,
+    /// Print the result as one JSON document instead of a table
+    #[arg(long, conflicts_with = "jsonl")]
     json: bool,
+    /// Print one JSON line as each candidate ends, and nothing else
+    #[arg(long)]
+    jsonl: bool,
     /// No progress, no table
     #[arg(long)]
     quiet: bool,
@@ -169,6 +190,10 @@ pub fn main() -> u8 {
         Command::Repro(arguments) => repro::repro(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Ctl(arguments) => ctl::ctl(&arguments),
+        Command::Eval(arguments) => eval::eval(arguments),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man => shell::man(),
     };
     match answer {
         Ok(exit) => exit.code(),

@@ -21,6 +21,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} holds no plan", arguments.run_dir.display())))?;
     // The stored plan is resolved: its paths are absolute, so it may stand anywhere.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
+    crate::driver::submissions::restore(&mut plan, &arguments.run_dir);
     let (job, candidate) = find(&plan, &arguments.candidate)?;
     // Nothing else of the plan is left, so that the answer is about this call alone.
     let mut job = plan.jobs.swap_remove(job);
@@ -52,6 +53,9 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         only: Vec::new(),
         min_speedup: None,
         progress: false,
+        keep_open: false,
+        each_candidate: None,
+        metrics: None,
     })?;
     print_out(&super::run::result_text(&folder)?)?;
     Ok(exit)

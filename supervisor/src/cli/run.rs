@@ -18,7 +18,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     {
         return Err(Failure::usage(anyhow::anyhow!("--min-speedup {least} is not a positive number")));
     }
-    let (json, quiet) = (arguments.json, arguments.quiet);
+    let (json, quiet) = (arguments.json, arguments.quiet || arguments.jsonl);
     let progress = !quiet && std::io::stderr().is_terminal();
     let (exit, folder) = supervise(RunOptions {
         plan,
@@ -27,6 +27,9 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
         only: arguments.only,
         min_speedup: arguments.min_speedup,
         progress,
+        keep_open: arguments.keep_open,
+        each_candidate: arguments.jsonl.then_some(print_line as fn(&serde_json::Value)),
+        metrics: arguments.metrics,
     })?;
     if json {
         let summary = std::fs::read_to_string(folder.join("summary.json"))
@@ -38,6 +41,11 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     Ok(exit)
 }
 
+/// A closed pipe (`| head`) does not end the run.
+fn print_line(record: &serde_json::Value) {
+    let _ = print_out(&format!("{record}\n"));
+}
+
 /// Runs with signals blocked and a temporary folder of its own. Call before any thread is started.
 pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf), Failure> {
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
@@ -45,7 +53,12 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
     // below TMPDIR, whose path has to be short.
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
+    let is_open = options.keep_open;
     let ended = driver::run(options, &signals, &|folder| {
+        if is_open {
+            let folder = folder.display();
+            eprintln!("open: `opt-supervisor ctl --run {folder} submit FILE` hands in a candidate, `… shutdown` ends it");
+        }
         if let Err(error) = log::write_to(folder) {
             tracing::warn!("log.jsonl cannot be written: {error}");
         }

@@ -4,7 +4,7 @@ use opt_shared::ids::JobId;
 use opt_shared::outcome::Status;
 
 use super::score::{Scores, Timed, scores};
-use super::{Run, RunError};
+use super::{Run, RunError, told};
 use crate::core::event::StopReason;
 use crate::exit::Exit;
 use crate::plan::JobPlan;
@@ -21,13 +21,21 @@ enum Verdict {
 
 impl Run<'_> {
     pub(super) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
-        let plan = &self.options.plan;
-        let Some(job) = plan.jobs.get(id.index()) else { return Ok(()) };
+        let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
+        let name = job.name.clone();
         let Scores { rows, best } = self.job_scores(job);
-        self.store.scores(&rows)?;
         let end = self.job_end(job, baseline_failed, best);
+        self.store.scores(&rows)?;
         self.store.job_status(id, &end)?;
+        self.tell(|| told::job(&name, &end));
         self.write_summary()
+    }
+
+    /// Ranks and speed-ups as they stand while others of the job are still to come.
+    pub(super) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
+        let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
+        let Scores { rows, .. } = self.job_scores(job);
+        Ok(self.store.scores(&rows)?)
     }
 
     fn job_scores(&self, job: &JobPlan) -> Scores {
@@ -102,8 +110,8 @@ impl Run<'_> {
     /// counts by it. Where the plan has no profile stage, passing is enough.
     fn counts_as_good(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
-        let profiled = self.options.plan.run.stages.profile;
-        let scores = self.options.min_speedup.map(|least| (least, self.job_scores(job)));
+        let profiled = self.plan.run.stages.profile;
+        let scores = self.min_speedup.map(|least| (least, self.job_scores(job)));
         job.candidates.iter().filter(|it| only_baseline || job.baseline != Some(it.id)).any(|it| {
             let known = &self.known[it.id.index()];
             let passed = known.status == Some(Status::Passed) && (!profiled || known.profile.is_some());
@@ -133,7 +141,7 @@ impl Run<'_> {
             !job.candidates.iter().all(|it| self.known[it.id.index()].status == Some(Status::Skipped))
         };
         let verdicts: Vec<Verdict> =
-            self.options.plan.jobs.iter().filter(skipped_whole).map(|job| self.verdict(job)).collect();
+            self.plan.jobs.iter().filter(skipped_whole).map(|job| self.verdict(job)).collect();
         let (status, exit) = match stop {
             StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
             StopReason::HostTrouble { why } => {

@@ -232,6 +232,22 @@ fn point_latest(path: &Path) {
     }
 }
 
+/// Whether a supervisor works in this run folder now. The lock is its word for it, and is held for an instant to ask.
+pub fn is_locked(path: &Path) -> bool {
+    path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
+}
+
+/// Clears what belongs to a run that nobody works in, holding its lock so that nobody can begin to meanwhile.
+pub(super) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
+    if path.join("lock").is_file() {
+        if let Ok(_lock) = RunFolder::try_lock(path) {
+            clear();
+        }
+    } else if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        clear();
+    }
+}
+
 /// The folder for sockets; removed with this value, or by the next supervisor.
 #[derive(Debug)]
 pub struct TemporaryFolder {

@@ -9,8 +9,9 @@ use opt_shared::units::Bytes;
 
 use super::setup::record_stage;
 use super::tasks::Tasks;
-use super::{Run, RunError, RunningAttempt};
+use super::{Run, RunError, RunningAttempt, told};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow};
+use crate::core::recycle::RecycleReason;
 use crate::record::{Numbers, UtcTime};
 use crate::store::{
     AttemptEnd as StoredEnd, AttemptKey, AttemptRow, CandidateEnd, PhaseRow as StoredPhase, ProcessKind,
@@ -59,6 +60,8 @@ impl Run<'_> {
             Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
                 self.worker_started.remove(&worker);
+                self.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
+                self.tell(|| told::worker_ended(worker, class, recycled));
                 self.store.worker_ended(
                     worker,
                     &WorkerEnd {
@@ -95,6 +98,7 @@ impl Run<'_> {
         match self.pool.start(worker, role) {
             Ok(pid) => {
                 self.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
+                self.tell(|| told::worker_started(worker, role, pid));
                 Ok(())
             }
             Err(error) => {
@@ -130,9 +134,10 @@ impl Run<'_> {
             predicted: Some(reserved),
             started: UtcTime::now(),
         })?;
-        self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
+        self.metrics.granted(order.stage().name());
+        self.attempts.insert(lease, RunningAttempt { number, started: Instant::now(), done: 0, total: 0 });
         let tasks = Tasks {
-            plan: &self.options.plan,
+            plan: &self.plan,
             facts: self.facts,
             known: &self.known,
             folder: self.folder,
@@ -148,14 +153,15 @@ impl Run<'_> {
             Work::Verify(verify) => (verify.entries.len(), true),
             Work::Profile(profile) => (profile.entries.len(), false),
         };
+        self.tell(|| told::attempt_started(&name, order.stage(), number, worker));
         self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
         Ok(())
     }
 
     /// JOB/CANDIDATE, as `--only` takes it.
-    fn full_name(&self, candidate: CandidateId) -> String {
-        let plan = &self.options.plan;
+    pub(super) fn full_name(&self, candidate: CandidateId) -> String {
+        let plan = &self.plan;
         let Some(candidate) = plan.candidate(candidate) else { return candidate.to_string() };
         let job = plan.job(candidate.job).map_or("", |job| job.name.as_str());
         format!("{job}/{}", candidate.name)
@@ -175,7 +181,7 @@ impl Run<'_> {
                     Report::Verify(report) => (report.status, report.detail.clone()),
                     Report::Profile(report) => (report.status, report.detail.clone()),
                 };
-                self.last_report = Some((order.stage(), (*report).clone()));
+                self.last_report = Some((candidate, order.stage(), (*report).clone()));
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
@@ -200,7 +206,10 @@ impl Run<'_> {
                 }
             }
         };
+        let told = (self.full_name(candidate), order.stage(), attempt.number, end.status, end.detail.clone());
+        self.metrics.attempt_ended(order.stage().name(), end.status.name(), attempt.started.elapsed());
         self.store.attempt_finished(key, end)?;
+        self.tell(|| told::attempt_ended(told, ms));
         Ok(())
     }
 
@@ -224,10 +233,11 @@ impl Run<'_> {
         detail: String,
     ) -> Result<(), RunError> {
         self.known[candidate.index()].status = Some(status);
-        let last = self.last_report.take();
-        let stage = last.as_ref().map(|(stage, _)| record_stage(*stage));
+        // One that was cancelled, or never fitted, ends without an attempt of its own.
+        let last = self.last_report.take().filter(|(whose, _, _)| *whose == candidate);
+        let stage = last.as_ref().map(|(_, stage, _)| record_stage(*stage));
         let feedback = match (&last, stage) {
-            (Some((_, report)), Some(stage)) => Some(crate::report::feedback::feedback(stage, report)),
+            (Some((_, _, report)), Some(stage)) => Some(crate::report::feedback::feedback(stage, report)),
             _ => stage
                 .or(Some(crate::record::Stage::Build))
                 .map(|stage| crate::report::feedback::feedback_without_report(stage, status, &detail)),
@@ -242,6 +252,8 @@ impl Run<'_> {
                 feedback,
             },
         )?;
+        self.metrics.candidate_ended(status.name());
+        self.told_of_end(candidate)?;
         self.progress.said(&format!("{:<20} {}", status.name(), self.full_name(candidate)));
         if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {
             self.write_summary()?;
@@ -261,7 +273,9 @@ impl Run<'_> {
         let numbers: Numbers =
             row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
-        self.store.policy(UtcTime::now(), row.decision, &row.reason, &numbers)?;
+        let t = UtcTime::now();
+        self.store.policy(t, row.decision, &row.reason, &numbers)?;
+        self.tell(|| told::policy(t, row, numbers));
         Ok(())
     }
 

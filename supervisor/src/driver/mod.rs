@@ -3,6 +3,8 @@
 //! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
 //! another. Decides nothing that the core could decide.
 
+mod answers;
+pub mod control;
 pub mod facts;
 mod finish;
 pub mod folder;
@@ -11,13 +13,15 @@ pub mod needs;
 mod sample;
 mod score;
 pub mod setup;
+pub mod submissions;
 mod tasks;
+mod told;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
 use opt_shared::message::{FromWorker, Rung};
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,11 +30,14 @@ use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
 use self::sample::Sampler;
 use self::setup::Known;
-use crate::core::event::{Answer, Event, Moment, Process, Stage, StopReason};
+use crate::control::{ControlError, Server, Token};
+use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
 use crate::core::{Ceilings, Core};
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
+use crate::metrics::Metrics;
+use crate::metrics::http::{MetricsError, Responder};
 use crate::plan::{Plan, Unified};
 use crate::pool::{Happening, Pool, PoolError};
 use crate::progress::Progress;
@@ -50,6 +57,12 @@ pub struct RunOptions {
     pub min_speedup: Option<f64>,
     /// Progress bars on standard error.
     pub progress: bool,
+    /// When all work is done, more is waited for.
+    pub keep_open: bool,
+    /// Is given each candidate's record as it ends.
+    pub each_candidate: Option<fn(&serde_json::Value)>,
+    /// Where metrics are served.
+    pub metrics: Option<std::net::SocketAddr>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +73,10 @@ pub enum RunError {
     Store(#[from] StoreError),
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
+    #[error("the control socket, which an open run cannot do without")]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     #[error("the summary")]
     Summary(#[from] crate::report::summary::SummaryError),
     #[error("reading the entries of a job")]
@@ -107,13 +124,7 @@ pub struct Ended {
 
 /// What the plan allows the whole process tree on this machine, and what it leaves to the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
-        .and_then(|mut machine| machine.sample())
-        .ok();
-    let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
-    // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
-    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
-    let whole = group.map_or(total, |group| group.limit.min(total));
+    let (whole, total) = whole_memory();
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
         // There is no device yet: whether it shares the host's memory is for the plan alone to say.
@@ -123,13 +134,24 @@ pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     (ceilings, plan.memory.host_floor.of(total))
 }
 
+/// What there is for us, and what the machine has.
+fn whole_memory() -> (Bytes, Bytes) {
+    let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
+        .and_then(|mut machine| machine.sample())
+        .ok();
+    let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
+    // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
+    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
+    (group.map_or(total, |group| group.limit.min(total)), total)
+}
+
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
 /// `opened` is told the run's folder as soon as it is ours.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
-    let plan = &options.plan;
-    let selected = setup::selected(plan, &options.only)?;
-    let resolved = crate::plan::resolved_toml(plan);
-    let facts = read_facts(plan)?;
+    let mut plan = options.plan;
+    let mut selected = setup::selected(&plan, &options.only)?;
+    let resolved = crate::plan::resolved_toml(&plan);
+    let facts = read_facts(&plan)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
         RunFolder::resume(&plan.base_dir, &plan.run.name, dir)?
@@ -151,6 +173,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         }
     }
     crate::report::summary::clear_leftover(folder.path())?;
+    if options.resume && submissions::restore(&mut plan, folder.path()) {
+        selected = setup::selected(&plan, &options.only)?;
+    }
     store.run_started(&RunRow {
         name: plan.run.name.clone(),
         started: UtcTime::now(),
@@ -158,15 +183,22 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         device: "cpu".to_owned(),
     })?;
     store.plan(&resolved)?;
-    let known = setup::register(&mut store, plan, &facts, &selected, options.resume)?;
-    let (ceilings, floor) = limits(plan);
+    let known = setup::register(&mut store, &plan, &facts, &selected, options.resume)?;
+    let (ceilings, floor) = limits(&plan);
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
-    let spec = setup::spec(plan, &facts, &known, ceilings, floor, cores);
+    let spec = setup::spec(&plan, &facts, &known, ceilings, floor, cores);
     let pool = Pool::new(folder.worker_logs())?;
     let mut run = Run {
-        options: &options,
+        plan,
+        min_speedup: options.min_speedup,
+        each_candidate: options.each_candidate,
+        control: control::open(&folder, options.keep_open)?,
+        awaited: Vec::new(),
+        metrics: Metrics::default(),
+        scraped: options.metrics.map(Responder::bind).transpose()?,
+        cores,
         facts: &facts,
         folder: &folder,
         signals,
@@ -189,8 +221,14 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         answered: None,
     };
     run.record_host()?;
+    if options.keep_open {
+        run.feed(Event::Control(Control::StayOpen))?;
+    }
+    run.announce();
     let stop = run.go()?;
+    crate::notify::stopping();
     let exit = run.finish(&stop)?;
+    run.close_control(exit);
     let path = folder.path().to_owned();
     drop(run);
     folder.tidy();
@@ -212,10 +250,21 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
 struct RunningAttempt {
     number: u32,
     started: Instant,
+    /// Entries, as far as its worker has said.
+    done: u32,
+    total: u32,
 }
 
 struct Run<'a> {
-    options: &'a RunOptions,
+    plan: Plan,
+    min_speedup: Option<f64>,
+    each_candidate: Option<fn(&serde_json::Value)>,
+    control: Option<Server>,
+    /// Who waits for the end of which candidate.
+    awaited: Vec<(Token, CandidateId)>,
+    metrics: Metrics,
+    scraped: Option<Responder>,
+    cores: u32,
     facts: &'a [JobFacts],
     folder: &'a RunFolder,
     signals: &'a Signals,
@@ -230,7 +279,7 @@ struct Run<'a> {
     started: Instant,
     attempts: BTreeMap<LeaseId, RunningAttempt>,
     /// Of the attempt that ended last: what a candidate's feedback is made from.
-    last_report: Option<(Stage, opt_shared::message::Report)>,
+    last_report: Option<(CandidateId, Stage, opt_shared::message::Report)>,
     progress: Progress,
     rungs: Vec<Rung>,
     host: Host,
@@ -253,6 +302,7 @@ impl Run<'_> {
                 return Ok(stop);
             }
             let until_sample = self.sampler.due().saturating_duration_since(Instant::now());
+            let until_sample = until_sample.min(self.control_due());
             let timeout = match self.core.next_deadline() {
                 Some(deadline) => deadline.saturating_sub(self.now()).min(until_sample),
                 None => until_sample,
@@ -266,6 +316,7 @@ impl Run<'_> {
             for happening in self.pool.happenings() {
                 self.happened(happening)?;
             }
+            self.serve()?;
             if self.sampler.due() <= Instant::now() {
                 self.look_now()?;
             }
@@ -278,6 +329,8 @@ impl Run<'_> {
             PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
         ];
+        polled.extend(self.scraped.iter().flat_map(Responder::descriptors));
+        polled.extend(self.control.iter().flat_map(Server::descriptors));
         polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -315,6 +368,7 @@ impl Run<'_> {
                 let ready =
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
+                self.tell(|| told::worker_ready(worker, ready));
                 self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
                 self.feed(Event::WorkerReady { worker })
             }
@@ -368,6 +422,9 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Progress { lease, done, total, bytes } => {
+                if let Some(attempt) = self.attempts.get_mut(&lease) {
+                    (attempt.done, attempt.total) = (done, total);
+                }
                 self.progress.update(lease, done, total, bytes);
                 Ok(())
             }

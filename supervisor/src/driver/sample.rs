@@ -75,6 +75,9 @@ pub struct Sampler {
     tree: Option<TreeWalker>,
     pub totals: MemoryTotals,
     pace: Pace,
+    /// Of all processes of the run, as last seen.
+    pub reclaimable: Bytes,
+    pub available: Option<Bytes>,
     next_in: Duration,
     due: Instant,
 }
@@ -93,6 +96,8 @@ impl Sampler {
             tree: TreeWalker::open(proc_root()).ok(),
             totals,
             pace: Pace::default(),
+            reclaimable: Bytes::ZERO,
+            available: None,
             next_in: IDLE,
             due: Instant::now() + IDLE,
         }
@@ -163,6 +168,7 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             sample.available = Some(machine.available);
         }
+        (self.reclaimable, self.available) = (reclaimable_sum, sample.available);
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,

@@ -13,7 +13,7 @@ use super::needs::JobNeeds;
 use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
-use crate::plan::{Plan, SwapUse};
+use crate::plan::{CandidatePlan, Plan, SwapUse};
 use crate::record::{CapturesRecord, SourceRecord, UtcTime};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
 
@@ -88,24 +88,11 @@ pub fn spec(
             timed: plan.run.stages.profile && facts.entries.iter().any(|fact| fact.scored),
         });
         let mut needs = JobNeeds::new(job, facts, cores);
-        candidates.extend(job.candidates.iter().map(|candidate| {
-            let needs = needs.of(candidate);
-            let known = &known[candidate.id.index()];
-            CandidateSpec {
-                id: candidate.id,
-                job: job.id,
-                partial: candidate.partial,
-                build: needs.build.spec,
-                verify: needs.verify,
-                profile: needs.profile,
-                paired: needs.paired,
-                resumed: known.status.map(|status| Resumed::Done {
-                    status,
-                    may_profile: known.artifact.is_some()
-                        && matches!(status, Status::Passed | Status::Unsupported),
-                }),
-            }
-        }));
+        candidates.extend(
+            job.candidates
+                .iter()
+                .map(|candidate| candidate_spec(&mut needs, candidate, &known[candidate.id.index()])),
+        );
     }
     candidates.sort_by_key(|candidate| candidate.id);
     let entries: usize = facts.iter().map(|facts| facts.entries.len()).sum();
@@ -121,6 +108,24 @@ pub fn spec(
         profile: plan.run.stages.profile,
         jobs,
         candidates,
+    }
+}
+
+/// What the core is told about one candidate.
+pub fn candidate_spec(needs: &mut JobNeeds<'_>, candidate: &CandidatePlan, known: &Known) -> CandidateSpec {
+    let of_candidate = needs.of(candidate);
+    CandidateSpec {
+        id: candidate.id,
+        job: candidate.job,
+        partial: candidate.partial,
+        build: of_candidate.build.spec,
+        verify: of_candidate.verify,
+        profile: of_candidate.profile,
+        paired: of_candidate.paired,
+        resumed: known.status.map(|status| Resumed::Done {
+            status,
+            may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        }),
     }
 }
 

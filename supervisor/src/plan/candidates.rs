@@ -16,7 +16,7 @@ use super::render::label;
 use super::schema::NO_CUDA;
 
 /// The function called in a candidate that names none.
-const DEFAULT_SYMBOL: &str = "run";
+pub(super) const DEFAULT_SYMBOL: &str = "run";
 
 /// A candidate whose settings are not settled yet.
 pub(super) struct Draft {

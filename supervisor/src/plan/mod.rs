@@ -28,6 +28,7 @@ mod render;
 mod resolve;
 mod resolved;
 mod schema;
+mod submitted;
 mod syntax;
 mod table;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use first::first_plan;
 pub use layers::Settings;
 pub use quantity::{Amount, Floor};
 pub use resolved::resolved_toml;
+pub use submitted::{Submission, SubmissionError};
 
 /// A plan is typed by a person, or written by a small program; what is larger is some other file.
 pub const MAX_PLAN_BYTES: u64 = 1 << 20;
@@ -209,11 +211,11 @@ impl Plan {
         self.jobs.get(id.index())
     }
 
-    /// Candidates are numbered job by job.
+    /// Candidates are numbered job by job, then those that were submitted: within a job, by their numbers.
     pub fn candidate(&self, id: CandidateId) -> Option<&CandidatePlan> {
         self.jobs.iter().find_map(|job| {
-            let place = id.0.checked_sub(job.candidates.first()?.id.0)?;
-            job.candidates.get(place as usize)
+            let place = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
+            job.candidates.get(place)
         })
     }
 

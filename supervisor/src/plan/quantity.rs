@@ -27,7 +27,8 @@ impl Amount {
         }
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    /// As a plan writes it.
+    pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.ends_with('%') {
             return parse_share(text).map(Self::Share);

@@ -186,6 +186,10 @@ impl Pool {
         }
     }
 
+    pub fn pid(&self, worker: WorkerId) -> Option<u32> {
+        self.members.get(&worker).map(|member| member.pid)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -157,11 +157,30 @@ impl Store {
         job: i64,
         visit: impl FnMut(CandidateRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
+        self.candidates_where("job", job, visit)
+    }
+
+    pub(super) fn one_candidate<E>(
+        &self,
+        key: i64,
+        visit: impl FnMut(CandidateRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.candidates_where("key", key, visit)
+    }
+
+    fn candidates_where<E>(
+        &self,
+        column: &'static str,
+        value: i64,
+        visit: impl FnMut(CandidateRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
         self.each(
-            "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail,
-                 feedback, rank, speedup, times, breaches
-             FROM candidate WHERE job = ?1 ORDER BY place, key",
-            [job],
+            &format!(
+                "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail,
+                     feedback, rank, speedup, times, breaches
+                 FROM candidate WHERE {column} = ?1 ORDER BY place, key"
+            ),
+            [value],
             |row| self.candidate_record(row),
             visit,
         )
@@ -212,7 +231,7 @@ impl Store {
         Ok(candidate)
     }
 
-    fn each_worker<E>(
+    pub(super) fn each_worker<E>(
         &self,
         visit: impl FnMut(WorkerRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {

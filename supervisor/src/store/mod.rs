@@ -11,6 +11,7 @@ mod bound;
 mod error;
 mod filesystem;
 mod load;
+mod look;
 mod processes;
 mod resume;
 mod rows;

@@ -1,0 +1,289 @@
+//! `opt-supervisor ctl`: a thin client of a run's control socket.
+//!
+//! Finds the run, sends one request, prints the answer (`ctl_text` for people). Knows nothing of what a request does.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::{Answer, Failure, ctl_text, print_out};
+use crate::control::client::{Client, ClientError};
+use crate::control::{Mode, RoleName, SubmitParams, place};
+use crate::driver::control::{is_alive, living};
+use crate::exit::Exit;
+use crate::store::Store;
+
+#[derive(Args)]
+pub(super) struct CtlArguments {
+    /// The run's folder; without it, the only run of yours that is going on here
+    #[arg(long, value_name = "RUN_DIR", global = true, conflicts_with = "socket")]
+    run: Option<PathBuf>,
+    /// The socket itself
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// The answer as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// The run, its jobs, leases and memory
+    Status,
+    /// Every worker that lives
+    Workers,
+    /// Replace a worker: its number, or a role
+    #[command(alias = "restart")]
+    Recycle {
+        /// `verifier`, `profiler`, `worker-3` or `3`
+        who: Who,
+        /// `drain`: after its lease; `now`: what it is doing is done again
+        #[arg(long, default_value = "drain")]
+        mode: When,
+    },
+    /// Grant nothing any more; what runs goes on
+    Pause,
+    /// Go on after a pause
+    Resume,
+    /// End a job, or one candidate: it is SKIPPED
+    Cancel {
+        /// JOB or JOB/CANDIDATE
+        what: String,
+    },
+    /// Change a limit: `host_ceiling=8GiB`, or a share of the machine
+    Set {
+        #[arg(value_name = "host_ceiling=VALUE")]
+        what: String,
+    },
+    /// Why a worker or candidate is as it is, in a sentence
+    Why {
+        /// `worker-3`, or JOB/CANDIDATE
+        what: String,
+    },
+    /// The latest decisions; with --follow everything as it happens
+    Events {
+        #[arg(long)]
+        follow: bool,
+    },
+    /// End the run
+    Shutdown {
+        /// `drain`: what runs may finish; `now`: nothing may
+        #[arg(long, default_value = "drain")]
+        mode: When,
+    },
+    /// Hand in a candidate
+    Submit {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// May be left out where the plan has one job
+        #[arg(long)]
+        job: Option<String>,
+        /// Instead of the first file's
+        #[arg(long)]
+        name: Option<String>,
+        /// The function to call, `run` if it is not given
+        #[arg(long)]
+        symbol: Option<String>,
+        /// Wait for the result
+        #[arg(long)]
+        wait: bool,
+    },
+    /// How a candidate stands, or ended
+    Result {
+        /// JOB/CANDIDATE, or a candidate's name where only one job has it
+        candidate: String,
+        /// Until it has ended
+        #[arg(long)]
+        wait: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum When {
+    Drain,
+    Now,
+}
+
+impl When {
+    fn mode(self) -> Mode {
+        match self {
+            Self::Drain => Mode::Drain,
+            Self::Now => Mode::Now,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Who {
+    Role(RoleName),
+    Worker(u32),
+}
+
+impl std::str::FromStr for Who {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "verifier" => Ok(Self::Role(RoleName::Verifier)),
+            "profiler" => Ok(Self::Role(RoleName::Profiler)),
+            _ => worker_number(text)
+                .map(Self::Worker)
+                .ok_or_else(|| "neither a role (verifier, profiler) nor a worker (worker-3)".to_owned()),
+        }
+    }
+}
+
+fn worker_number(text: &str) -> Option<u32> {
+    text.strip_prefix("worker-").unwrap_or(text).parse().ok()
+}
+
+/// Of `ctl events` without --follow.
+const LATEST: u32 = 20;
+
+pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
+    let mut client = connect(arguments.run.as_deref(), arguments.socket.as_deref())?;
+    if let Verb::Events { follow } = arguments.verb {
+        return events(&mut client, follow, arguments.json);
+    }
+    let (method, params) = request(&arguments.verb)?;
+    let waits = matches!(arguments.verb, Verb::Result { wait: true, .. } | Verb::Submit { wait: true, .. });
+    if waits {
+        client.wait_for_ever().map_err(failure)?;
+    }
+    let mut answer = client.call(method, &params).map_err(failure)?;
+    let mut shown = method;
+    if let Verb::Submit { wait: true, .. } = arguments.verb {
+        shown = "result";
+        answer = client
+            .call("result", &json!({ "candidate": answer["candidate"], "wait": true }))
+            .map_err(failure)?;
+    }
+    let text = if arguments.json { format!("{answer:#}\n") } else { ctl_text::answer(shown, &answer) };
+    print_out(&text)?;
+    Ok(Exit::Good)
+}
+
+fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
+    Ok(match verb {
+        Verb::Status => ("status", json!({})),
+        Verb::Workers => ("workers", json!({})),
+        Verb::Recycle { who: Who::Role(role), mode } => {
+            ("recycle", json!({ "role": role, "mode": mode.mode() }))
+        }
+        Verb::Recycle { who: Who::Worker(worker), mode } => {
+            ("recycle", json!({ "worker": worker, "mode": mode.mode() }))
+        }
+        Verb::Pause => ("pause", json!({})),
+        Verb::Resume => ("resume", json!({})),
+        Verb::Cancel { what } => match what.split_once('/') {
+            Some((job, candidate)) => ("cancel", json!({ "job": job, "candidate": candidate })),
+            None => ("cancel", json!({ "job": what })),
+        },
+        Verb::Set { what } => match what.split_once('=') {
+            Some(("host_ceiling", value)) => ("set", json!({ "host_ceiling": value })),
+            _ => return Err(Failure::usage(anyhow::anyhow!("`{what}` is not host_ceiling=VALUE"))),
+        },
+        Verb::Why { what } => match worker_number(what) {
+            Some(worker) => ("why", json!({ "worker": worker })),
+            None => ("why", json!({ "candidate": what })),
+        },
+        Verb::Events { .. } => ("events", json!({})),
+        Verb::Shutdown { mode } => ("shutdown", json!({ "mode": mode.mode() })),
+        Verb::Submit { files, job, name, symbol, .. } => {
+            let params = SubmitParams {
+                job: job.clone(),
+                sources: files.iter().map(|file| absolute(file)).collect::<Result<_, _>>()?,
+                name: name.clone(),
+                symbol: symbol.clone(),
+                ..SubmitParams::default()
+            };
+            ("submit", json!(params))
+        }
+        Verb::Result { candidate, wait } => ("result", json!({ "candidate": candidate, "wait": wait })),
+    })
+}
+
+/// The run may work in another folder.
+pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
+    let path = std::fs::canonicalize(file)
+        .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Failure::usage(anyhow::anyhow!("{} is not UTF-8", path.display())))
+}
+
+fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
+    if follow {
+        // Before the past is read, so that nothing falls between the two.
+        client.call("events", &json!({})).map_err(failure)?;
+        client.wait_for_ever().map_err(failure)?;
+        while let Some(event) = client.event().map_err(failure)? {
+            print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
+        }
+        return Ok(Exit::Good);
+    }
+    let status = client.call("status", &json!({})).map_err(failure)?;
+    let folder = status["run"]["folder"].as_str().unwrap_or_default();
+    let rows = Store::read(Path::new(folder))
+        .and_then(|store| store.latest_decisions(LATEST))
+        .map_err(Failure::host)?;
+    for row in rows {
+        let mut event = json!(row);
+        event["kind"] = json!("policy");
+        print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
+    }
+    Ok(Exit::Good)
+}
+
+fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure> {
+    let path = match (socket, run) {
+        (Some(socket), _) => socket.to_owned(),
+        (None, Some(run)) => socket_of(run)?,
+        (None, None) => only_one()?.socket,
+    };
+    Client::connect(&path).map_err(failure)
+}
+
+fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
+    let link = run.join(place::LINK);
+    if !is_alive(run) {
+        let error = anyhow::anyhow!(
+            "no run goes on in {} (`opt-supervisor report` says how it ended, `run --resume` goes on)",
+            run.display()
+        );
+        return Err(Failure::usage(error));
+    }
+    // The link's own path may be longer than an address can be.
+    std::fs::read_link(&link).map_err(|error| {
+        let why = format!("the run in {} has no control socket (its log says why)", run.display());
+        Failure::host(anyhow::Error::new(error).context(why))
+    })
+}
+
+fn only_one() -> Result<place::Found, Failure> {
+    let mut all = living();
+    if all.len() == 1 {
+        return Ok(all.remove(0));
+    }
+    if all.is_empty() {
+        let error = anyhow::anyhow!(
+            "no run of yours is going on here (name one of another runtime folder with --run RUN_DIR)"
+        );
+        return Err(Failure::usage(error));
+    }
+    let list: Vec<String> = all.iter().map(|found| format!("  --run {}", found.run.display())).collect();
+    Err(Failure::usage(anyhow::anyhow!("{} runs are going on: name one\n{}", all.len(), list.join("\n"))))
+}
+
+/// Refused is a matter of the run's state (1), a wrong name or parameter one of usage (2).
+pub(super) fn failure(error: ClientError) -> Failure {
+    let exit = match error.code() {
+        Some("refused") => Exit::NonePassed,
+        Some("not_found" | "invalid_params") => Exit::Usage,
+        _ => Exit::Host,
+    };
+    Failure { exit, error: error.into() }
+}

@@ -1,0 +1,129 @@
+//! `opt-supervisor eval`: one candidate, one answer.
+//!
+//! Hands the file to an open run of the plan, whose workers and baseline are warm; where there is none, makes a short
+//! run of the baseline and this one.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use opt_shared::ids::{CandidateId, JobId};
+use serde_json::{Value, json};
+
+use super::ctl::{absolute, failure};
+use super::{Answer, Failure, ctl_text, load_plan, log, print_out, run};
+use crate::control::client::Client;
+use crate::driver::RunOptions;
+use crate::driver::control::living;
+use crate::driver::submissions;
+use crate::exit::Exit;
+use crate::plan::Plan;
+use crate::store::Store;
+
+#[derive(Args)]
+pub(super) struct EvalArguments {
+    plan: PathBuf,
+    /// The candidate: a source file, or a library
+    file: PathBuf,
+    /// May be left out where the plan has one job
+    #[arg(long)]
+    job: Option<String>,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn eval(arguments: EvalArguments) -> Answer {
+    log::start();
+    let file = absolute(&arguments.file)?;
+    let result = match open_run(&arguments.plan)? {
+        Some(client) => by_open_run(client, &arguments, &file)?,
+        None => by_short_run(&arguments, Path::new(&file))?,
+    };
+    print_out(&if arguments.json { format!("{result:#}\n") } else { ctl_text::result(&result) })?;
+    Ok(if result["status"] == "PASSED" { Exit::Good } else { Exit::NonePassed })
+}
+
+/// The first living run of the same plan file that takes submissions.
+fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
+    let plan = absolute(plan)?;
+    for found in living() {
+        // One that is ending, or busy, is as good as none.
+        let Ok(mut client) = Client::connect(&found.socket) else { continue };
+        let Ok(status) = client.call("status", &json!({})) else { continue };
+        let theirs = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());
+        if theirs.as_deref() == Some(Path::new(&plan)) && status["run"]["ending"] == "no" {
+            return Ok(Some(client));
+        }
+    }
+    Ok(None)
+}
+
+fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Result<Value, Failure> {
+    let mut params = json!({ "sources": [file] });
+    if let Some(job) = &arguments.job {
+        params["job"] = json!(job);
+    }
+    let submitted = client.call("submit", &params).map_err(failure)?;
+    client.wait_for_ever().map_err(failure)?;
+    client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
+}
+
+fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure> {
+    let mut plan = load_plan(&arguments.plan, &[])?;
+    let id = cut_down(&mut plan, arguments.job.as_deref(), file)?;
+    let full_name = {
+        let candidate = plan.candidate(id).map_or("", |it| it.name.as_str());
+        format!("{}/{candidate}", plan.jobs[0].name)
+    };
+    plan.run.name = format!("{}-eval", plan.run.name);
+    let (_, folder) = run::supervise(RunOptions {
+        plan,
+        dir: None,
+        resume: false,
+        only: Vec::new(),
+        min_speedup: None,
+        progress: !arguments.json && std::io::stderr().is_terminal(),
+        keep_open: false,
+        each_candidate: None,
+        metrics: None,
+    })?;
+    let record = Store::read(&folder).and_then(|store| store.load()).map_err(Failure::host)?;
+    let candidate = record
+        .jobs
+        .into_iter()
+        .flat_map(|job| job.candidates)
+        .nth(id.index())
+        .ok_or_else(|| Failure::host(anyhow::anyhow!("{} holds no result", folder.display())))?;
+    let mut result = json!({ "candidate": full_name, "done": candidate.status.is_some() });
+    let fields = serde_json::to_value(candidate).map_err(Failure::host)?;
+    if let (Some(result), Value::Object(fields)) = (result.as_object_mut(), fields) {
+        result.extend(fields);
+    }
+    Ok(result)
+}
+
+/// Nothing is left of the plan but the job's baseline and the new candidate.
+fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<CandidateId, Failure> {
+    let at = match wanted {
+        Some(name) => plan
+            .jobs
+            .iter()
+            .position(|job| job.name == name)
+            .ok_or_else(|| Failure::usage(anyhow::anyhow!("the plan has no job `{name}`")))?,
+        None if plan.jobs.len() == 1 => 0,
+        None => {
+            let names: Vec<&str> = plan.jobs.iter().map(|job| job.name.as_str()).collect();
+            return Err(Failure::usage(anyhow::anyhow!("name a --job of {}", names.join(", "))));
+        }
+    };
+    let mut job = plan.jobs.swap_remove(at);
+    job.candidates.retain(|candidate| Some(candidate.id) == job.baseline);
+    job.id = JobId(0);
+    if let Some(baseline) = job.candidates.first_mut() {
+        (baseline.id, baseline.job) = (CandidateId(0), JobId(0));
+        job.baseline = Some(CandidateId(0));
+    }
+    plan.jobs = vec![job];
+    submissions::alone(plan, 0, file).map_err(Failure::usage)
+}

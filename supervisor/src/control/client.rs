@@ -1,0 +1,112 @@
+//! The other end, for `ctl` and for whoever drives a run from Rust: blocking, with a time limit on every answer.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// An answer that is not waited for comes at once; a supervisor that swaps may take its time.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Of an answer: more than any queue of the server's.
+const MAX_ANSWER: u64 = 8 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("connecting to the control socket {path}")]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("speaking to the run")]
+    Io(#[from] io::Error),
+    #[error("the run closed the connection (it has ended, or cut us off)")]
+    Closed,
+    #[error("the run's answer is no JSON-RPC")]
+    Garbled(#[source] Option<serde_json::Error>),
+    /// The run's own words.
+    #[error("{message} ({code})")]
+    Refused { code: String, message: String },
+}
+
+impl ClientError {
+    /// The stable word of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { code, .. } => Some(code),
+            _ => None,
+        }
+    }
+}
+
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    next: u64,
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let socket = UnixStream::connect(path)
+            .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: BufReader::new(socket), next: 1 })
+    }
+
+    /// For answers that come when they come.
+    pub fn wait_for_ever(&mut self) -> Result<(), ClientError> {
+        Ok(self.reader.get_ref().set_read_timeout(None)?)
+    }
+
+    /// Asks, and reads the answer to it.
+    pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
+        let id = self.next;
+        self.next += 1;
+        let mut line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
+        line.push('\n');
+        // Somebody who refuses us may have closed already: what was said before that is to be read.
+        let written = self.reader.get_mut().write_all(line.as_bytes());
+        loop {
+            let mut answer = match self.message() {
+                Err(ClientError::Closed) => {
+                    return Err(written.map_or_else(Into::into, |()| ClientError::Closed));
+                }
+                other => other?,
+            };
+            if let Some(error) = answer.get("error") {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                return Err(ClientError::Refused {
+                    code: text(&error["data"]["code"]),
+                    message: text(&error["message"]),
+                });
+            }
+            if answer["id"] == json!(id) {
+                return Ok(answer["result"].take());
+            }
+        }
+    }
+
+    /// What happens next in the run, after `events` was called. None when the run has ended.
+    pub fn event(&mut self) -> Result<Option<Value>, ClientError> {
+        loop {
+            match self.message() {
+                Ok(mut message) if message["method"] == "event" => return Ok(Some(message["params"].take())),
+                Ok(_) => {}
+                Err(ClientError::Closed) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn message(&mut self) -> Result<Value, ClientError> {
+        let mut line = Vec::new();
+        let count = (&mut self.reader).take(MAX_ANSWER).read_until(b'\n', &mut line);
+        match count {
+            Ok(0) => return Err(ClientError::Closed),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ClientError::Closed),
+            other => other?,
+        };
+        if line.last() != Some(&b'\n') {
+            return Err(ClientError::Garbled(None));
+        }
+        serde_json::from_slice(&line).map_err(|error| ClientError::Garbled(Some(error)))
+    }
+}

@@ -1,0 +1,179 @@
+//! JSON-RPC 2.0, one message a line: what a line has to be, and what answers look like.
+//!
+//! Nothing of a line is kept but what its method takes: parameters are read straight into their type.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::methods::{self, Request};
+
+/// Of an id, as it was written: enough for a UUID in quotes.
+const MAX_ID: usize = 128;
+
+/// Why something was not done: stable words, which programs may rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The line is not JSON.
+    ParseError,
+    /// It is JSON, and no request.
+    InvalidRequest,
+    BatchRefused,
+    LineTooLong,
+    UnknownMethod,
+    InvalidParams,
+    /// The request was understood, and nothing was changed.
+    Refused,
+    /// It names a worker, job or candidate that the run does not have.
+    NotFound,
+    /// More connections, or more requests waiting for a result, than are served.
+    Busy,
+    /// Another user.
+    Forbidden,
+}
+
+impl Code {
+    /// The number that JSON-RPC asks for.
+    const fn number(self) -> i32 {
+        match self {
+            Self::ParseError => -32_700,
+            Self::InvalidRequest | Self::BatchRefused | Self::LineTooLong => -32_600,
+            Self::UnknownMethod => -32_601,
+            Self::InvalidParams => -32_602,
+            Self::Refused => -32_000,
+            Self::NotFound => -32_001,
+            Self::Busy => -32_002,
+            Self::Forbidden => -32_003,
+        }
+    }
+}
+
+/// An error as it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+pub type Reply = Result<Value, Refusal>;
+
+/// Something that happened, for those who listen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notification(pub Value);
+
+/// A line that was understood: the id to answer to, if there is to be an answer.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) id: Option<Box<str>>,
+    pub(super) request: Result<Request, Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'line> {
+    #[serde(borrow, default)]
+    jsonrpc: Option<Cow<'line, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'line RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'line, str>>,
+    #[serde(borrow, default)]
+    params: Option<&'line RawValue>,
+}
+
+/// `"id": null` is an id, a missing one is none.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Never fails: what is wrong with a line is its answer.
+pub(super) fn read(line: &[u8]) -> Asked {
+    let refuse =
+        |code, message: String| Asked { id: Some("null".into()), request: Err(Refusal { code, message }) };
+    if line.trim_ascii_start().first() == Some(&b'[') {
+        let message = "batches are not served: send one request a line".to_owned();
+        return refuse(Code::BatchRefused, message);
+    }
+    let envelope: Envelope<'_> = match serde_json::from_slice(line) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            let code = if error.is_data() { Code::InvalidRequest } else { Code::ParseError };
+            return refuse(code, format!("the line is no request: {error}"));
+        }
+    };
+    let id = match envelope.id.map(RawValue::get) {
+        None => None,
+        Some(id) if MAX_ID < id.len() => {
+            return refuse(Code::InvalidRequest, format!("the id is longer than {MAX_ID} bytes"));
+        }
+        Some(id) if id.starts_with(['{', '[', 't', 'f']) => {
+            return refuse(Code::InvalidRequest, "an id is a number, a text or null".to_owned());
+        }
+        Some(id) => Some(Box::from(id)),
+    };
+    let invalid = |message: &str| Err(Refusal::new(Code::InvalidRequest, message));
+    let request = match (envelope.jsonrpc.as_deref(), envelope.method) {
+        (Some("2.0"), Some(method)) => methods::read(&method, envelope.params.map(RawValue::get)),
+        (Some("2.0"), None) => invalid("`method` is missing"),
+        _ => invalid("`jsonrpc` has to be \"2.0\""),
+    };
+    // Of a request without an id nobody waits for an answer, but an error has to be heard.
+    let id = if id.is_none() && request.is_err() { Some("null".into()) } else { id };
+    Asked { id, request }
+}
+
+/// One line, with its end.
+pub(super) fn write(id: &str, reply: &Reply) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Error<'a> {
+        code: i32,
+        message: &'a str,
+        data: Data,
+    }
+    #[derive(Serialize)]
+    struct Data {
+        code: Code,
+    }
+    #[derive(Serialize)]
+    struct Line<'a> {
+        jsonrpc: &'static str,
+        id: &'a RawValue,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<&'a Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Error<'a>>,
+    }
+    let Ok(id) = serde_json::from_str::<&RawValue>(id) else { return Vec::new() };
+    let (result, error) = match reply {
+        Ok(value) => (Some(value), None),
+        Err(Refusal { code, message }) => {
+            (None, Some(Error { code: code.number(), message, data: Data { code: *code } }))
+        }
+    };
+    line(&Line { jsonrpc: "2.0", id, result, error })
+}
+
+pub(super) fn notify(notification: &Notification) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        jsonrpc: &'static str,
+        method: &'static str,
+        params: &'a Value,
+    }
+    line(&Line { jsonrpc: "2.0", method: "event", params: &notification.0 })
+}
+
+fn line<T: Serialize>(message: &T) -> Vec<u8> {
+    // Values of ours hold no map with other keys than texts: nothing here can fail.
+    let mut bytes = serde_json::to_vec(message).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}

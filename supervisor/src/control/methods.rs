@@ -1,0 +1,184 @@
+//! Every method, with its parameters. An unknown parameter is an error: a misspelt `mode` must not mean the default.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::message::{Code, Refusal};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    Status,
+    Workers,
+    Recycle(RecycleParams),
+    Pause,
+    Resume,
+    Cancel(CancelParams),
+    Set(SetParams),
+    Why(WhyParams),
+    Events,
+    Shutdown { mode: Mode },
+    Submit(SubmitParams),
+    Result(ResultParams),
+}
+
+pub(super) const METHODS: [&str; 13] = [
+    "status", "workers", "recycle", "restart", "pause", "resume", "cancel", "set", "why", "events",
+    "shutdown", "submit", "result",
+];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// What is running may finish.
+    #[default]
+    Drain,
+    Now,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoleName {
+    Verifier,
+    Profiler,
+}
+
+/// One of `worker` and `role`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecycleParams {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<RoleName>,
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelParams {
+    pub job: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetParams {
+    /// As in a plan: a size, or a share of the machine.
+    pub host_ceiling: String,
+}
+
+/// One of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhyParams {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// JOB/CANDIDATE, or a candidate's name where only one job has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    C,
+    Cpp,
+    So,
+}
+
+/// One of `sources` and `text`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitParams {
+    /// May be left out where the plan has one job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Files, by absolute paths. They are copied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// For a text; files tell it by their suffixes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
+    /// A number is added where it is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResultParams {
+    pub candidate: String,
+    /// Answer when it has come to its end.
+    #[serde(default)]
+    pub wait: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShutdownParams {
+    #[serde(default)]
+    mode: Mode,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
+
+pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
+    let nothing = |request| typed::<NoParams>(method, params).map(|_| request);
+    match method {
+        "status" => nothing(Request::Status),
+        "workers" => nothing(Request::Workers),
+        "pause" => nothing(Request::Pause),
+        "resume" => nothing(Request::Resume),
+        "events" => nothing(Request::Events),
+        "recycle" | "restart" => {
+            let params: RecycleParams = typed(method, params)?;
+            one_of(method, "worker", params.worker.is_some(), "role", params.role.is_some())?;
+            Ok(Request::Recycle(params))
+        }
+        "cancel" => typed(method, params).map(Request::Cancel),
+        "set" => typed(method, params).map(Request::Set),
+        "why" => {
+            let params: WhyParams = typed(method, params)?;
+            one_of(method, "worker", params.worker.is_some(), "candidate", params.candidate.is_some())?;
+            Ok(Request::Why(params))
+        }
+        "shutdown" => typed(method, params).map(|ShutdownParams { mode }| Request::Shutdown { mode }),
+        "submit" => {
+            let params: SubmitParams = typed(method, params)?;
+            one_of(method, "sources", !params.sources.is_empty(), "text", params.text.is_some())?;
+            Ok(Request::Submit(params))
+        }
+        "result" => typed(method, params).map(Request::Result),
+        _ => {
+            // A line's worth of nonsense is not sent back.
+            let shown: String = method.chars().take(40).collect();
+            let known = METHODS.join(", ");
+            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; there are {known}")))
+        }
+    }
+}
+
+/// Parameters by name; none are as good as an empty object.
+fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
+    let text = params.unwrap_or("{}");
+    if text.starts_with('[') {
+        return Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes its parameters by name")));
+    }
+    serde_json::from_str(text)
+        .map_err(|error| Refusal::new(Code::InvalidParams, format!("the parameters of `{method}`: {error}")))
+}
+
+fn one_of(method: &str, one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Refusal> {
+    if has_one != has_other {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes one of `{one}` and `{other}`")))
+}

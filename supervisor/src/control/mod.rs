@@ -1,0 +1,34 @@
+//! The control socket: who may speak on it, what a line may be, and which requests there are.
+//!
+//! Owns connections, their limits and the protocol (JSON-RPC 2.0, one message a line). Holds no truth about the run:
+//! requests come out typed, answers go in. Everything is non-blocking and driven by the run's one loop. Where the
+//! socket lies is `place`'s; `client` is the other end, for `ctl`.
+//!
+//! ```text
+//!   accept ── more than 32? ─▶ "busy", closed
+//!      │ ── another uid? ────▶ "forbidden", closed
+//!      ▼
+//!   line ── too long, too slow, too many ─▶ cut off
+//!      │ ── not a request ─▶ an error with a code
+//!      ▼
+//!   Request ─▶ driver ─▶ core ─▶ Reply ─▶ out queue ── never read ─▶ cut off
+//! ```
+
+pub mod client;
+mod connection;
+mod message;
+mod methods;
+pub mod place;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use message::{Code, Notification, Refusal, Reply};
+pub use methods::{
+    CancelParams, Language, Mode, RecycleParams, Request, ResultParams, RoleName, SetParams, SubmitParams,
+    WhyParams,
+};
+pub use server::{ControlError, Server, Token};
+
+/// Of one line, in both directions for requests; answers may be as long as their queue.
+pub const MAX_LINE: usize = 64 << 10;

@@ -1,0 +1,155 @@
+//! Where sockets lie, and how a run is found again: a folder of the user's own, with a socket and a link to the run's
+//! folder for each run.
+//!
+//! A socket is stale when nobody holds its run's lock. Nobody connects to find out, and no pid is believed: that is
+//! for the caller to say, who knows what the lock is.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// A socket's path holds 107 bytes.
+const LONGEST: usize = 107;
+/// In the run's folder.
+pub const LINK: &str = "control.sock";
+const SOCKET: &str = "sock";
+const RUN: &str = "run";
+/// Of the name that a run's folder gives its socket, in hex digits.
+const NAME: usize = 16;
+/// Links looked at in one folder.
+const MOST_RUNS: usize = 4096;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("{action} {path}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path} is not a folder of yours alone (remove it, or set XDG_RUNTIME_DIR)")]
+    Foreign { path: PathBuf },
+}
+
+fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PlaceError + 'a {
+    move |source| PlaceError::Io { action, path: path.to_owned(), source }
+}
+
+/// The socket of one run. Both links and the socket go with this value.
+#[derive(Debug)]
+pub struct Place {
+    run: PathBuf,
+    socket: PathBuf,
+    back: PathBuf,
+    link: PathBuf,
+}
+
+impl Place {
+    /// For the run whose lock the caller holds: what lies there already is a dead supervisor's.
+    pub fn take(run: &Path) -> Result<Self, PlaceError> {
+        let name = name_of(run);
+        let folder = folders()
+            .into_iter()
+            .find(|folder| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= LONGEST)
+            .unwrap_or_else(fallback);
+        make_private(&folder)?;
+        let place = Self {
+            run: run.to_owned(),
+            socket: folder.join(&name).with_extension(SOCKET),
+            back: folder.join(&name).with_extension(RUN),
+            link: run.join(LINK),
+        };
+        for path in [&place.socket, &place.back, &place.link] {
+            remove(path).map_err(failed("removing what a dead supervisor left at", path))?;
+        }
+        Ok(place)
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Makes it findable, from both ends.
+    pub(super) fn publish(&self) -> Result<(), PlaceError> {
+        symlink(&self.run, &self.back).map_err(failed("making the link", &self.back))?;
+        symlink(&self.socket, &self.link).map_err(failed("making the link", &self.link))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for path in [&self.link, &self.back, &self.socket] {
+            let _ = remove(path);
+        }
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// A run that has a socket in one of the folders here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub run: PathBuf,
+    pub socket: PathBuf,
+}
+
+/// Every run that has left a link, alive or not.
+pub fn runs() -> Vec<Found> {
+    let mut found = Vec::new();
+    for folder in folders() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten().take(MOST_RUNS) {
+            let back = entry.path();
+            if back.extension().is_some_and(|it| it == RUN)
+                && let Ok(run) = fs::read_link(&back)
+            {
+                found.push(Found { run, socket: back.with_extension(SOCKET) });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.run.cmp(&other.run));
+    found.dedup();
+    found
+}
+
+/// Removes what is left of a run that the caller knows to be dead, by holding its lock.
+pub fn clear(found: &Found) {
+    for path in [&found.socket.with_extension(RUN), &found.socket] {
+        let _ = remove(path);
+    }
+}
+
+/// One and the same for one run's folder.
+fn name_of(run: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME].to_owned()
+}
+
+/// The preferred one first.
+fn folders() -> Vec<PathBuf> {
+    let preferred = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute() && folder.is_dir())
+        .map(|folder| folder.join("opt-supervisor"));
+    preferred.into_iter().chain([fallback()]).collect()
+}
+
+fn fallback() -> PathBuf {
+    PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
+}
+
+fn make_private(folder: &Path) -> Result<(), PlaceError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed("making the folder", folder))?;
+    let metadata = fs::symlink_metadata(folder).map_err(failed("looking at", folder))?;
+    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(PlaceError::Foreign { path: folder.to_owned() });
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+        .map_err(failed("closing to others", folder))
+}

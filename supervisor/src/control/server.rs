@@ -1,0 +1,316 @@
+//! The listening end: accepts, reads, answers, and cuts off, a bounded piece of work at a time.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
+};
+
+use super::connection::{Connection, Cut};
+use super::message::{self, Code, Notification, Refusal, Reply};
+use super::methods::Request;
+use super::place::{Place, PlaceError};
+
+/// Served at a time; a program needs one, a person two.
+const MOST_CONNECTIONS: usize = 32;
+/// Told that we are busy before the others are looked at again.
+const MOST_REFUSED_AT_ONCE: usize = 64;
+const BACKLOG: i32 = 128;
+/// Of all connections together, in and out: of the 20 MiB that the supervisor may owe.
+const BUDGET: usize = 4 << 20;
+/// Requests of one connection that wait for a result.
+const MOST_PENDING: u32 = 64;
+/// Lines served in one go, so that the run's own events are never far.
+const LINES_AT_ONCE: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("finding a place for the control socket")]
+    Place(#[from] PlaceError),
+    #[error("{action} the control socket {path}")]
+    Socket { action: &'static str, path: PathBuf, source: Errno },
+}
+
+/// Whom to answer. One that has left meanwhile is answered in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    connection: u64,
+    id: Option<Box<str>>,
+}
+
+impl Token {
+    /// Two requests over one connection have different ids, or get answers in order.
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+}
+
+pub struct Server {
+    listener: OwnedFd,
+    place: Place,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Those who were cut off, by reason, for the log.
+    cut: u64,
+}
+
+impl Server {
+    /// Binds in a place that is ours alone: whoever held it before is dead, for we hold the run's lock.
+    pub fn open(place: Place) -> Result<Self, ControlError> {
+        let path = place.socket().to_owned();
+        let fail = |action| {
+            let path = path.clone();
+            move |source| ControlError::Socket { action, path, source }
+        };
+        let address = SocketAddrUnix::new(&path).map_err(fail("naming"))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("making"))?;
+        bind(&listener, &address).map_err(fail("binding"))?;
+        // Nobody can connect before it listens, so nobody saw it with another mode.
+        rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .map_err(fail("closing to others"))?;
+        listen(&listener, BACKLOG).map_err(fail("listening on"))?;
+        place.publish()?;
+        Ok(Self { listener, place, connections: BTreeMap::new(), next: 1, cut: 0 })
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        self.place.socket()
+    }
+
+    /// What the loop has to watch.
+    pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
+        std::iter::once(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN))
+            .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(watched))
+    }
+
+    /// When it has to be served though nobody says anything.
+    pub fn next_moment(&self) -> Option<Instant> {
+        self.connections.values().filter_map(Connection::next_moment).min()
+    }
+
+    pub fn has_listeners(&self) -> bool {
+        self.connections.values().any(|it| it.listens)
+    }
+
+    /// One bounded piece of work: what is to be answered comes back.
+    pub fn serve(&mut self, now: Instant) -> Vec<(Token, Request)> {
+        for (id, seen) in self.ready() {
+            let Some(it) = self.connections.get_mut(&id) else { continue };
+            if seen.intersects(PollFlags::HUP | PollFlags::ERR) {
+                it.hang_up();
+            }
+            let written = if seen.contains(PollFlags::OUT) { it.flush(now) } else { Ok(()) };
+            let readable = seen.contains(PollFlags::IN) || it.has_hung_up();
+            let moved =
+                written.and_then(|()| if readable && it.wants_to_read() { it.fill(now) } else { Ok(()) });
+            if let Err(cut) = moved {
+                self.cut_off(id, cut, now);
+            }
+        }
+        let requests = self.requests(now);
+        let late: Vec<(u64, Cut)> =
+            self.connections.iter().filter_map(|(&id, it)| Some((id, it.overdue(now)?))).collect();
+        for (id, cut) in late {
+            self.cut_off(id, cut, now);
+        }
+        self.connections.retain(|_, it| !it.is_over());
+        self.keep_the_budget(now);
+        self.accept(now);
+        requests
+    }
+
+    /// Who can be read from, and who written to; those who hung up are always looked at.
+    fn ready(&self) -> Vec<(u64, PollFlags)> {
+        if self.connections.is_empty() {
+            return Vec::new();
+        }
+        let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
+        if poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
+            return Vec::new();
+        }
+        self.connections
+            .keys()
+            .zip(&polled)
+            .map(|(&id, it)| (id, it.revents()))
+            .filter(|(_, seen)| !seen.is_empty())
+            .collect()
+    }
+
+    /// One line of each in turn, so that nobody talks the others down.
+    fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
+        let mut requests = Vec::new();
+        let mut served = 0;
+        let mut more = true;
+        while more && served < LINES_AT_ONCE {
+            more = false;
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            for id in ids {
+                let Some(line) = self.connections.get_mut(&id).and_then(|it| it.line(now)) else { continue };
+                served += 1;
+                more = true;
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                let asked = message::read(&line);
+                let token = Token { connection: id, id: asked.id };
+                match asked.request {
+                    Ok(Request::Events) => {
+                        if let Some(it) = self.connections.get_mut(&id) {
+                            it.listens = true;
+                        }
+                        self.write(&token, &Ok(serde_json::json!({ "outcome": "done" })), now);
+                    }
+                    Ok(request) => {
+                        let Some(it) = self.connections.get_mut(&id) else { continue };
+                        if MOST_PENDING <= it.pending {
+                            let why = format!("{MOST_PENDING} requests wait for their answers already");
+                            self.write(&token, &Err(Refusal::new(Code::Busy, why)), now);
+                            continue;
+                        }
+                        it.pending += 1;
+                        requests.push((token, request));
+                    }
+                    Err(refusal) => self.write(&token, &Err(refusal), now),
+                }
+            }
+        }
+        requests
+    }
+
+    /// Every request that was handed out is answered exactly once.
+    pub fn answer(&mut self, token: &Token, reply: &Reply, now: Instant) {
+        if let Some(it) = self.connections.get_mut(&token.connection) {
+            it.pending = it.pending.saturating_sub(1);
+            self.write(token, reply, now);
+        }
+    }
+
+    fn write(&mut self, token: &Token, reply: &Reply, now: Instant) {
+        let Some(id) = &token.id else { return };
+        let line = message::write(id, reply);
+        if let Some(it) = self.connections.get_mut(&token.connection)
+            && let Err(cut) = it.queue(&line, now)
+        {
+            self.cut_off(token.connection, cut, now);
+        }
+        self.keep_the_budget(now);
+    }
+
+    pub fn tell(&mut self, notification: &Notification, now: Instant) {
+        let line = message::notify(notification);
+        let listeners: Vec<u64> =
+            self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
+        for id in listeners {
+            let queued = self.connections.get_mut(&id).map_or(Ok(()), |it| it.queue(&line, now));
+            if let Err(cut) = queued {
+                self.cut_off(id, cut, now);
+            }
+        }
+        self.keep_the_budget(now);
+    }
+
+    /// Is anybody left who was asked to be answered.
+    pub fn is_there(&self, token: &Token) -> bool {
+        self.connections.contains_key(&token.connection)
+    }
+
+    fn cut_off(&mut self, id: u64, cut: Cut, now: Instant) {
+        if cut == Cut::LineTooLong
+            && let Some(it) = self.connections.get_mut(&id)
+        {
+            let why = format!("a line holds at most {} bytes", super::MAX_LINE);
+            let line = message::write("null", &Err(Refusal::new(Code::LineTooLong, why)));
+            it.close_after();
+            if it.queue(&line, now).is_ok() {
+                return;
+            }
+        }
+        self.connections.remove(&id);
+        if cut != Cut::Left {
+            self.cut += 1;
+            // A client can cause this as often as it likes: every power of two of them is enough to know.
+            if self.cut.is_power_of_two() {
+                tracing::info!("control socket: {} clients were cut off, the last one: {cut:?}", self.cut);
+            }
+        }
+    }
+
+    /// The one that holds the most goes, until all together hold what they may.
+    fn keep_the_budget(&mut self, now: Instant) {
+        while BUDGET < self.connections.values().map(Connection::buffered).sum() {
+            let largest = self.connections.iter().max_by_key(|(_, it)| it.buffered()).map(|(&id, _)| id);
+            let Some(id) = largest else { return };
+            self.cut_off(id, Cut::DoesNotRead, now);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..MOST_REFUSED_AT_ONCE {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = accept_with(&self.listener, flags) else { return };
+            let mut connection = Connection::new(socket, now);
+            if let Err(refusal) = is_one_of_us(connection.descriptor()) {
+                last_word(&mut connection, refusal, now);
+            } else if MOST_CONNECTIONS <= self.connections.len() {
+                let why = format!("{MOST_CONNECTIONS} connections are served already: try again later");
+                last_word(&mut connection, Refusal::new(Code::Busy, why), now);
+            } else {
+                self.connections.insert(self.next, connection);
+                self.next += 1;
+            }
+        }
+    }
+
+    /// The last answers leave, as far as somebody reads them.
+    pub fn close(mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        loop {
+            let now = Instant::now();
+            self.connections.retain(|_, it| it.wants_to_write() && it.flush(now).is_ok() && 0 < it.queued());
+            if self.connections.is_empty() || deadline <= now {
+                return;
+            }
+            let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
+            let left = deadline.saturating_duration_since(now);
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            let _ = poll(&mut polled, Some(&left));
+        }
+    }
+}
+
+fn watched(connection: &Connection) -> PollFd<'_> {
+    let mut flags = PollFlags::empty();
+    if connection.wants_to_read() {
+        flags |= PollFlags::IN;
+    }
+    if connection.wants_to_write() {
+        flags |= PollFlags::OUT;
+    }
+    PollFd::from_borrowed_fd(connection.descriptor(), flags)
+}
+
+fn last_word(connection: &mut Connection, refusal: Refusal, now: Instant) {
+    // Small enough for any socket's buffer: if not, the other end finds out by being closed.
+    let _ = connection.queue(&message::write("null", &Err(refusal)), now);
+}
+
+/// The kernel's word for who opened the other end: our own user, or root.
+fn is_one_of_us(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let forbidden = |why: String| Refusal::new(Code::Forbidden, why);
+    let peer = sockopt::socket_peercred(socket)
+        .map_err(|errno| forbidden(format!("who you are cannot be told: {errno}")))?;
+    if peer.uid == rustix::process::geteuid() || peer.uid.is_root() {
+        return Ok(());
+    }
+    Err(forbidden(format!("this run belongs to another user (you are uid {})", peer.uid.as_raw())))
+}

@@ -1,0 +1,318 @@
+//! The server over real sockets, without a run: who is served, who is cut off, and that no line is fatal.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::connection::{IDLE_TIME, LINE_TIME, MAX_QUEUED};
+use super::message::{self, Notification};
+use super::place::Place;
+use super::{Code, MAX_LINE, Mode, Request, RoleName, Server, Token};
+
+/// A server in a folder of its own: the run's folder is not asked what it is.
+struct Bench {
+    server: Server,
+    now: Instant,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = Place::take(folder.path()).expect("a place");
+        Self { server: Server::open(place).expect("a server"), now: Instant::now(), _folder: folder }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let socket = UnixStream::connect(self.server.path()).expect("a connection");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
+        socket
+    }
+
+    /// All that is to be had now; requests are answered with their own name.
+    fn serve(&mut self) -> Vec<Request> {
+        let mut all = Vec::new();
+        loop {
+            let requests = self.server.serve(self.now);
+            if requests.is_empty() {
+                return all;
+            }
+            for (token, request) in requests {
+                self.server.answer(&token, &Ok(json!(format!("{request:?}"))), self.now);
+                all.push(request);
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+}
+
+fn say(socket: &mut UnixStream, line: &str) {
+    socket.write_all(line.as_bytes()).expect("written");
+}
+
+fn hear(socket: &UnixStream) -> Value {
+    let mut line = String::new();
+    BufReader::with_capacity(1, socket).read_line(&mut line).expect("an answer");
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}
+
+/// Nothing more comes.
+fn is_closed(mut socket: &UnixStream) -> bool {
+    let mut rest = Vec::new();
+    match socket.read_to_end(&mut rest) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+fn code(answer: &Value) -> &str {
+    answer["error"]["data"]["code"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+#[test]
+fn requests_are_typed_and_answered_by_their_id() {
+    let mut bench = Bench::new();
+    let mut socket = bench.connect();
+    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"status\"}\n");
+    say(
+        &mut socket,
+        "{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"restart\",\"params\":{\"role\":\"verifier\",\"mode\":\"now\"}}\r\n\n",
+    );
+    bench.serve();
+    assert_eq!(bench.serve().len(), 2, "an empty line is nothing");
+    assert_eq!(hear(&socket), json!({ "jsonrpc": "2.0", "id": "a", "result": "Status" }));
+    let answer = hear(&socket);
+    assert_eq!(answer["id"], 2);
+    let text = answer["result"].as_str().expect("a text");
+    assert!(
+        text.contains(&format!("{:?}", Some(RoleName::Verifier)))
+            && text.contains(&format!("{:?}", Mode::Now))
+    );
+}
+
+#[test]
+fn what_is_no_request_is_told_so() {
+    let table: [(&str, &str); 14] = [
+        ("nonsense", "parse_error"),
+        ("{", "parse_error"),
+        ("[]", "batch_refused"),
+        ("  [{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}]", "batch_refused"),
+        ("1", "invalid_request"),
+        ("{\"id\":1,\"method\":\"status\"}", "invalid_request"),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1}", "invalid_request"),
+        ("{\"jsonrpc\":\"2.0\",\"id\":[1],\"method\":\"status\"}", "invalid_request"),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"explode\"}", "unknown_method"),
+        ("{\"jsonrpc\":\"2.0\",\"method\":\"explode\"}", "unknown_method"),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"recycle\"}", "invalid_params"),
+        ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pause\",\"params\":[1]}", "invalid_params"),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"shutdown\",\"params\":{\"mod\":\"now\"}}",
+            "invalid_params",
+        ),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"submit\",\"params\":{\"text\":\"\",\"sources\":[\"a\"]}}",
+            "invalid_params",
+        ),
+    ];
+    for (line, expected) in table {
+        let asked = message::read(line.as_bytes());
+        let refusal = asked.request.expect_err(line);
+        let word = serde_json::to_value(refusal.code).expect("a word");
+        assert_eq!(word, expected, "{line}: {}", refusal.message);
+        let answer: Value =
+            serde_json::from_slice(&message::write(asked.id.as_deref().unwrap_or("null"), &Err(refusal)))
+                .expect("JSON");
+        assert_eq!(code(&answer), expected);
+    }
+    // Without an id nobody is told of a success.
+    assert!(message::read(b"{\"jsonrpc\":\"2.0\",\"method\":\"pause\"}").id.is_none());
+    let null = message::read(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"pause\"}");
+    assert_eq!(null.id.as_deref(), Some("null"));
+}
+
+proptest! {
+    #[test]
+    fn no_line_does_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let asked = message::read(&bytes);
+        let id = asked.id.unwrap_or_else(|| "null".into());
+        let answer = message::write(&id, &asked.request.map(|_| Value::Null));
+        prop_assert!(serde_json::from_slice::<Value>(&answer).is_ok());
+    }
+
+    #[test]
+    fn a_mutated_request_is_a_request_or_an_error(at in 0usize..80, byte in any::<u8>(), cut in 0usize..100) {
+        let mut line =
+            b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"cancel\",\"params\":{\"job\":\"j\",\"candidate\":\"c\"}}".to_vec();
+        if at < line.len() {
+            line[at] = byte;
+        }
+        line.truncate(100 - cut);
+        let asked = message::read(&line);
+        let id = asked.id.unwrap_or_else(|| "null".into());
+        let answer: Value = serde_json::from_slice(&message::write(&id, &asked.request.map(|_| Value::Null)))?;
+        prop_assert_eq!(&answer["jsonrpc"], "2.0");
+    }
+}
+
+#[test]
+fn the_thirty_third_is_told_that_we_are_busy() {
+    let mut bench = Bench::new();
+    let mut sockets: Vec<UnixStream> = (0..200)
+        .map(|_| {
+            let socket = bench.connect();
+            bench.server.serve(bench.now);
+            socket
+        })
+        .collect();
+    for socket in &sockets[32..] {
+        assert_eq!(code(&hear(socket)), "busy");
+        assert!(is_closed(socket));
+    }
+    for socket in &mut sockets[..32] {
+        say(socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
+    }
+    bench.serve();
+    for socket in &sockets[..32] {
+        assert_eq!(hear(socket)["result"], "Workers");
+    }
+    // Room again once somebody has left.
+    drop(sockets);
+    bench.serve();
+    let mut late = bench.connect();
+    say(&mut late, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
+    bench.serve();
+    bench.serve();
+    assert_eq!(hear(&late)["result"], "Status");
+}
+
+#[test]
+fn a_line_that_is_too_long_is_the_last_one() {
+    let mut bench = Bench::new();
+    let mut socket = bench.connect();
+    socket.set_nonblocking(true).expect("set");
+    let chunk = [b'x'; 4096];
+    let mut sent = 0;
+    while sent <= MAX_LINE {
+        sent += socket.write(&chunk).unwrap_or(0);
+        bench.serve();
+    }
+    bench.serve();
+    socket.set_nonblocking(false).expect("set");
+    assert_eq!(code(&hear(&socket)), "line_too_long");
+    assert!(is_closed(&socket));
+    assert!(bench.server.next_moment().is_none(), "nobody is left");
+}
+
+#[test]
+fn who_is_slow_or_silent_is_cut_off() {
+    let mut bench = Bench::new();
+    let (mut slow, silent, mut listener) = (bench.connect(), bench.connect(), bench.connect());
+    bench.serve();
+    say(&mut slow, "{\"jsonrpc\"");
+    say(&mut listener, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
+    bench.serve();
+    assert!(bench.server.has_listeners());
+    bench.pass(LINE_TIME);
+    bench.serve();
+    assert!(is_closed(&slow));
+    bench.pass(IDLE_TIME);
+    bench.serve();
+    assert!(is_closed(&silent));
+    assert!(bench.server.has_listeners(), "who listens need not talk");
+    assert_eq!(hear(&listener)["result"]["outcome"], "done");
+    bench.server.tell(&Notification(json!({ "kind": "policy" })), bench.now);
+    assert_eq!(hear(&listener)["params"]["kind"], "policy");
+}
+
+#[test]
+fn who_never_reads_is_cut_off_and_holds_no_more_than_its_queue() {
+    let mut bench = Bench::new();
+    let mut socket = bench.connect();
+    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");
+    bench.serve();
+    bench.serve();
+    let event = Notification(json!({ "kind": "policy", "reason": "x".repeat(10_000) }));
+    let mut told = 0;
+    while bench.server.has_listeners() {
+        bench.server.tell(&event, bench.now);
+        told += 1;
+        assert!(told < 1_000, "it is still there");
+    }
+    assert!(MAX_QUEUED / 10_000 < told, "it had its queue: {told}");
+}
+
+#[test]
+fn nobody_talks_the_others_down() {
+    let mut bench = Bench::new();
+    let (mut loud, mut quiet) = (bench.connect(), bench.connect());
+    bench.serve();
+    say(&mut loud, &"{\"jsonrpc\":\"2.0\",\"method\":\"status\"}\n".repeat(1_000));
+    say(&mut quiet, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
+    let served = bench.serve();
+    assert!(served.contains(&Request::Workers), "the other one's was among {}", served.len());
+    assert!(served.len() < 300, "a rate is kept: {}", served.len());
+    let before = served.len();
+    assert!(bench.server.next_moment().is_some_and(|at| at < bench.now + Duration::from_secs(1)));
+    bench.pass(Duration::from_secs(1));
+    assert!(!bench.serve().is_empty(), "the rest after {before} comes in time");
+}
+
+#[test]
+fn a_client_that_leaves_is_forgotten_and_its_requests_are_done() {
+    let mut bench = Bench::new();
+    let mut socket = bench.connect();
+    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pause\"}\n");
+    drop(socket);
+    let mut served = bench.server.serve(bench.now);
+    served.extend(bench.server.serve(bench.now));
+    let (token, request): (Token, Request) = served.pop().expect("the request");
+    assert_eq!(request, Request::Pause);
+    bench.server.serve(bench.now);
+    assert!(!bench.server.is_there(&token));
+    bench.server.answer(&token, &Ok(Value::Null), bench.now);
+    assert!(bench.server.next_moment().is_none());
+}
+
+#[test]
+fn the_place_is_closed_to_others_and_cleared() {
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::open(Place::take(folder.path()).expect("a place")).expect("a server");
+    let path = server.path().to_owned();
+    let socket = std::fs::metadata(&path).expect("the socket");
+    assert!(socket.file_type().is_socket());
+    assert_eq!(socket.mode() & 0o777, 0o600);
+    let parent = std::fs::metadata(path.parent().expect("a folder")).expect("the folder");
+    assert_eq!(parent.mode() & 0o777, 0o700);
+    assert_eq!(std::fs::read_link(folder.path().join("control.sock")).expect("a link"), path);
+    let ours = |run: &Path| super::place::runs().into_iter().find(|found| found.run == run);
+    assert_eq!(ours(folder.path()).expect("it is found").socket, path);
+    drop(server);
+    assert!(!path.exists() && ours(folder.path()).is_none());
+    assert!(std::fs::symlink_metadata(folder.path().join("control.sock")).is_err());
+    // What a killed supervisor left is taken over.
+    std::mem::forget(Server::open(Place::take(folder.path()).expect("a place")).expect("a server"));
+    assert!(path.exists());
+    drop(Server::open(Place::take(folder.path()).expect("a place")).expect("a server"));
+    assert!(!path.exists());
+}
+
+#[test]
+fn codes_are_stable_words() {
+    for (code, word) in [
+        (Code::ParseError, "parse_error"),
+        (Code::Refused, "refused"),
+        (Code::NotFound, "not_found"),
+        (Code::Busy, "busy"),
+        (Code::Forbidden, "forbidden"),
+    ] {
+        assert_eq!(serde_json::to_value(code).expect("a word"), word);
+    }
+}

@@ -1,0 +1,283 @@
+//! What questions on the control socket are answered: the core's numbers with the names of the plan, and sentences
+//! made of them. Reads only.
+
+use opt_shared::ids::{CandidateId, WorkerId};
+use serde_json::{Map, Value, json};
+
+use super::{Run, RunError};
+use crate::control::{Code, Refusal, Reply, WhyParams};
+use crate::core::control::{CandidateView, LeaseView, WorkerView};
+use crate::record::{CandidateRecord, PolicyRecord};
+
+/// Of a record as it is answered: what is longer goes without its timed entries, which are in the run's document.
+const MAX_RECORD: usize = 384 << 10;
+/// Decisions that a `why` ends with.
+const LATEST: u32 = 5;
+
+impl Run<'_> {
+    pub(super) fn status(&self) -> Value {
+        let view = self.core.run_view();
+        let now = self.now();
+        let leases: Vec<Value> = self
+            .core
+            .worker_views(now)
+            .iter()
+            .filter_map(|it| Some(self.lease(it.lease.as_ref()?)))
+            .collect();
+        json!({
+            "run": {
+                "name": self.plan.run.name,
+                "plan": self.plan.source_path,
+                "folder": self.folder.path(),
+                "pid": std::process::id(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "elapsed_s": now.as_secs_f64(),
+                "paused": view.paused,
+                "open": view.stays_open,
+                "ending": view.ending,
+                "metrics": self.scraped.as_ref().map(|it| it.address().to_string()),
+            },
+            "jobs": self.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
+            "leases": leases,
+            "waiting": view.waiting.map(|(since, for_what)| json!({
+                "seconds": now.saturating_sub(since).as_secs_f64(), "for": for_what
+            })),
+            "memory": {
+                "host_ceiling_bytes": view.ceiling,
+                "host_floor_bytes": view.floor,
+                "charged_bytes": view.charged,
+                "owed_bytes": view.owed,
+                "reclaimable_bytes": self.sampler.reclaimable,
+                "available_bytes": self.sampler.available,
+                "peak_owed_bytes": self.sampler.totals.peak_owed_bytes,
+            },
+        })
+    }
+
+    fn job(&self, job: &crate::plan::JobPlan) -> Value {
+        let (mut waiting, mut running, mut passed, mut failed) = (0, 0, 0, 0);
+        for candidate in &job.candidates {
+            match self.core.candidate_view(candidate.id) {
+                Some(CandidateView::Waiting { .. }) | None => waiting += 1,
+                Some(CandidateView::Running { .. }) => running += 1,
+                Some(CandidateView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
+                Some(CandidateView::Done(_)) => failed += 1,
+            }
+        }
+        json!({
+            "name": job.name, "candidates": job.candidates.len(), "waiting": waiting, "running": running,
+            "passed": passed, "not_passed": failed
+        })
+    }
+
+    fn lease(&self, lease: &LeaseView) -> Value {
+        let attempt = self.attempts.get(&lease.id);
+        json!({
+            "id": lease.id,
+            "candidate": self.full_name(lease.candidate),
+            "stage": lease.stage.name(),
+            "attempt": lease.attempt,
+            "seconds": lease.held.as_secs_f64(),
+            "deadline_in_s": lease.left.as_secs_f64(),
+            "entries_done": attempt.map(|it| it.done),
+            "entries": attempt.map(|it| it.total),
+        })
+    }
+
+    pub(super) fn workers(&self) -> Value {
+        let of = |it: WorkerView| {
+            json!({
+                "id": it.id,
+                "role": it.role,
+                "state": it.state,
+                "pid": self.pool.pid(it.id),
+                "age_s": it.age.as_secs_f64(),
+                "leases": it.leases,
+                "lease": it.lease.as_ref().map(|lease| self.lease(lease)),
+                "runners": it.runners,
+                "owed_bytes": it.owed,
+                "peak_owed_bytes": it.peak_owed,
+                "charged_bytes": it.charged,
+                "validated_bytes": it.validated,
+                "asked_to_go": it.asked_to_go,
+            })
+        };
+        json!({ "workers": self.core.worker_views(self.now()).into_iter().map(of).collect::<Vec<_>>() })
+    }
+
+    /// By JOB/CANDIDATE, or by a name that only one job has.
+    pub(super) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
+        let in_job = |job: &str, name: &str| {
+            let job = self.plan.jobs.iter().find(|it| it.name == job)?;
+            job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
+        };
+        if let Some(id) = wanted.split_once('/').and_then(|(job, name)| in_job(job, name)) {
+            return Ok(id);
+        }
+        let all: Vec<CandidateId> =
+            self.plan.candidates().filter(|it| it.name == wanted).map(|it| it.id).collect();
+        match all.as_slice() {
+            [one] => Ok(*one),
+            [] => Err(Refusal::new(Code::NotFound, format!("the run has no candidate `{wanted}`"))),
+            several => Err(Refusal::new(
+                Code::NotFound,
+                format!("{} jobs have a candidate `{wanted}`: name it JOB/CANDIDATE", several.len()),
+            )),
+        }
+    }
+
+    /// How a candidate stands: its whole record once it has ended.
+    pub(super) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
+        let mut answer = Map::new();
+        answer.insert("candidate".to_owned(), json!(self.full_name(id)));
+        let view = self.core.candidate_view(id);
+        let done = self.known.get(id.index()).is_some_and(|it| it.status.is_some());
+        answer.insert("done".to_owned(), json!(done));
+        if let (false, Some(CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. })) =
+            (done, view)
+        {
+            let running = matches!(view, Some(CandidateView::Running { .. }));
+            answer.insert("stage".to_owned(), json!(stage.name()));
+            answer.insert("running".to_owned(), json!(running));
+            return Ok(Value::Object(answer));
+        }
+        let Some(mut record) = self.store.record_of(id)? else { return Ok(Value::Object(answer)) };
+        if MAX_RECORD < length(&record)
+            && let Some(profile) = &mut record.profile
+        {
+            profile.entries.clear();
+        }
+        if let Ok(Value::Object(fields)) = serde_json::to_value(record) {
+            answer.extend(fields);
+        }
+        Ok(Value::Object(answer))
+    }
+
+    // Why.
+
+    pub(super) fn why(&self, params: &WhyParams) -> Result<Reply, RunError> {
+        match (params.worker, &params.candidate) {
+            (Some(worker), _) => self.why_worker(WorkerId(worker)),
+            (None, Some(name)) => match self.candidate_named(name) {
+                Ok(id) => self.why_candidate(id).map(Ok),
+                Err(refusal) => Ok(Err(refusal)),
+            },
+            (None, None) => Ok(Err(Refusal::new(Code::InvalidParams, "one of `worker` and `candidate`"))),
+        }
+    }
+
+    fn why_worker(&self, id: WorkerId) -> Result<Reply, RunError> {
+        let view = self.core.worker_views(self.now()).into_iter().find(|it| it.id == id);
+        let latest = self.store.latest_about_worker(id, LATEST)?;
+        let why = match view {
+            Some(it) => self.sentence_of(&it, latest.first()),
+            None => match self.store.worker_record(id)? {
+                Some(record) => {
+                    let class = record.end_class.as_deref().unwrap_or("unknown");
+                    let reason = record.recycled_because.as_deref().unwrap_or("not recycled");
+                    let peak = record.peak_owed_bytes.unwrap_or_default();
+                    let mut why = format!(
+                        "{} {id} is gone since {}: class {class}, {reason}, after {} leases and a peak of {peak} owed",
+                        record.role.name(),
+                        record.ended.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string()),
+                        record.leases,
+                    );
+                    why.push_str(&last_words(latest.first()));
+                    why
+                }
+                None => {
+                    return Ok(Err(Refusal::new(Code::NotFound, format!("the run never had a {id}"))));
+                }
+            },
+        };
+        Ok(Ok(json!({ "worker": id, "why": why, "decisions": latest })))
+    }
+
+    fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
+        let doing = match &it.lease {
+            Some(lease) => format!(
+                "holds {} ({} of {}, attempt {}) for {:.1} s and is taken for stuck in {:.0} s",
+                lease.id,
+                lease.stage.name(),
+                self.full_name(lease.candidate),
+                lease.attempt,
+                lease.held.as_secs_f64(),
+                lease.left.as_secs_f64()
+            ),
+            None => format!("is {}", it.state),
+        };
+        let goes = if it.asked_to_go { ", and goes" } else { "" };
+        format!(
+            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}), after {} leases and {} validated in {:.0} s{}",
+            it.role.name(),
+            it.id,
+            it.charged,
+            it.owed,
+            it.peak_owed,
+            it.leases,
+            it.validated,
+            it.age.as_secs_f64(),
+            last_words(latest)
+        )
+    }
+
+    fn why_candidate(&self, id: CandidateId) -> Result<Value, RunError> {
+        let name = self.full_name(id);
+        let latest = self.store.latest_about_candidate(id, LATEST)?;
+        let why = match self.core.candidate_view(id) {
+            Some(CandidateView::Waiting { stage, attempt }) => {
+                let what = self.core.what_it_waits_for(self.now(), id).unwrap_or_default();
+                format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
+            }
+            Some(CandidateView::Running { stage, attempt }) => {
+                let holder = self
+                    .core
+                    .worker_views(self.now())
+                    .into_iter()
+                    .find(|it| it.lease.is_some_and(|lease| lease.candidate == id));
+                match holder {
+                    Some(it) => format!("{name} is in its {}: {}", stage.name(), self.sentence_of(&it, None)),
+                    None => format!("{name} is in its {} (attempt {attempt})", stage.name()),
+                }
+            }
+            Some(CandidateView::Done(status)) => {
+                let record = self.store.record_of(id)?;
+                let detail = record.as_ref().and_then(|it| it.detail.clone()).unwrap_or_default();
+                let attempts = record.as_ref().map_or(0, |it| it.attempts.len());
+                let faster = record.and_then(|it| it.speedup).map_or_else(String::new, |it| {
+                    format!(", {:.2}x [{:.2}-{:.2}] against the baseline", it.value, it.ci_low, it.ci_high)
+                });
+                let colon = if detail.is_empty() { "" } else { ": " };
+                format!("{name} ended as {status} after {attempts} attempts{faster}{colon}{detail}")
+            }
+            None => format!("nothing is known of {name}"),
+        };
+        Ok(json!({ "candidate": name, "why": why, "decisions": latest }))
+    }
+}
+
+fn last_words(latest: Option<&PolicyRecord>) -> String {
+    latest.map_or_else(String::new, |row| {
+        let numbers: Vec<String> =
+            row.numbers.iter().map(|(name, number)| format!("{name} {number}")).collect();
+        format!("; last decided about it: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
+    })
+}
+
+/// Of its JSON, without making it.
+fn length(record: &CandidateRecord) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // A counter takes everything, and a record is made of what JSON can hold.
+    let _ = serde_json::to_writer(&mut counter, record);
+    counter.0
+}

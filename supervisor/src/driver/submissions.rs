@@ -1,0 +1,305 @@
+//! Candidates that are handed in: their sources are copied into the run's folder before anything is promised, so
+//! that the run knows them again after any end.
+//!
+//! ```text
+//! RUN_DIR/submitted/1/fast.c            what was handed in
+//! RUN_DIR/submitted/1/submission.json   written last: a folder without it never became a candidate
+//! ```
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use opt_shared::ids::CandidateId;
+use opt_shared::settings::Language;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::needs::JobNeeds;
+use super::setup::{self, Known};
+use super::{Run, RunError};
+use crate::control::{Code, Refusal, Reply, SubmitParams};
+use crate::core::event::{Answer, Control, Event};
+use crate::plan::{CandidatePlan, Plan, Submission};
+use crate::record::SourceRecord;
+use crate::store::CandidateRow;
+
+const FOLDER: &str = "submitted";
+const RECORD: &str = "submission.json";
+/// Of one run. Each has its folder and its row.
+const MOST: u32 = 10_000;
+const MOST_FILES: usize = 16;
+/// Of all files of a candidate: kernels are written by hand or by a model; a library may be built with symbols.
+const MOST_BYTES: u64 = 16 << 20;
+/// Of a submission's record.
+const MAX_RECORD: u64 = 64 << 10;
+
+/// What is kept beside the sources.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    job: String,
+    name: String,
+    files: Vec<String>,
+    language: Language,
+    symbol: String,
+}
+
+impl Run<'_> {
+    pub(super) fn submit(&mut self, params: SubmitParams) -> Result<Reply, RunError> {
+        let job = match self.job_for(params.job.as_deref()) {
+            Ok(job) => job,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if self.core.run_view().ending != "no" {
+            return Ok(Err(Refusal::new(Code::Refused, "the run is ending")));
+        }
+        if let Some(broken) = &self.facts[job].broken {
+            let why = format!("the captures of the job cannot be used: {broken}");
+            return Ok(Err(Refusal::new(Code::Refused, why)));
+        }
+        let folder = self.folder.path().join(FOLDER);
+        let candidate = match take_in(&folder, &self.plan, job, self.next_candidate(), &params) {
+            Ok(candidate) => candidate,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        self.admit(job, candidate).map(Ok)
+    }
+
+    fn next_candidate(&self) -> CandidateId {
+        CandidateId(u32::try_from(self.known.len()).unwrap_or(u32::MAX))
+    }
+
+    fn job_for(&self, wanted: Option<&str>) -> Result<usize, Refusal> {
+        let jobs = &self.plan.jobs;
+        match wanted {
+            Some(wanted) => jobs
+                .iter()
+                .position(|job| job.name == wanted)
+                .ok_or_else(|| Refusal::new(Code::NotFound, format!("the run has no job `{wanted}`"))),
+            None if jobs.len() == 1 => Ok(0),
+            None => {
+                let why = format!("the plan has {} jobs: name one in `job`", jobs.len());
+                Err(Refusal::new(Code::InvalidParams, why))
+            }
+        }
+    }
+
+    /// From here on it is a candidate like any other.
+    fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
+        let (id, name) = (candidate.id, candidate.name.clone());
+        let paths: Vec<String> =
+            candidate.source.sources.iter().map(|path| path.display().to_string()).collect();
+        self.store.candidate(&CandidateRow {
+            id,
+            job: candidate.job,
+            name: name.clone(),
+            source: SourceRecord {
+                path: paths.first().cloned(),
+                other_paths: paths.iter().skip(1).cloned().collect(),
+                digest: opt_shared::digest::of_sources(&candidate.source.sources).ok(),
+            },
+        })?;
+        let known = Known::default();
+        let job = &mut self.plan.jobs[job];
+        let mut needs = JobNeeds::new(job, &self.facts[job.id.index()], self.cores);
+        let spec = setup::candidate_spec(&mut needs, &candidate, &known);
+        job.candidates.push(candidate);
+        self.known.push(known);
+        self.feed(Event::Control(Control::Submit { candidate: Box::new(spec) }))?;
+        match self.answered.take() {
+            Some(Answer::Done(_)) => {
+                Ok(json!({ "outcome": "done", "candidate": self.full_name(id), "name": name, "id": id }))
+            }
+            // Everything that it could object to was looked at above.
+            answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),
+        }
+    }
+}
+
+/// Copies, checks, and writes the record.
+fn take_in(
+    folder: &Path,
+    plan: &Plan,
+    job: usize,
+    id: CandidateId,
+    params: &SubmitParams,
+) -> Result<CandidatePlan, Refusal> {
+    let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
+    fs::create_dir_all(folder).map_err(|error| io("making the folder for submissions", error))?;
+    let own = next_folder(folder)?;
+    let job = &plan.jobs[job];
+    let taken = fill(&own, params).and_then(|sources| {
+        let submission = Submission {
+            name: params.name.clone(),
+            sources,
+            language: params.language.map(language),
+            symbol: params.symbol.clone(),
+        };
+        let candidate = job
+            .admit(id, &submission)
+            .map_err(|error| Refusal::new(Code::InvalidParams, error.to_string()))?;
+        let kept = Kept {
+            job: job.name.clone(),
+            name: candidate.name.clone(),
+            files: candidate.source.sources.iter().map(|path| file_name(path)).collect(),
+            language: candidate.source.language,
+            symbol: candidate.source.symbol.clone(),
+        };
+        keep(&own, &kept).map_err(|error| io("writing the submission down", error))?;
+        Ok(candidate)
+    });
+    if taken.is_err() {
+        let _ = fs::remove_dir_all(&own);
+    }
+    taken
+}
+
+fn language(language: crate::control::Language) -> Language {
+    match language {
+        crate::control::Language::C => Language::C,
+        crate::control::Language::Cpp => Language::Cpp,
+        crate::control::Language::So => Language::So,
+    }
+}
+
+fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
+    let from = numbers(folder).into_iter().max().unwrap_or(0) + 1;
+    if MOST < from {
+        let why = format!("this run has had {MOST} submissions: start another");
+        return Err(Refusal::new(Code::Refused, why));
+    }
+    let own = folder.join(from.to_string());
+    fs::create_dir(&own)
+        .map_err(|error| Refusal::new(Code::Refused, format!("making {}: {error}", own.display())))?;
+    Ok(own)
+}
+
+fn numbers(folder: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut numbers: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The sources, under their own names.
+fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
+    let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
+    if let Some(text) = &params.text {
+        let name = match params.language {
+            Some(crate::control::Language::C) => "submitted.c",
+            Some(crate::control::Language::Cpp) => "submitted.cpp",
+            Some(crate::control::Language::So) => return Err(invalid("a library is no text".to_owned())),
+            None => return Err(invalid("a `text` needs its `language`: c or cpp".to_owned())),
+        };
+        let path = own.join(name);
+        fs::write(&path, text)
+            .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
+        return Ok(vec![path]);
+    }
+    if MOST_FILES < params.sources.len() {
+        return Err(invalid(format!("more than {MOST_FILES} source files")));
+    }
+    let mut room = MOST_BYTES;
+    let mut paths = Vec::new();
+    for source in &params.sources {
+        let from = Path::new(source);
+        if !from.is_absolute() {
+            return Err(invalid(format!("`{source}` is no absolute path")));
+        }
+        let path = own.join(file_name(from));
+        let copied = copy(from, &path, room).map_err(|error| invalid(format!("`{source}`: {error}")))?;
+        room -= copied;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Of a regular file only: anything else could keep the run waiting.
+fn copy(from: &Path, to: &Path, room: u64) -> std::io::Result<u64> {
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let source = File::options().read(true).custom_flags(nonblocking).open(from)?;
+    if !source.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    // Two sources of one name would become one.
+    let mut target = File::options().write(true).create_new(true).open(to)?;
+    let copied = std::io::copy(&mut source.take(room + 1), &mut target)?;
+    if room < copied {
+        return Err(std::io::Error::other(format!(
+            "the sources are larger than {MOST_BYTES} bytes together"
+        )));
+    }
+    Ok(copied)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
+    let fresh = own.join(".new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(&serde_json::to_vec(kept)?)?;
+    file.sync_all()?;
+    fs::rename(&fresh, own.join(RECORD))
+}
+
+/// Adds what was submitted in earlier parts of a run to its plan; true if there was something. What cannot be read
+/// is said, and left out.
+pub fn restore(plan: &mut Plan, run: &Path) -> bool {
+    let folder = run.join(FOLDER);
+    let mut restored = false;
+    for number in numbers(&folder).into_iter().take(MOST as usize) {
+        let own = folder.join(number.to_string());
+        match read_kept(&own) {
+            Ok(None) => {}
+            Ok(Some(kept)) => restored |= add(plan, &own, kept),
+            Err(error) => tracing::warn!("the submission {} is left out: {error}", own.display()),
+        }
+    }
+    restored
+}
+
+fn read_kept(own: &Path) -> std::io::Result<Option<Kept>> {
+    let file = match File::open(own.join(RECORD)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut text = String::new();
+    file.take(MAX_RECORD).read_to_string(&mut text)?;
+    Ok(Some(serde_json::from_str(&text)?))
+}
+
+fn add(plan: &mut Plan, own: &Path, kept: Kept) -> bool {
+    let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
+    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == kept.job) else { return false };
+    let sources = kept.files.iter().map(|file| own.join(file)).collect();
+    let submission = Submission {
+        name: Some(kept.name.clone()),
+        sources,
+        language: Some(kept.language),
+        symbol: Some(kept.symbol),
+    };
+    match job.admit(id, &submission) {
+        // Its name is what its results are known by.
+        Ok(candidate) if candidate.name == kept.name => {
+            job.candidates.push(candidate);
+            true
+        }
+        Ok(_) | Err(_) => {
+            tracing::warn!("the submission `{}` is left out: the plan has that name now", kept.name);
+            false
+        }
+    }
+}
+
+/// A candidate of one file, for a run of its own.
+pub fn alone(plan: &mut Plan, job: usize, file: &Path) -> Result<CandidateId, crate::plan::SubmissionError> {
+    let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
+    let submission = Submission { sources: vec![file.to_owned()], ..Submission::default() };
+    let candidate = plan.jobs[job].admit(id, &submission)?;
+    plan.jobs[job].candidates.push(candidate);
+    Ok(id)
+}

@@ -1,0 +1,90 @@
+//! What those who listen on the control socket are told, one value per thing that happened.
+//!
+//! Composed only while somebody listens. The same words as in the record, and every name in full.
+
+use std::time::Instant;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::Role;
+use opt_shared::outcome::Status;
+use serde_json::{Value, json};
+
+use super::Run;
+use crate::control::Notification;
+use crate::core::event::{PolicyRow, Stage, WorkerEndClass};
+use crate::core::recycle::RecycleReason;
+use crate::record::{Numbers, UtcTime};
+use crate::store::JobEnd;
+
+impl Run<'_> {
+    pub(super) fn tell(&mut self, what: impl FnOnce() -> Value) {
+        if let Some(server) = &mut self.control
+            && server.has_listeners()
+        {
+            let mut what = what();
+            if what["t"].is_null() {
+                what["t"] = json!(UtcTime::now());
+            }
+            server.tell(&Notification(what), Instant::now());
+        }
+    }
+}
+
+pub(super) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers) -> Value {
+    json!({ "kind": "policy", "t": t, "decision": row.decision, "reason": row.reason, "numbers": numbers })
+}
+
+pub(super) fn attempt_started(candidate: &str, stage: Stage, number: u32, worker: WorkerId) -> Value {
+    json!({
+        "kind": "attempt", "state": "started", "candidate": candidate, "stage": stage.name(), "number": number,
+        "worker": worker
+    })
+}
+
+pub(super) fn attempt_ended(
+    (candidate, stage, number, status, detail): (String, Stage, u32, Status, Option<String>),
+    ms: Option<f64>,
+) -> Value {
+    json!({
+        "kind": "attempt", "state": "ended", "candidate": candidate, "stage": stage.name(), "number": number,
+        "status": status, "detail": detail, "ms": ms
+    })
+}
+
+/// In short: who wants all of it asks for the `result`.
+pub(super) fn candidate(result: &Value) -> Value {
+    let mut told = json!({ "kind": "candidate" });
+    for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {
+        told[field] = result[field].clone();
+    }
+    told
+}
+
+pub(super) fn job(name: &str, end: &JobEnd) -> Value {
+    json!({
+        "kind": "job", "job": name, "status": end.status, "winner": end.winner, "detail": end.detail
+    })
+}
+
+pub(super) fn worker_started(worker: WorkerId, role: Role, pid: u32) -> Value {
+    json!({ "kind": "worker", "state": "started", "worker": worker, "role": role, "pid": pid })
+}
+
+pub(super) fn worker_ready(worker: WorkerId, ready_ms: f64) -> Value {
+    json!({ "kind": "worker", "state": "ready", "worker": worker, "ready_ms": ready_ms })
+}
+
+pub(super) fn worker_ended(
+    worker: WorkerId,
+    class: WorkerEndClass,
+    recycled: Option<RecycleReason>,
+) -> Value {
+    json!({
+        "kind": "worker", "state": "ended", "worker": worker, "class": class.name(),
+        "recycled_because": recycled.map(RecycleReason::name)
+    })
+}
+
+pub(super) fn run_ended(exit_code: u8) -> Value {
+    json!({ "kind": "run", "state": "ended", "exit_code": exit_code })
+}

@@ -1,0 +1,226 @@
+//! Just enough HTTP/1.1 to be scraped: one GET, one answer, closed. Driven by the run's one loop; never waits.
+//!
+//! A scraper is not trusted: its request, its time and its number are bounded, and nothing in a request is kept.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+/// Scrapers at a time; later ones wait in the kernel.
+const MOST_CLIENTS: usize = 8;
+/// Of a request, headers included.
+const MAX_REQUEST: usize = 8 << 10;
+/// From connection to the last byte.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What OpenMetrics calls itself.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Debug, thiserror::Error)]
+#[error("serving metrics at {address} (is the port taken?)")]
+pub struct MetricsError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+struct Client {
+    stream: TcpStream,
+    until: Instant,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    written: usize,
+}
+
+pub struct Responder {
+    listener: TcpListener,
+    address: SocketAddr,
+    clients: Vec<Client>,
+}
+
+impl Responder {
+    pub fn bind(address: SocketAddr) -> Result<Self, MetricsError> {
+        let open = || -> std::io::Result<_> {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let bound = listener.local_addr()?;
+            Ok(Self { listener, address: bound, clients: Vec::new() })
+        };
+        open().map_err(|source| MetricsError { address, source })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let room = self.clients.len() < MOST_CLIENTS;
+        let listener =
+            room.then(|| PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)).into_iter();
+        listener.chain(self.clients.iter().map(|client| {
+            let flags = if client.answer.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            PollFd::from_borrowed_fd(client.stream.as_fd(), flags)
+        }))
+    }
+
+    pub fn next_moment(&self) -> Option<Instant> {
+        self.clients.iter().map(|client| client.until).min()
+    }
+
+    /// `page` is asked for only when somebody has asked for it.
+    pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
+        while self.clients.len() < MOST_CLIENTS {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if stream.set_nonblocking(true).is_ok() {
+                let until = now + PATIENCE;
+                self.clients.push(Client {
+                    stream,
+                    until,
+                    request: Vec::new(),
+                    answer: Vec::new(),
+                    written: 0,
+                });
+            }
+        }
+        self.clients.retain_mut(|client| now < client.until && client.go_on(page));
+    }
+}
+
+impl Client {
+    /// False when it is over.
+    fn go_on(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
+        if self.answer.is_empty() && !self.read(page) {
+            return false;
+        }
+        while self.written < self.answer.len() {
+            match self.stream.write(&self.answer[self.written..]) {
+                Ok(0) => return false,
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        self.answer.is_empty()
+    }
+
+    fn read(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
+        let mut chunk = [0u8; 2048];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return false,
+                Ok(count) => self.request.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return false,
+            }
+            if self.request.windows(4).any(|end| end == b"\r\n\r\n") {
+                self.answer = answer(&self.request, page);
+                self.request = Vec::new();
+                return true;
+            }
+            if MAX_REQUEST < self.request.len() {
+                self.answer = plain("431 Request Header Fields Too Large", "the request is too long\n");
+                self.request = Vec::new();
+                return true;
+            }
+        }
+    }
+}
+
+fn answer(request: &[u8], page: &dyn Fn() -> Option<String>) -> Vec<u8> {
+    let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|&byte| byte == b' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    if !version.is_some_and(|version| version.starts_with(b"HTTP/1.")) || words.next().is_some() {
+        return plain("400 Bad Request", "this is no HTTP/1.1\n");
+    }
+    if method != Some(b"GET") {
+        return plain("405 Method Not Allowed", "only GET\n");
+    }
+    let path = target.unwrap_or_default().split(|&byte| byte == b'?').next().unwrap_or_default();
+    if path != b"/metrics" {
+        return plain("404 Not Found", "only /metrics\n");
+    }
+    match page() {
+        Some(page) => response("200 OK", CONTENT_TYPE, &page),
+        None => plain("500 Internal Server Error", "the metrics cannot be written\n"),
+    }
+}
+
+fn plain(status: &str, text: &str) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", text)
+}
+
+fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(responder: &mut Responder, said: &[u8]) -> String {
+        let mut socket = TcpStream::connect(responder.address()).expect("a connection");
+        socket.write_all(said).expect("written");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time limit");
+        let (now, mut heard) = (Instant::now(), Vec::new());
+        // The loop's part and the reader's, in turn, until the answer is whole.
+        for _ in 0..500 {
+            responder.serve(now, &|| Some("figures\n# EOF\n".to_owned()));
+            let mut chunk = [0u8; 4096];
+            match socket.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(count) => heard.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(heard).expect("text")
+    }
+
+    #[test]
+    fn one_get_is_answered_and_everything_else_refused() {
+        let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let good = served(&mut responder, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(
+            good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\nfigures\n# EOF\n"),
+            "{good}"
+        );
+        assert!(good.contains(CONTENT_TYPE));
+        for (said, status) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            (b"nonsense\r\n\r\n", "400"),
+            (b"GET /metrics HTTP/1.1 x\r\n\r\n", "400"),
+            (&[b'x'; MAX_REQUEST + 1], "431"),
+        ] {
+            let heard = served(&mut responder, said);
+            assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {heard}");
+        }
+        assert!(responder.next_moment().is_none(), "nobody is left");
+    }
+
+    #[test]
+    fn who_says_nothing_is_dropped_and_the_rest_wait() {
+        let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let now = Instant::now();
+        let sockets: Vec<TcpStream> = (0..MOST_CLIENTS + 2)
+            .map(|_| TcpStream::connect(responder.address()).expect("a connection"))
+            .collect();
+        while responder.clients.len() < MOST_CLIENTS {
+            responder.serve(now, &|| None);
+        }
+        responder.serve(now, &|| None);
+        assert_eq!(responder.clients.len(), MOST_CLIENTS);
+        responder.serve(now + PATIENCE, &|| None);
+        assert!(responder.clients.len() <= 2);
+        drop(sockets);
+    }
+}

@@ -1,0 +1,175 @@
+//! Figures of a run for a monitoring system, in the OpenMetrics text format (`docs/control.md` lists them).
+//!
+//! Owns the names and the counting. Counters begin with the process; gauges are what they were told last. `http`
+//! serves them.
+
+pub mod http;
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use opt_shared::units::Bytes;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+type Labels = Vec<(&'static str, &'static str)>;
+type Counts = Family<Labels, Counter>;
+type Gauges = Family<Labels, Gauge>;
+type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
+
+pub struct Metrics {
+    registry: Registry,
+    workers: Gauges,
+    leases: Gauges,
+    owed: Gauge,
+    charged: Gauge,
+    ceiling: Gauge,
+    reclaimable: Gauge,
+    available: Gauge,
+    granted: Counts,
+    attempts: Counts,
+    candidates: Counts,
+    recycles: Counts,
+    deaths: Counts,
+    phases: Seconds,
+}
+
+/// How things stand at the moment of a scrape.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Role and state of each worker.
+    pub workers: Vec<(&'static str, &'static str)>,
+    /// Stage of each lease that is held.
+    pub leases: Vec<&'static str>,
+    pub owed: Bytes,
+    pub charged: Bytes,
+    pub ceiling: Bytes,
+    pub reclaimable: Bytes,
+    pub available: Bytes,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut it = Self {
+            registry: Registry::with_prefix("opt_supervisor"),
+            workers: Family::default(),
+            leases: Family::default(),
+            owed: Gauge::default(),
+            charged: Gauge::default(),
+            ceiling: Gauge::default(),
+            reclaimable: Gauge::default(),
+            available: Gauge::default(),
+            granted: Family::default(),
+            attempts: Family::default(),
+            candidates: Family::default(),
+            recycles: Family::default(),
+            deaths: Family::default(),
+            phases: Family::default(),
+        };
+        let registry = &mut it.registry;
+        registry.register("workers", "Workers that live", it.workers.clone());
+        registry.register("leases", "Leases that are held", it.leases.clone());
+        let mut bytes = |name, help, gauge: &Gauge| {
+            registry.register_with_unit(name, help, Unit::Bytes, gauge.clone());
+        };
+        bytes("owed", "Owed by the whole process tree", &it.owed);
+        bytes("charged", "Charged by the ledger: leases, and what is owed beyond them", &it.charged);
+        bytes("host_ceiling", "The ceiling of what may be charged", &it.ceiling);
+        bytes("reclaimable", "Clean file pages of the process tree", &it.reclaimable);
+        bytes("available", "Memory that the machine has available", &it.available);
+        registry.register("leases_granted", "Leases that were granted", it.granted.clone());
+        registry.register("attempts", "Attempts that ended", it.attempts.clone());
+        registry.register("candidates", "Candidates that came to their end", it.candidates.clone());
+        registry.register("recycles", "Healthy workers that were replaced", it.recycles.clone());
+        registry.register("worker_ends", "Workers that ended", it.deaths.clone());
+        registry.register_with_unit("phase", "Time spent in attempts", Unit::Seconds, it.phases.clone());
+        it
+    }
+}
+
+impl Metrics {
+    pub fn granted(&self, stage: &'static str) {
+        self.granted.get_or_create(&vec![("stage", stage)]).inc();
+    }
+
+    pub fn attempt_ended(&self, stage: &'static str, status: &'static str, took: Duration) {
+        self.attempts.get_or_create(&vec![("stage", stage), ("status", status)]).inc();
+        self.phases.get_or_create(&vec![("stage", stage)]).inc_by(took.as_secs_f64());
+    }
+
+    pub fn candidate_ended(&self, status: &'static str) {
+        self.candidates.get_or_create(&vec![("status", status)]).inc();
+    }
+
+    pub fn worker_ended(&self, class: &'static str, recycled: Option<&'static str>) {
+        self.deaths.get_or_create(&vec![("class", class)]).inc();
+        if let Some(reason) = recycled {
+            self.recycles.get_or_create(&vec![("reason", reason)]).inc();
+        }
+    }
+
+    /// The whole page.
+    pub fn page(&self, standing: &Standing) -> Result<String, fmt::Error> {
+        // What is no more is gone, not zero for ever.
+        self.workers.clear();
+        self.leases.clear();
+        for &(role, state) in &standing.workers {
+            self.workers.get_or_create(&vec![("role", role), ("state", state)]).inc();
+        }
+        for &stage in &standing.leases {
+            self.leases.get_or_create(&vec![("stage", stage)]).inc();
+        }
+        for (gauge, bytes) in [
+            (&self.owed, standing.owed),
+            (&self.charged, standing.charged),
+            (&self.ceiling, standing.ceiling),
+            (&self.reclaimable, standing.reclaimable),
+            (&self.available, standing.available),
+        ] {
+            gauge.set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_what_was_counted_and_ends() {
+        let metrics = Metrics::default();
+        metrics.granted("build");
+        metrics.attempt_ended("build", "PASSED", Duration::from_millis(1500));
+        metrics.attempt_ended("build", "PASSED", Duration::from_millis(500));
+        metrics.candidate_ended("CRASHED");
+        metrics.worker_ended("ended", Some("before_profile"));
+        metrics.worker_ended("killed", None);
+        let standing = Standing {
+            workers: vec![("verifier", "idle"), ("verifier", "idle")],
+            ceiling: Bytes::gib(2),
+            ..Standing::default()
+        };
+        let page = metrics.page(&standing).expect("a page");
+        for line in [
+            "opt_supervisor_attempts_total{stage=\"build\",status=\"PASSED\"} 2",
+            "opt_supervisor_phase_seconds_total{stage=\"build\"} 2.0",
+            "opt_supervisor_workers{role=\"verifier\",state=\"idle\"} 2",
+            "opt_supervisor_worker_ends_total{class=\"killed\"} 1",
+            "opt_supervisor_recycles_total{reason=\"before_profile\"} 1",
+            "opt_supervisor_host_ceiling_bytes 2147483648",
+            "# UNIT opt_supervisor_owed_bytes bytes",
+        ] {
+            assert!(page.lines().any(|it| it == line), "{line}\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+        let later = metrics.page(&Standing::default()).expect("a page");
+        assert!(!later.contains("state=\"idle\""), "{later}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Candidates that are handed in while a run goes on: held to the rules of those in a plan, with the job's settings.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use opt_shared::ids::CandidateId;
+use opt_shared::settings::{CandidateSource, Language};
+
+use super::candidates::{DEFAULT_SYMBOL, language_of, on_device};
+use super::names::{LONGEST_NAME, NameOf, objection};
+use super::{CandidatePlan, JobPlan};
+
+/// Room for the number that makes a name unique.
+const NUMBER_ROOM: usize = 8;
+
+/// What is handed in. Paths are absolute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Submission {
+    /// The first file's, if none is given. A number is added to one that is taken.
+    pub name: Option<String>,
+    pub sources: Vec<PathBuf>,
+    /// Told by the suffixes where it is not given.
+    pub language: Option<Language>,
+    pub symbol: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SubmissionError {
+    #[error("a candidate needs a source file")]
+    NoSource,
+    #[error("the suffix of {path} tells no language (c, cpp, cc, cxx and so do; or give `language`)")]
+    NoLanguage { path: PathBuf },
+    #[error("the sources are of two languages (give `language`)")]
+    TwoLanguages,
+    #[error("this version has no CUDA")]
+    Device,
+    #[error("a shared library is a candidate by itself")]
+    SeveralLibraries,
+    #[error("the name `{name}` {objection}")]
+    Name { name: String, objection: &'static str },
+}
+
+impl JobPlan {
+    /// The candidate as the plan would have it.
+    pub fn admit(&self, id: CandidateId, submission: &Submission) -> Result<CandidatePlan, SubmissionError> {
+        let first = submission.sources.first().ok_or(SubmissionError::NoSource)?;
+        let language = match submission.language {
+            Some(language) => language,
+            None => common_language(&submission.sources)?,
+        };
+        if on_device(language) {
+            return Err(SubmissionError::Device);
+        }
+        if language == Language::So && 1 < submission.sources.len() {
+            return Err(SubmissionError::SeveralLibraries);
+        }
+        let stem = || first.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let wanted = submission.name.clone().unwrap_or_else(stem);
+        if let Some(objection) = objection(&wanted, NameOf::Candidate) {
+            let name = wanted.chars().take(LONGEST_NAME).collect();
+            return Err(SubmissionError::Name { name, objection });
+        }
+        Ok(CandidatePlan {
+            id,
+            job: self.id,
+            name: self.free_name(&wanted),
+            source: CandidateSource {
+                sources: submission.sources.clone(),
+                language,
+                symbol: submission.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
+            },
+            recycle: self.recycle.clone(),
+            build: self.build.clone(),
+            verify: self.verify.clone(),
+            profile: self.profile.clone(),
+            limits: self.limits.clone(),
+            partial: self.partial,
+        })
+    }
+
+    fn free_name(&self, wanted: &str) -> String {
+        let taken: BTreeSet<&str> = self.candidates.iter().map(|it| it.name.as_str()).collect();
+        if !taken.contains(wanted) {
+            return wanted.to_owned();
+        }
+        let short: String = wanted.chars().take(LONGEST_NAME - NUMBER_ROOM).collect();
+        // There are fewer candidates than numbers.
+        (2..=taken.len() + 2)
+            .map(|number| format!("{}-{number}", short.trim_end()))
+            .find(|name| !taken.contains(name.as_str()))
+            .unwrap_or_else(|| wanted.to_owned())
+    }
+}
+
+fn common_language(sources: &[PathBuf]) -> Result<Language, SubmissionError> {
+    let of =
+        |path: &Path| language_of(path).ok_or_else(|| SubmissionError::NoLanguage { path: path.to_owned() });
+    let mut common = None;
+    for path in sources {
+        let language = of(path)?;
+        if *common.get_or_insert(language) != language {
+            return Err(SubmissionError::TwoLanguages);
+        }
+    }
+    common.ok_or(SubmissionError::NoSource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    fn job() -> JobPlan {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("naive.c"), "").expect("written");
+        std::fs::create_dir(folder.path().join("op")).expect("made");
+        let text = "[[job]]\ncaptures = \"op\"\nbaseline = \"naive.c\"\n";
+        let mut plan = Plan::parse(text, &folder.path().join("plan.toml"), &[])
+            .unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        plan.jobs.remove(0)
+    }
+
+    #[test]
+    fn a_submission_is_held_to_the_rules_of_a_plan() {
+        let mut job = job();
+        let of = |name: &str| Submission { sources: vec![PathBuf::from(name)], ..Submission::default() };
+        let first = job.admit(CandidateId(1), &of("/x/fast.c")).expect("admitted");
+        assert_eq!((first.name.as_str(), first.source.symbol.as_str()), ("fast", "run"));
+        assert_eq!((first.job, &first.build), (job.id, &job.build));
+        job.candidates.push(first);
+        let second = job.admit(CandidateId(2), &of("/y/fast.cpp")).expect("admitted");
+        assert_eq!((second.name.as_str(), second.source.language), ("fast-2", Language::Cpp));
+        job.candidates.push(second);
+        assert_eq!(job.admit(CandidateId(3), &of("/z/fast.c")).expect("admitted").name, "fast-3");
+        assert!(matches!(
+            job.admit(CandidateId(3), &of("/x/fast.py")),
+            Err(SubmissionError::NoLanguage { .. })
+        ));
+        assert!(matches!(job.admit(CandidateId(3), &of("/x/fast.cu")), Err(SubmissionError::Device)));
+        assert!(matches!(job.admit(CandidateId(3), &Submission::default()), Err(SubmissionError::NoSource)));
+        let two = Submission { sources: vec!["/a.c".into(), "/b.cpp".into()], ..Submission::default() };
+        assert!(matches!(job.admit(CandidateId(3), &two), Err(SubmissionError::TwoLanguages)));
+        let named = Submission { name: Some("a\u{202e}b".to_owned()), ..of("/x/fast.c") };
+        assert!(matches!(job.admit(CandidateId(3), &named), Err(SubmissionError::Name { .. })));
+    }
+}
