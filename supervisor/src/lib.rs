@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod core;
 pub mod driver;
+pub mod enclosure;
 pub mod exit;
 pub mod memory;
 pub mod plan;

@@ -73,13 +73,17 @@ pub struct Pool {
     /// Killed runners whose worker is gone: reaped here.
     orphans: Vec<OwnedFd>,
     log_folder: PathBuf,
+    children: ChildrenOf,
 }
+
+/// Every child of a process. Only asked when a worker has died.
+pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// How long an orphan of a dead worker may take to die.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Pool {
-    pub fn new(log_folder: PathBuf) -> Result<Self, PoolError> {
+    pub fn new(log_folder: PathBuf, children: ChildrenOf) -> Result<Self, PoolError> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(PoolError::Subreaper)?;
         let wake = rustix::event::eventfd(
@@ -96,6 +100,7 @@ impl Pool {
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
             log_folder,
+            children,
         })
     }
 
@@ -219,7 +224,7 @@ impl Pool {
         }
         // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
         let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
-        for pid in children().into_iter().filter(|pid| !workers.contains(pid)) {
+        for pid in (self.children)(std::process::id()).into_iter().filter(|pid| !workers.contains(pid)) {
             let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
             let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { continue };
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -274,16 +279,4 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
-}
-
-/// Every child of this process. By a walk over /proc: `/proc/PID/task/TID/children` is a matter of how the kernel was
-/// built, and a walk is only made when a worker has died.
-fn children() -> Vec<u32> {
-    let us = std::process::id();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| parent_and_start(pid).is_some_and(|(parent, _)| parent == us))
-        .collect()
 }
