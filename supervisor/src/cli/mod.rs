@@ -4,6 +4,7 @@
 //! standard error; errors are printed here, once, with their causes.
 
 mod check;
+mod doctor;
 mod init;
 mod inspect;
 mod log;
@@ -43,6 +44,15 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run
     Report(ReportArguments),
+    /// Show what this machine can enforce, proved by trying
+    Doctor(DoctorArguments),
+}
+
+#[derive(Args)]
+struct DoctorArguments {
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -168,6 +178,7 @@ pub fn main() -> u8 {
         Command::Repro(arguments) => repro::repro(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
     };
     match answer {
         Ok(exit) => exit.code(),

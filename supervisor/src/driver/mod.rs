@@ -7,6 +7,9 @@ pub mod facts;
 mod finish;
 pub mod folder;
 mod hands;
+mod kin;
+pub mod ladder;
+pub mod leaves;
 mod sample;
 mod score;
 pub mod setup;
@@ -18,11 +21,13 @@ use std::time::{Duration, Instant};
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{FromWorker, Rung};
+use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
+use self::leaves::Leaves;
 use self::sample::Sampler;
 use self::setup::Known;
 use crate::core::Core;
@@ -162,7 +167,10 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
     let spec = setup::spec(plan, &facts, &known, ceiling, floor, cores);
-    let pool = Pool::new(folder.worker_logs())?;
+    let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
+    let pool = Pool::new(folder.worker_logs(), children)?;
+    let mut leaves = Leaves::open(&Leaves::key(folder.path()));
+    let rungs = ladder::climb(pool.executable(), &mut leaves);
     let mut run = Run {
         options: &options,
         facts: &facts,
@@ -170,6 +178,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         core: Core::new(spec, counters.worker, counters.lease),
         pool,
+        leaves,
         sampler: Sampler::new(ceiling),
         store,
         known,
@@ -178,13 +187,14 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         attempts: BTreeMap::new(),
         last_report: None,
         progress: Progress::new(options.progress),
-        rungs: Vec::new(),
+        rungs,
         host,
         worker_started: BTreeMap::new(),
         summary_written: None,
         stop: None,
     };
     run.record_host()?;
+    run.say_what_is_missing(None);
     let stop = run.go()?;
     let exit = run.finish(&stop)?;
     let path = folder.path().to_owned();
@@ -217,6 +227,8 @@ struct Run<'a> {
     signals: &'a Signals,
     core: Core,
     pool: Pool,
+    /// Given back after the last worker is gone: fields are dropped in their order.
+    leaves: Leaves,
     sampler: Sampler,
     store: Store,
     known: Vec<Known>,
@@ -300,7 +312,7 @@ impl Run<'_> {
                 let ready =
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
-                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
+                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false);
                 self.feed(Event::WorkerReady { worker })
             }
             Happening::NotReady { worker, why } => {
@@ -308,6 +320,7 @@ impl Run<'_> {
             }
             Happening::Gone { worker, how } => {
                 self.sampler.forget_worker(worker);
+                self.leaves.forget_worker(worker);
                 tracing::debug!(%worker, how, "worker gone");
                 self.look_now()?;
                 self.feed(Event::WorkerGone { worker, how })
@@ -318,10 +331,12 @@ impl Run<'_> {
 
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared } => {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
                 match self.pool.watch_runner(worker, pid, start_time) {
                     Ok(()) => {
-                        self.sampler.watch(Process::Runner(worker, pid), pid, Some(limit), shared);
+                        let process = Process::Runner(worker, pid);
+                        self.sampler.watch(process, pid, Some(limit), shared, pack.tree);
+                        self.leaves.announce(worker, pid, limit, pack);
                         self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
                     }
                     // It died already, or was killed: its worker tells next.
@@ -337,12 +352,9 @@ impl Run<'_> {
                 self.feed(Event::RunnerDied { worker, pid })
             }
             FromWorker::Enforced { rungs } => {
-                if self.rungs.is_empty() {
-                    self.rungs = rungs;
-                    self.say_what_is_missing();
-                    self.record_host()?;
-                }
-                Ok(())
+                let gone = ladder::confirm(&mut self.rungs, rungs);
+                self.say_what_is_missing(Some(&gone));
+                self.record_host()
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 self.progress.update(lease, done, total, bytes);
@@ -353,6 +365,7 @@ impl Run<'_> {
                 // An attempt that failed half-way reaps its runners without a word on each.
                 self.pool.forget_runners(worker);
                 self.sampler.forget_runners(worker);
+                self.leaves.forget_worker(worker);
                 self.feed(Event::Finished { worker, lease, report })
             }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
@@ -366,11 +379,20 @@ impl Run<'_> {
         self.feed(Event::Sample(sample))
     }
 
-    /// Once, aloud: what this machine cannot enforce on candidates.
-    fn say_what_is_missing(&self) {
-        for rung in self.rungs.iter().filter(|rung| !rung.present) {
+    /// Once, aloud: what this machine cannot enforce on candidates; all of it, or what has gone since.
+    fn say_what_is_missing(&self, only: Option<&[String]>) {
+        let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
+        for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
             tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
         }
+    }
+
+    /// The other rungs hold, and the result says so.
+    fn lose_the_leaves(&mut self, why: String) -> Result<(), RunError> {
+        ladder::lost(&mut self.rungs, CGROUP_LEAF, &why);
+        self.leaves.give_up(why);
+        self.say_what_is_missing(Some(&[CGROUP_LEAF.to_owned()]));
+        self.record_host()
     }
 
     fn record_host(&mut self) -> Result<(), RunError> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
+use super::kin::Kin;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::memory::machine::MachineSampler;
 use crate::memory::procfs::ProcessSampler;
-use crate::memory::tree::TreeWalker;
 use crate::record::MemoryTotals;
 
 /// A runner can fill memory at about this rate per second: two threads over fresh pages, measured.
@@ -28,13 +28,15 @@ struct Watched {
     limit: Option<Bytes>,
     /// Known memfds that it maps: they are counted once, by their size.
     shared: Bytes,
+    /// A compiler has children; a candidate has none.
+    tree: bool,
 }
 
 pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
-    tree: Option<TreeWalker>,
+    kin: Kin,
     pub totals: MemoryTotals,
     next_in: Duration,
 }
@@ -50,31 +52,39 @@ impl Sampler {
             watched: BTreeMap::new(),
             own: ProcessSampler::open(proc_root(), std::process::id()).ok().flatten(),
             machine: MachineSampler::open(proc_root()).ok(),
-            tree: TreeWalker::open(proc_root()).ok(),
+            kin: Kin::open(proc_root()),
             totals,
             next_in: IDLE,
         }
     }
 
-    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes) {
+    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes, tree: bool) {
         if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
-            self.watched.insert(process, Watched { pid, sampler, limit, shared });
+            self.watched.insert(process, Watched { pid, sampler, limit, shared, tree });
             self.next_in = SHORTEST;
         }
     }
 
     pub fn forget(&mut self, process: Process) {
-        self.watched.remove(&process);
+        if let Some(watched) = self.watched.remove(&process) {
+            self.kin.forget(watched.pid);
+        }
     }
 
     pub fn forget_worker(&mut self, worker: opt_shared::ids::WorkerId) {
         self.watched.retain(|process, _| match process {
             Process::Worker(id) | Process::Runner(id, _) => *id != worker,
         });
+        self.forget_kin();
     }
 
     pub fn forget_runners(&mut self, worker: opt_shared::ids::WorkerId) {
         self.watched.retain(|process, _| !matches!(process, Process::Runner(id, _) if *id == worker));
+        self.forget_kin();
+    }
+
+    fn forget_kin(&mut self) {
+        self.kin.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
     /// When to look again: before a runner could have filled what is left to it.
@@ -93,9 +103,9 @@ impl Sampler {
             let Some(seen) = seen.alive() else { continue };
             let mut owed = private_owed(&seen, watched.shared);
             let mut reclaimable = seen.rss_file.unwrap_or_default();
-            if matches!(process, Process::Runner(..)) {
-                // A compiler has children; a candidate has none.
-                let (more, files) = descendants(self.tree.as_mut(), watched.pid);
+            if watched.tree {
+                let weigh = |seen: &crate::memory::procfs::ProcessSample| private_owed(seen, Bytes::ZERO);
+                let (more, files) = self.kin.weigh(proc_root(), watched.pid, weigh);
                 owed += more;
                 reclaimable += files;
             }
@@ -147,14 +157,4 @@ fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes) -> B
         + seen.vm_swap.unwrap_or_default()
         + seen.vm_pte.unwrap_or_default()
         + (seen.rss_shmem.unwrap_or_default() - shared)
-}
-
-fn descendants(tree: Option<&mut TreeWalker>, pid: u32) -> (Bytes, Bytes) {
-    let Some(pids) = tree.and_then(|tree| tree.descendants(pid).ok().map(<[u32]>::to_vec)) else {
-        return (Bytes::ZERO, Bytes::ZERO);
-    };
-    pids.into_iter()
-        .filter_map(|pid| ProcessSampler::open(proc_root(), pid).ok()??.sample().ok()?.alive())
-        .map(|seen| (private_owed(&seen, Bytes::ZERO), seen.rss_file.unwrap_or_default()))
-        .fold((Bytes::ZERO, Bytes::ZERO), |(owed, files), (more, other)| (owed + more, files + other))
 }

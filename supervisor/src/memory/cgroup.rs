@@ -87,6 +87,28 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     }))
 }
 
+/// Which versions are mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mounted {
+    pub one: bool,
+    pub two: bool,
+}
+
+/// Of version 1 the hierarchy that has the memory controller counts.
+pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
+    let mut mounted = Mounted::default();
+    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
+        return Ok(mounted);
+    };
+    for mount in lines(&mounts).filter_map(mount) {
+        match mount.version {
+            Version::One => mounted.one = true,
+            Version::Two => mounted.two = true,
+        }
+    }
+    Ok(mounted)
+}
+
 /// Where a version is mounted, and what of a group's path lies below that.
 fn place(root: &Path, mounts: &[u8], version: Version, group: &Path) -> Option<(PathBuf, PathBuf)> {
     let mounted = lines(mounts).filter_map(mount).find(|mount| mount.version == version)?;
@@ -237,6 +259,7 @@ mod tests {
             let root = fake(groups, mounts, &[]);
             let own = own_group(root.path()).expect("reads").expect("is mounted");
             assert_eq!(own, OwnGroup { folder: root.path().join(folder), topmost });
+            assert_eq!(mounted(root.path()).expect("reads"), Mounted { one: false, two: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
         assert_eq!(own_group(root.path()).expect("reads"), None);

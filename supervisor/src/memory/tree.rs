@@ -121,7 +121,7 @@ impl TreeWalker {
     }
 
     fn add_children(&mut self, pid: u32) -> Result<(), SampleError> {
-        let Self { proc, folder, entries, text, found } = self;
+        let Self { proc, folder, entries, text, found, .. } = self;
         let fail = |operation, error: Errno| {
             SampleError::io(&process_folder(proc, pid).join("task"), operation, error.into())
         };

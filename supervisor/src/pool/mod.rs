@@ -5,6 +5,7 @@
 //! go through pidfds only; each worker is reaped here and nowhere else; runners are reaped by their workers, or
 //! here if they outlive them (the supervisor is a subreaper).
 
+mod canary;
 mod channel;
 mod spawn;
 
@@ -20,6 +21,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
+pub use self::canary::Canary;
 use self::channel::Channel;
 pub use self::spawn::{Executable, SpawnError};
 
@@ -120,6 +122,10 @@ impl Pool {
         );
         self.members.insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
         Ok(pid)
+    }
+
+    pub fn executable(&self) -> &Executable {
+        &self.executable
     }
 
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
