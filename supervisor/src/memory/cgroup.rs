@@ -83,7 +83,8 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     let placed = place(root, &mounts, version, &group);
     Ok(placed.map(|(mount_point, below)| OwnGroup {
         topmost: below.as_os_str().is_empty(),
-        folder: mount_point.join(below),
+        // Joining nothing would add a slash.
+        folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
     }))
 }
 

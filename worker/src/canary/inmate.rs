@@ -18,11 +18,12 @@ const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Beyond those that there are; as a user of its own it has one itself.
+/// Beyond those that its user has: none, where it becomes a user of its own.
 const MORE_TASKS: u32 = 8;
 
 /// As a candidate's, but small, so that little has to be taken to get beyond.
 fn confinement() -> Confinement {
+    let present = if rustix::process::geteuid().is_root() { 0 } else { cell::user_tasks() };
     Confinement {
         inmate: Inmate::Candidate,
         limits: ResourceLimits {
@@ -30,7 +31,7 @@ fn confinement() -> Confinement {
             address_space: Some(ADDRESS_SPACE),
             file_size: FILE_SIZE,
             open_files: 64,
-            processes: Some(cell::user_tasks() + MORE_TASKS),
+            processes: Some(present + MORE_TASKS),
             stack: STACK,
             locked_memory: Bytes::ZERO,
         },
