@@ -26,18 +26,18 @@ pub fn climb(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
     // It works while we try the others.
     let inmate = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
-    match inmate.and_then(|mut canary| canary.hear(PATIENCE)) {
-        Ok(said) => found.extend(said.lines().filter_map(Rung::from_line)),
-        Err(error) => tracing::debug!("the canary in a cell: {error}"),
-    }
+    let silence = match inmate.and_then(|mut canary| canary.hear(PATIENCE)) {
+        Ok(said) => {
+            found.extend(said.lines().filter_map(Rung::from_line));
+            "its canary said nothing of it".to_owned()
+        }
+        Err(error) => format!("no canary could be heard: {error}"),
+    };
     RUNGS
         .iter()
         .map(|kind| {
             let at = found.iter().position(|rung| rung.name == kind.name);
-            at.map_or_else(
-                || Rung::new(kind.name, false, "its canary said nothing of it"),
-                |at| found.swap_remove(at),
-            )
+            at.map_or_else(|| Rung::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
         })
         .collect()
 }

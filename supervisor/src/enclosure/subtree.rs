@@ -261,7 +261,9 @@ mod tests {
     fn what_a_killed_supervisor_left_is_cleared() {
         let (root, home) = fake("memory pids\n");
         let make = |name: &str| std::fs::create_dir(home.folder.join(name)).expect("folder");
-        ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"].map(make);
+        for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
+            make(name);
+        }
         std::fs::write(home.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("somebody lives there");
         let _subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
         for (name, stays) in [("opt-run-k2-w1-9", false), ("opt-run-k2-home", true), ("somebody.scope", true)]

@@ -181,7 +181,7 @@ impl TreeWalker {
     }
 }
 
-/// The children of one process, by a walk over the parents of all.
+/// The children of one process, sorted, by a walk over the parents of all.
 pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
@@ -189,6 +189,7 @@ pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
             children.push(child);
         }
     })?;
+    children.sort_unstable();
     Ok(children)
 }
 
