@@ -4,7 +4,7 @@
 //! reads the list as `DEP_OPT_INTERPOSE_SYMBOLS` in its build script.
 
 /// What `runner/interpose.rs` defines.
-const SYMBOLS: [&str; 10] = [
+const SYMBOLS: [&str; 11] = [
     "malloc",
     "calloc",
     "realloc",
@@ -13,6 +13,7 @@ const SYMBOLS: [&str; 10] = [
     "posix_memalign",
     "valloc",
     "pvalloc",
+    "sbrk",
     "mmap",
     "mmap64",
 ];

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod message;
 pub mod nonfinite;
 pub mod outcome;
+pub mod rung;
 pub mod score;
 pub mod settings;
 pub mod units;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::Signature;
 use crate::ids::{EntryId, LeaseId};
 use crate::outcome::{Artifact, BuildReport, ProfileReport, VerifyReport};
+pub use crate::rung::Rung;
 use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
 use crate::units::Bytes;
 
@@ -22,6 +23,8 @@ pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
+/// The hidden first argument of a canary; what it is to try follows.
+pub const CANARY_ARGUMENT: &str = "__canary";
 /// Environment of a worker: the name of the supervisor's one-shot server, and what to prove itself with.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
@@ -59,15 +62,6 @@ pub struct Hello {
     pub from_worker: ipc_channel::ipc::IpcReceiver<FromWorker>,
 }
 
-/// A thing the machine can enforce, or cannot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rung {
-    pub name: String,
-    pub present: bool,
-    /// Why not, or which variant.
-    pub detail: String,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     Start(Box<Task>),
@@ -91,6 +85,8 @@ pub enum ToWorker {
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
+    /// The kernel ended it at the limit of its control group, and counted it there. Seen after its death.
+    GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
     /// The whole process tree owed more than its ceiling.
@@ -189,6 +185,18 @@ pub struct ProfileTask {
     pub seed: u64,
 }
 
+/// What a runner may take along into its control group, beside what it may owe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pack {
+    /// Of files, for the page cache that the kernel charges to whoever touches it first: it is given back on demand, but
+    /// must not be thrown out of a group while its owner is being timed.
+    pub files: Bytes,
+    /// Threads and processes.
+    pub tasks: u32,
+    /// It starts processes of its own: what it owes is what its tree owes.
+    pub tree: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
     /// A runner was started and waits. The supervisor opens a pidfd and answers `RunnerWatched`.
@@ -201,6 +209,7 @@ pub enum FromWorker {
         limit: Bytes,
         /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
         shared: Bytes,
+        pack: Pack,
     },
     /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
     KillWanted {

@@ -4,6 +4,7 @@ pub mod cli;
 pub mod control;
 pub mod core;
 pub mod driver;
+pub mod enclosure;
 pub mod exit;
 pub mod memory;
 pub mod metrics;

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use opt_shared::message::{Role, WORKER_ARGUMENT};
+use opt_shared::message::{CANARY_ARGUMENT, Role, WORKER_ARGUMENT};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -17,6 +17,11 @@ fn main() -> ExitCode {
         }
         Some(argument) if Some(argument) == opt_worker::COMPILER_ARGUMENT.to_str().ok() => {
             end(opt_worker::compiler_main())
+        }
+        Some(argument) if argument == CANARY_ARGUMENT => {
+            let arguments: Vec<String> =
+                arguments.filter_map(|argument| argument.into_string().ok()).collect();
+            end(opt_worker::canary_main(&arguments))
         }
         _ => ExitCode::from(opt_supervisor::cli::main()),
     }

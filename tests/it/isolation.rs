@@ -3,6 +3,7 @@
 //! Owns the plans over `tests/data/kernels/hostile` and the table of how each of those kernels must end. What the
 //! kernels try stands in them; those that must have no effect compute the right result and pass.
 
+mod bombs;
 mod captures;
 mod run;
 

@@ -2,6 +2,7 @@
 //! as the README's test command does.
 
 mod demo;
+mod doctor;
 mod ffi;
 mod fixtures;
 mod isolation;

@@ -105,6 +105,8 @@ impl<'a> Callable<'a> {
             output: limits.output,
             limit: memory + outputs + materialised + unmapped + RUNNER_BASE,
             shared: outputs + materialised,
+            mapped: inputs,
+            tasks: limits.processes.unwrap_or_else(|| cell::tasks(self.threads)),
         }
     }
 

@@ -176,6 +176,12 @@ fn compile(
             Status::HostMemoryLimit,
             format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
         ),
+        (Some(KillReason::GroupMemory { limit }), _) => (
+            Status::HostMemoryLimit,
+            format!(
+                "the kernel ended the compiler: its control group reached its limit of {limit} ([build] memory)"
+            ),
+        ),
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
         }

@@ -38,6 +38,12 @@ pub(crate) fn death(death: &Death, places: &Places<'_>) -> Verdict {
                 Status::HostMemoryLimit,
                 format!("killed {during}: it owed {owed}, its limit is {limit} (limits.memory)"),
             ),
+            KillReason::GroupMemory { limit } => verdict(
+                Status::HostMemoryLimit,
+                format!(
+                    "ended {during} by the kernel: its control group reached its limit of {limit} (limits.memory)"
+                ),
+            ),
             KillReason::Timeout { limit } => {
                 verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
             }
@@ -181,6 +187,11 @@ mod tests {
             killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),
             Status::HostMemoryLimit,
             "limit is 1.00 GiB",
+        );
+        check(
+            killed(KillReason::GroupMemory { limit: Bytes::gib(1) }),
+            Status::HostMemoryLimit,
+            "limit of 1.00 GiB",
         );
         check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
         check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");

@@ -6,6 +6,7 @@
 
 mod attempt;
 mod build;
+mod canary;
 mod classify;
 mod executor;
 pub mod judge;
@@ -22,5 +23,6 @@ use std::ffi::CStr;
 pub const RUNNER_ARGUMENT: &CStr = c"__runner";
 pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
 
+pub use canary::main as canary_main;
 pub use executor::compiler::main as compiler_main;
 pub use runner::serve::main as runner_main;

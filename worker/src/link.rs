@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use ipc_channel::ipc::{self, IpcSender};
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Rung, Task, ToWorker};
+use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Pack, Rung, Task, ToWorker};
 use opt_shared::units::Bytes;
 
 use crate::executor::spawn::Namespaces;
@@ -47,6 +47,7 @@ pub(crate) struct RunnerNotice {
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
+    pub(crate) pack: Pack,
 }
 
 pub(crate) struct Link {
@@ -132,6 +133,7 @@ impl Link {
             start_time: notice.start_time,
             limit: notice.limit,
             shared: notice.shared,
+            pack: notice.pack,
         })
     }
 

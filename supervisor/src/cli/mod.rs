@@ -6,6 +6,7 @@
 mod check;
 mod ctl;
 mod ctl_text;
+mod doctor;
 mod eval;
 mod init;
 mod inspect;
@@ -48,6 +49,8 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run
     Report(ReportArguments),
+    /// Show what this machine can enforce, proved by trying
+    Doctor(DoctorArguments),
     /// Ask, or tell, a run that is going on
     Ctl(ctl::CtlArguments),
     /// One candidate, one answer: by an open run of the plan, or by a short one
@@ -56,6 +59,13 @@ enum Command {
     Completions { shell: clap_complete::Shell },
     /// Print the manual page
     Man,
+}
+
+#[derive(Args)]
+struct DoctorArguments {
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -194,6 +204,7 @@ pub fn main() -> u8 {
         Command::Eval(arguments) => eval::eval(arguments),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
     };
     match answer {
         Ok(exit) => exit.code(),

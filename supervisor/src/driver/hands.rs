@@ -38,16 +38,25 @@ impl Run<'_> {
                 Ok(())
             }
             Action::AllowRunner { worker, pid } => {
+                if let Err(why) = self.leaves.enclose(worker, pid) {
+                    self.lose_the_leaves(why)?;
+                }
                 self.pool.send(worker, ToWorker::RunnerWatched { pid });
                 Ok(())
             }
             Action::KillRunner { worker, pid, reason } => {
                 self.intend(ProcessKind::Runner, worker, reason)?;
                 self.pool.kill_runner(worker, pid);
+                self.leaves.kill(worker, pid);
                 Ok(())
             }
             Action::MayReap { worker, pid, killed, peak_owed } => {
                 self.pool.forget_runner(worker, pid);
+                let killed = match killed {
+                    None => self.group_evidence(worker, pid, peak_owed)?,
+                    ordered => ordered,
+                };
+                self.leaves.forget(worker, pid);
                 self.pool.send(worker, ToWorker::MayReap { pid, killed, peak_owed });
                 Ok(())
             }
@@ -91,6 +100,28 @@ impl Run<'_> {
         let lease = self.core.lease_of(worker);
         self.store.kill_intended(UtcTime::now(), process, worker, lease, reason)?;
         Ok(())
+    }
+
+    /// A death that nobody ordered: what its control group says of it.
+    fn group_evidence(
+        &mut self,
+        worker: WorkerId,
+        pid: u32,
+        peak_owed: Bytes,
+    ) -> Result<Option<KillReason>, RunError> {
+        let Some((limit, events)) = self.leaves.evidence(worker, pid) else { return Ok(None) };
+        self.policy(&PolicyRow {
+            decision: "group_memory",
+            reason: "the kernel ended a runner at the limit of its control group".to_owned(),
+            numbers: vec![
+                ("worker", u64::from(worker.0)),
+                ("limit_bytes", limit.get()),
+                ("sampled_peak_bytes", peak_owed.get()),
+                ("oom_kill", events.oom_kill),
+                ("max", events.max),
+            ],
+        })?;
+        Ok(Some(KillReason::GroupMemory { limit }))
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {

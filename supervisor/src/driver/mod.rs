@@ -9,6 +9,9 @@ pub mod facts;
 mod finish;
 pub mod folder;
 mod hands;
+mod kin;
+pub mod ladder;
+pub mod leaves;
 pub mod needs;
 mod sample;
 mod score;
@@ -23,11 +26,13 @@ use std::time::{Duration, Instant};
 
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
 use opt_shared::message::{FromWorker, Rung};
+use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
+use self::leaves::Leaves;
 use self::sample::Sampler;
 use self::setup::Known;
 use crate::control::{ControlError, Server, Token};
@@ -189,7 +194,10 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
     let spec = setup::spec(&plan, &facts, &known, ceilings, floor, cores);
-    let pool = Pool::new(folder.worker_logs())?;
+    let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
+    let pool = Pool::new(folder.worker_logs(), children)?;
+    let mut leaves = Leaves::open(&Leaves::key(folder.path()));
+    let rungs = ladder::climb(pool.executable(), &mut leaves);
     let mut run = Run {
         plan,
         min_speedup: options.min_speedup,
@@ -204,6 +212,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         core: Core::new(spec, counters.worker, counters.lease),
         pool,
+        leaves,
         sampler: Sampler::new(ceilings.host),
         pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
         store,
@@ -213,7 +222,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         attempts: BTreeMap::new(),
         last_report: None,
         progress: Progress::new(options.progress),
-        rungs: Vec::new(),
+        rungs,
         host,
         worker_started: BTreeMap::new(),
         summary_written: None,
@@ -221,6 +230,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         answered: None,
     };
     run.record_host()?;
+    run.say_what_is_missing(None);
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
@@ -270,6 +280,8 @@ struct Run<'a> {
     signals: &'a Signals,
     core: Core,
     pool: Pool,
+    /// Given back after the last worker is gone: fields are dropped in their order.
+    leaves: Leaves,
     sampler: Sampler,
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
@@ -369,7 +381,7 @@ impl Run<'_> {
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.tell(|| told::worker_ready(worker, ready));
-                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO);
+                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false);
                 self.feed(Event::WorkerReady { worker })
             }
             Happening::NotReady { worker, why } => {
@@ -377,6 +389,7 @@ impl Run<'_> {
             }
             Happening::Gone { worker, how, left_runners } => {
                 self.sampler.forget(Process::Worker(worker));
+                self.leaves.forget_worker(worker);
                 if !left_runners {
                     self.sampler.forget_runners(worker);
                 }
@@ -395,10 +408,12 @@ impl Run<'_> {
 
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared } => {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
                 match self.pool.watch_runner(worker, pid, start_time) {
                     Ok(()) => {
-                        self.sampler.watch(Process::Runner(worker, pid), pid, Some(limit), shared);
+                        let process = Process::Runner(worker, pid);
+                        self.sampler.watch(process, pid, Some(limit), shared, pack.tree);
+                        self.leaves.announce(worker, pid, limit, pack);
                         self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
                     }
                     // It died already, or was killed: its worker tells next.
@@ -414,12 +429,9 @@ impl Run<'_> {
                 self.feed(Event::RunnerDied { worker, pid })
             }
             FromWorker::Enforced { rungs } => {
-                if self.rungs.is_empty() {
-                    self.rungs = rungs;
-                    self.say_what_is_missing();
-                    self.record_host()?;
-                }
-                Ok(())
+                let gone = ladder::confirm(&mut self.rungs, rungs);
+                self.say_what_is_missing(Some(&gone));
+                self.record_host()
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 if let Some(attempt) = self.attempts.get_mut(&lease) {
@@ -433,6 +445,7 @@ impl Run<'_> {
                 // An attempt that failed half-way reaps its runners without a word on each.
                 self.pool.forget_runners(worker);
                 self.sampler.forget_runners(worker);
+                self.leaves.forget_worker(worker);
                 self.feed(Event::Finished { worker, lease, report })
             }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
@@ -446,11 +459,20 @@ impl Run<'_> {
         self.feed(Event::Sample(sample))
     }
 
-    /// Once, aloud: what this machine cannot enforce on candidates.
-    fn say_what_is_missing(&self) {
-        for rung in self.rungs.iter().filter(|rung| !rung.present) {
+    /// Once, aloud: what this machine cannot enforce on candidates; all of it, or what has gone since.
+    fn say_what_is_missing(&self, only: Option<&[String]>) {
+        let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
+        for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
             tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
         }
+    }
+
+    /// The other rungs hold, and the result says so.
+    fn lose_the_leaves(&mut self, why: String) -> Result<(), RunError> {
+        ladder::lost(&mut self.rungs, CGROUP_LEAF, &why);
+        self.leaves.give_up(why);
+        self.say_what_is_missing(Some(&[CGROUP_LEAF.to_owned()]));
+        self.record_host()
     }
 
     fn record_host(&mut self) -> Result<(), RunError> {

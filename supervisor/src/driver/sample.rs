@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
+use super::kin::Kin;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
 use crate::memory::machine::MachineSampler;
 use crate::memory::procfs::{ProcessSampler, Resident};
-use crate::memory::tree::TreeWalker;
 use crate::record::{MemoryTotals, Sampling};
 
 /// A worker whose resident pages have not changed is looked at in full this often all the same.
@@ -25,6 +25,8 @@ struct Watched {
     limit: Option<Bytes>,
     /// Known memfds that it maps: they are counted once, by their size.
     shared: Bytes,
+    /// A compiler has children; a candidate has none.
+    tree: bool,
     last: Option<Last>,
 }
 
@@ -72,13 +74,12 @@ pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
-    tree: Option<TreeWalker>,
+    kin: Kin,
     pub totals: MemoryTotals,
     pace: Pace,
     /// Of all processes of the run, as last seen.
     pub reclaimable: Bytes,
     pub available: Option<Bytes>,
-    next_in: Duration,
     due: Instant,
 }
 
@@ -93,29 +94,35 @@ impl Sampler {
             watched: BTreeMap::new(),
             own: ProcessSampler::open(proc_root(), std::process::id()).ok().flatten(),
             machine: MachineSampler::open(proc_root()).ok(),
-            tree: TreeWalker::open(proc_root()).ok(),
+            kin: Kin::open(proc_root()),
             totals,
             pace: Pace::default(),
             reclaimable: Bytes::ZERO,
             available: None,
-            next_in: IDLE,
             due: Instant::now() + IDLE,
         }
     }
 
-    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes) {
+    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes, tree: bool) {
         if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
-            self.watched.insert(process, Watched { pid, sampler, limit, shared, last: None });
+            self.watched.insert(process, Watched { pid, sampler, limit, shared, tree, last: None });
             self.set_next(SHORTEST);
         }
     }
 
     pub fn forget(&mut self, process: Process) {
-        self.watched.remove(&process);
+        if let Some(watched) = self.watched.remove(&process) {
+            self.kin.forget(watched.pid);
+        }
     }
 
     pub fn forget_runners(&mut self, worker: opt_shared::ids::WorkerId) {
         self.watched.retain(|process, _| !matches!(process, Process::Runner(id, _) if *id == worker));
+        self.forget_kin();
+    }
+
+    fn forget_kin(&mut self) {
+        self.kin.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
     /// When to look again: before a runner could have filled what is left to it.
@@ -124,7 +131,6 @@ impl Sampler {
     }
 
     fn set_next(&mut self, next_in: Duration) {
-        self.next_in = next_in;
         self.due = Instant::now() + next_in;
     }
 
@@ -141,9 +147,9 @@ impl Sampler {
             if let (Some(before), Some(_)) = (before, watched.limit) {
                 self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
             }
-            if matches!(process, Process::Runner(..)) {
-                // A compiler has children; a candidate has none.
-                let (more, files) = descendants(self.tree.as_mut(), watched.pid);
+            if watched.tree {
+                let weigh = |seen: &crate::memory::procfs::ProcessSample| private_owed(seen, Bytes::ZERO);
+                let (more, files) = self.kin.weigh(proc_root(), watched.pid, weigh);
                 seen.owed += more;
                 seen.reclaimable += files;
             }
@@ -200,14 +206,4 @@ fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes) -> B
         + seen.vm_swap.unwrap_or_default()
         + seen.vm_pte.unwrap_or_default()
         + (seen.rss_shmem.unwrap_or_default() - shared)
-}
-
-fn descendants(tree: Option<&mut TreeWalker>, pid: u32) -> (Bytes, Bytes) {
-    let Some(pids) = tree.and_then(|tree| tree.descendants(pid).ok().map(<[u32]>::to_vec)) else {
-        return (Bytes::ZERO, Bytes::ZERO);
-    };
-    pids.into_iter()
-        .filter_map(|pid| ProcessSampler::open(proc_root(), pid).ok()??.sample().ok()?.alive())
-        .map(|seen| (private_owed(&seen, Bytes::ZERO), seen.rss_file.unwrap_or_default()))
-        .fold((Bytes::ZERO, Bytes::ZERO), |(owed, files), (more, other)| (owed + more, files + other))
 }

@@ -1,6 +1,6 @@
 //! The least memory limit of the control groups that this process is in: version 2, version 1, or both at once.
 //!
-//! Reads only. Making groups of our own, where that is allowed, is not done here.
+//! Reads only. Making groups of our own, where that is allowed, is not done here: it only says where we are.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -52,12 +52,7 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut least: Option<GroupLimit> = None;
     for line in lines(&groups) {
         let Some((version, group)) = memory_group(line) else { continue };
-        let mounted = lines(&mounts).filter_map(mount).find(|mount| mount.version == version);
-        let Some(mounted) = mounted else { continue };
-        // The group's path is the host's; the mount may show only a part of the tree, or start below it.
-        let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
-        let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-        let mount_point = root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point));
+        let Some((mount_point, below)) = place(root, &mounts, version, &group) else { continue };
         for ancestor in below.ancestors() {
             let path = mount_point.join(ancestor).join(version.limit_file());
             let Some(limit) = read_limit(&path)? else { continue };
@@ -67,6 +62,61 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
         }
     }
     Ok(least)
+}
+
+/// Our own group of version 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnGroup {
+    pub folder: PathBuf,
+    /// Nothing of the tree is above it, as far as we can see.
+    pub topmost: bool,
+}
+
+/// None where version 2 is not mounted.
+pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
+    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
+    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
+        return Ok(None);
+    };
+    let group = lines(&groups).filter_map(memory_group).find(|(version, _)| *version == Version::Two);
+    let Some((version, group)) = group else { return Ok(None) };
+    let placed = place(root, &mounts, version, &group);
+    Ok(placed.map(|(mount_point, below)| OwnGroup {
+        topmost: below.as_os_str().is_empty(),
+        // Joining nothing would add a slash.
+        folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
+    }))
+}
+
+/// Which versions are mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mounted {
+    pub one: bool,
+    pub two: bool,
+}
+
+/// Of version 1 the hierarchy that has the memory controller counts.
+pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
+    let mut mounted = Mounted::default();
+    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
+        return Ok(mounted);
+    };
+    for mount in lines(&mounts).filter_map(mount) {
+        match mount.version {
+            Version::One => mounted.one = true,
+            Version::Two => mounted.two = true,
+        }
+    }
+    Ok(mounted)
+}
+
+/// Where a version is mounted, and what of a group's path lies below that.
+fn place(root: &Path, mounts: &[u8], version: Version, group: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mounted = lines(mounts).filter_map(mount).find(|mount| mount.version == version)?;
+    // The group's path is the host's; the mount may show only a part of the tree, or start below it.
+    let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
+    let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
 }
 
 /// `7:memory:/path` or `0::/path`; none for hierarchies without the memory controller.
@@ -199,6 +249,21 @@ mod tests {
             let limit = memory_limit(root.path()).expect("reads").map(|group| group.limit.get());
             assert_eq!(limit, *wanted, "{cgroup}");
         }
+    }
+
+    #[test]
+    fn our_own_group_is_found() {
+        for (groups, mounts, folder, topmost) in [
+            ("4:memory:/x\n0::/user.slice/run-7.scope\n", TWO, "sys/fs/cgroup/user.slice/run-7.scope", false),
+            ("0::/\n", TWO, "sys/fs/cgroup", true),
+        ] {
+            let root = fake(groups, mounts, &[]);
+            let own = own_group(root.path()).expect("reads").expect("is mounted");
+            assert_eq!(own, OwnGroup { folder: root.path().join(folder), topmost });
+            assert_eq!(mounted(root.path()).expect("reads"), Mounted { one: false, two: true });
+        }
+        let root = fake("4:memory:/x\n", TWO, &[]);
+        assert_eq!(own_group(root.path()).expect("reads"), None);
     }
 
     #[test]

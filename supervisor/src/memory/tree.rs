@@ -1,7 +1,9 @@
-//! Which processes live below one, from `/proc/PID/task/*/children`.
+//! Which processes live below one: from `/proc/PID/task/*/children`, or, where the kernel was built without it, from
+//! one walk over the parents of all processes.
 //!
-//! A walk over a tree that changes meanwhile: what was born or orphaned during it may be missing or already gone.
-//! Buffers are kept, so that a walk allocates only when the tree has grown.
+//! Either way a walk over a tree that changes meanwhile: what was born or orphaned during it may be missing or already
+//! gone. Buffers are kept, so that a walk allocates only when the tree has grown. The second way costs by the number
+//! of processes on the machine: how often is the caller's affair ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
@@ -12,11 +14,13 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::SampleError;
-use super::procfs::process_folder;
+use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
 /// More than our tree can have by its own limits (16 runners of `limits.processes`); a fork bomb ends here.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
+/// Processes of the whole machine that are looked at; the default limit of pids is half of this.
+pub const MAX_PROCESSES: usize = 64 << 10;
 /// Pids of the children of one thread, as text: the bound above, at 8 bytes each.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
 /// Folder entries taken from the kernel at a time.
@@ -31,6 +35,17 @@ pub struct TreeWalker {
     entries: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     found: Vec<u32>,
+    /// (parent, child), of every process; only where children are not listed.
+    pairs: Vec<(u32, u32)>,
+    way: Way,
+}
+
+/// How children are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Listed,
+    /// The kernel lists none.
+    Parents,
 }
 
 impl TreeWalker {
@@ -44,17 +59,27 @@ impl TreeWalker {
             entries: vec![MaybeUninit::uninit(); FOLDER_BYTES].into_boxed_slice(),
             text: vec![0; CHILDREN_BYTES].into_boxed_slice(),
             found: Vec::new(),
+            pairs: Vec::new(),
+            way: Way::Listed,
         })
+    }
+
+    /// Whether a walk costs by the size of the tree, not of the machine. Known after the first walk.
+    pub fn is_cheap(&self) -> bool {
+        self.way == Way::Listed
     }
 
     /// Every process below this one, itself excluded, sorted.
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
-        self.found.clear();
-        self.add_children(pid)?;
-        let mut next = 0;
-        while let Some(&child) = self.found.get(next) {
-            self.add_children(child)?;
-            next += 1;
+        if self.way == Way::Listed {
+            match self.by_lists(pid) {
+                // It stays so for as long as the kernel runs.
+                Err(SampleError::Absent { .. }) => self.way = Way::Parents,
+                other => other?,
+            }
+        }
+        if self.way == Way::Parents {
+            self.by_parents(pid)?;
         }
         // One that was orphaned during the walk may have been seen below its old parent and below us.
         self.found.sort_unstable();
@@ -62,8 +87,41 @@ impl TreeWalker {
         Ok(&self.found)
     }
 
+    fn by_lists(&mut self, pid: u32) -> Result<(), SampleError> {
+        self.found.clear();
+        self.add_children(pid)?;
+        let mut next = 0;
+        while let Some(&child) = self.found.get(next) {
+            self.add_children(child)?;
+            next += 1;
+        }
+        Ok(())
+    }
+
+    fn by_parents(&mut self, pid: u32) -> Result<(), SampleError> {
+        let Self { proc, pairs, found, .. } = self;
+        pairs.clear();
+        found.clear();
+        parents(proc, |child, parent| pairs.push((parent, child)))?;
+        pairs.sort_unstable();
+        let mut of = Some(pid);
+        let mut next = 0;
+        while let Some(parent) = of {
+            let from = pairs.partition_point(|&(other, _)| other < parent);
+            for &(_, child) in pairs[from..].iter().take_while(|&&(other, _)| other == parent) {
+                if found.len() == MAX_DESCENDANTS {
+                    return Err(SampleError::TooMany { path: proc.clone(), limit: MAX_DESCENDANTS });
+                }
+                found.push(child);
+            }
+            of = found.get(next).copied();
+            next += 1;
+        }
+        Ok(())
+    }
+
     fn add_children(&mut self, pid: u32) -> Result<(), SampleError> {
-        let Self { proc, folder, entries, text, found } = self;
+        let Self { proc, folder, entries, text, found, .. } = self;
         let fail = |operation, error: Errno| {
             SampleError::io(&process_folder(proc, pid).join("task"), operation, error.into())
         };
@@ -121,6 +179,37 @@ impl TreeWalker {
         }
         Ok(())
     }
+}
+
+/// The children of one process, sorted, by a walk over the parents of all.
+pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
+    let mut children = Vec::new();
+    parents(proc, |child, parent| {
+        if parent == of {
+            children.push(child);
+        }
+    })?;
+    children.sort_unstable();
+    Ok(children)
+}
+
+/// Tells of every process and its parent. One that ends meanwhile is left out.
+fn parents(proc: &Path, mut tell: impl FnMut(u32, u32)) -> Result<(), SampleError> {
+    let entries = std::fs::read_dir(proc).map_err(|error| SampleError::io(proc, "list it", error))?;
+    let mut seen = 0;
+    for entry in entries {
+        let entry = entry.map_err(|error| SampleError::io(proc, "list it", error))?;
+        let pid = number(entry.file_name().as_encoded_bytes()).and_then(|pid| u32::try_from(pid).ok());
+        let Some(pid) = pid else { continue };
+        if seen == MAX_PROCESSES {
+            return Err(SampleError::TooMany { path: proc.to_owned(), limit: MAX_PROCESSES });
+        }
+        seen += 1;
+        if let Some(parent) = parent(proc, pid)? {
+            tell(pid, parent);
+        }
+    }
+    Ok(())
 }
 
 /// Opens a name that is made of numbers and fixed words, without allocating for it.
@@ -189,27 +278,63 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_lists_no_children_is_named() {
-        let root = fake(&[(1, 1, "")]);
-        std::fs::remove_file(root.path().join("1/task/1/children")).expect("removes");
-        let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
-        assert!(error.to_string().contains("children"), "{error}");
-        std::fs::write(root.path().join("1/task/1/children"), "two").expect("writes");
+    fn a_kernel_that_lists_no_children_is_walked_by_parents() {
+        let root = fake(&[(10, 10, "11 "), (11, 11, "")]);
+        for (pid, parent) in [(10, 1), (11, 10), (12, 11), (13, 11), (20, 1), (21, 20)] {
+            let folder = process_folder(root.path(), pid);
+            std::fs::create_dir_all(folder.join("task").join(pid.to_string())).expect("folder");
+            let stat = format!("{pid} (a ) b) S {parent} 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {pid}00 0 0\n");
+            std::fs::write(folder.join("stat"), stat).expect("writes");
+        }
+        std::fs::remove_file(root.path().join("10/task/10/children")).expect("removes");
+        let mut walker = TreeWalker::open(root.path()).expect("opens");
+        assert!(walker.is_cheap());
+        assert_eq!(walker.descendants(10).expect("walks"), [11, 12, 13]);
+        assert!(!walker.is_cheap());
+        assert_eq!(walker.descendants(20).expect("walks"), [21]);
+        assert_eq!(walker.descendants(99).expect("walks"), [0u32; 0]);
+        assert_eq!(children(root.path(), 11).expect("walks"), [12, 13]);
+        std::fs::write(
+            root.path().join("12/stat"),
+            "12 (x) S 12 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0\n",
+        )
+        .expect("writes");
+        let error = walker.descendants(12).expect_err("its own parent");
+        assert!(matches!(error, SampleError::TooMany { .. }), "{error}");
+    }
+
+    #[test]
+    fn nonsense_in_a_list_is_named() {
+        let root = fake(&[(1, 1, "two")]);
         let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
         assert!(error.to_string().contains("1/task/1/children: `two`"), "{error}");
     }
 
+    /// A child and a grandchild of this process, on whatever way this kernel has and on the one that all have.
     #[test]
-    fn a_child_of_this_process_is_found() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::null())
+    fn a_real_tree_is_found_on_both_ways() {
+        use std::io::BufRead as _;
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
             .spawn()
-            .expect("cat");
-        let mut walker = TreeWalker::open(Path::new("/proc")).expect("opens");
-        let found = walker.descendants(std::process::id()).expect("walks").contains(&child.id());
-        child.kill().expect("kills");
+            .expect("sh");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        std::io::BufReader::new(stdout).read_line(&mut line).expect("says its child");
+        let grandchild: u32 = line.trim().parse().expect("a pid");
+        for way in [Way::Listed, Way::Parents] {
+            let mut walker = TreeWalker::open(Path::new("/proc")).expect("opens");
+            walker.way = way;
+            let found = walker.descendants(std::process::id()).expect("walks").to_vec();
+            assert!(found.contains(&child.id()) && found.contains(&grandchild), "{way:?}: {found:?}");
+            assert_eq!(walker.descendants(child.id()).expect("walks"), [grandchild], "{way:?}");
+        }
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(i32::try_from(grandchild).expect("a pid")).expect("a pid"),
+            rustix::process::Signal::KILL,
+        )
+        .expect("kills");
         child.wait().expect("reaps");
-        assert!(found);
     }
 }

@@ -5,6 +5,7 @@
 //! go through pidfds only; each worker is reaped here and nowhere else; runners are reaped by their workers, or
 //! here if they outlive them (the supervisor is a subreaper).
 
+mod canary;
 mod channel;
 mod spawn;
 
@@ -20,6 +21,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
+pub use self::canary::Canary;
 use self::channel::Channel;
 pub use self::spawn::{Executable, SpawnError};
 
@@ -84,13 +86,17 @@ pub struct Pool {
     /// Killed runners whose worker is gone: reaped here.
     orphans: Vec<Orphan>,
     log_folder: PathBuf,
+    children: ChildrenOf,
 }
+
+/// Every child of a process. Only asked when a worker has died.
+pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// At the end of the run: how long what is killed may take to die.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Pool {
-    pub fn new(log_folder: PathBuf) -> Result<Self, PoolError> {
+    pub fn new(log_folder: PathBuf, children: ChildrenOf) -> Result<Self, PoolError> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(PoolError::Subreaper)?;
         let wake = rustix::event::eventfd(
@@ -107,6 +113,7 @@ impl Pool {
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
             log_folder,
+            children,
         })
     }
 
@@ -126,6 +133,10 @@ impl Pool {
         );
         self.members.insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
         Ok(pid)
+    }
+
+    pub fn executable(&self) -> &Executable {
+        &self.executable
     }
 
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
@@ -225,10 +236,14 @@ impl Pool {
         let mut left: Vec<OwnedFd> = runners.into_values().collect();
         // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
         let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
-        left.extend(children().into_iter().filter(|pid| !workers.contains(pid)).filter_map(|pid| {
-            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-            pidfd_open(raw, PidfdFlags::empty()).ok()
-        }));
+        left.extend(
+            (self.children)(std::process::id()).into_iter().filter(|pid| !workers.contains(pid)).filter_map(
+                |pid| {
+                    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+                    pidfd_open(raw, PidfdFlags::empty()).ok()
+                },
+            ),
+        );
         for pidfd in left {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pidfd });
@@ -313,16 +328,4 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
-}
-
-/// Every child of this process. By a walk over /proc: `/proc/PID/task/TID/children` is a matter of how the kernel was
-/// built, and a walk is only made when a worker has died.
-fn children() -> Vec<u32> {
-    let us = std::process::id();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|&pid| parent_and_start(pid).is_some_and(|(parent, _)| parent == us))
-        .collect()
 }

@@ -16,11 +16,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// This program, as it was when the run started.
 pub struct Executable {
-    file: OwnedFd,
+    pub(super) file: OwnedFd,
 }
 
 impl Executable {
-    pub(super) fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         Ok(Self { file: File::open("/proc/self/exe")?.into() })
     }
 }

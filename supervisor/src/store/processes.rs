@@ -143,6 +143,7 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         KillReason::RunnerMemory { owed, limit } => {
             ("runner_memory", figures(&[("owed_bytes", owed), ("limit_bytes", limit)]))
         }
+        KillReason::GroupMemory { limit } => ("group_memory", figures(&[("limit_bytes", limit)])),
         KillReason::HostFloor { available, floor } => {
             ("host_floor", figures(&[("available_bytes", available), ("floor_bytes", floor)]))
         }

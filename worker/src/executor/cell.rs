@@ -19,14 +19,21 @@ const ARENA: Bytes = Bytes::mib(128);
 const LIBRARIES: Bytes = Bytes::mib(256);
 /// Processes of `"auto"`: this many for every thread.
 const TASKS_PER_THREAD: u32 = 4;
+/// Processes of a compiler: a driver with its parts, and a linker that works on many at once.
+pub(crate) const COMPILER_TASKS: u32 = 256;
 /// The largest file a compiler may write.
 const LARGEST_BUILD_FILE: Bytes = Bytes::gib(1);
 const COMPILER_FILES: u32 = 1024;
 /// Runners of one worker that may live at a time, so that their user numbers differ.
 const USERS_PER_WORKER: u32 = 64;
 
+/// `limits.processes = "auto"`, where only the runner's own are counted.
+pub(crate) fn tasks(threads: u32) -> u32 {
+    TASKS_PER_THREAD.saturating_mul(threads)
+}
+
 /// Distinct among the live runners of all workers: pids of workers are, and each has a block of numbers.
-fn user_number() -> u32 {
+pub(crate) fn user_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
@@ -47,7 +54,7 @@ pub(crate) fn for_candidate(
             // size the seal answers EPERM; at zero the first printf would be a SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
-            processes: Some(limits.processes.unwrap_or_else(|| user_tasks() + TASKS_PER_THREAD * threads)),
+            processes: Some(limits.processes.unwrap_or_else(|| user_tasks() + tasks(threads))),
             stack: STACK,
             locked_memory: Bytes::ZERO,
         },
@@ -65,7 +72,7 @@ pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) 
             address_space: Some(memory + LIBRARIES),
             file_size: LARGEST_BUILD_FILE,
             open_files: COMPILER_FILES,
-            processes: Some(user_tasks() + 256),
+            processes: Some(user_tasks() + COMPILER_TASKS),
             stack: STACK.saturating_mul(8),
             locked_memory: Bytes::ZERO,
         },
@@ -76,7 +83,7 @@ pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) 
 }
 
 /// Threads and processes of this user now: RLIMIT_NPROC counts them all.
-fn user_tasks() -> u32 {
+pub(crate) fn user_tasks() -> u32 {
     let me = rustix::process::geteuid().as_raw();
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
     let mut tasks = 0u32;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::KillReason;
+use opt_shared::message::{KillReason, Pack};
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ use crate::runner::serve::SOCKET_FD;
 const LOG_SIZE: Bytes = Bytes::kib(256);
 /// Owed by a compiler process before it reads anything.
 const COMPILER_BASE: Bytes = Bytes::mib(16);
+
+/// Its own programs and libraries, what it reads, and what it writes, in the page cache.
+const COMPILER_FILES: Bytes = Bytes::mib(256);
 
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
@@ -93,6 +96,7 @@ impl Compiler {
             start_time: compiler.handle.start_time()?,
             limit: spec.memory + COMPILER_BASE,
             shared: compiler.log.size(),
+            pack: Pack { files: COMPILER_FILES, tasks: cell::COMPILER_TASKS, tree: true },
         })?;
         link.wait_watched(pid)?;
         let order = CompileOrder {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{KillReason, Rung};
+use opt_shared::message::{KillReason, Pack, Rung};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -26,6 +26,8 @@ use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_ch
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::runner::serve::{CONTROL_FD, SOCKET_FD};
 
+/// What the loader may pull into the cache: the C library, a BLAS, the artifact.
+const LIBRARY_FILES: Bytes = Bytes::mib(64);
 /// How much of standard error is reported.
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless the runner hangs in the kernel.
@@ -56,6 +58,10 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) limit: Bytes,
     /// The outputs' memfds and materialised values that it will map.
     pub(crate) shared: Bytes,
+    /// Of the captures, mapped in place.
+    pub(crate) mapped: Bytes,
+    /// Threads it may have where a control group counts them.
+    pub(crate) tasks: u32,
 }
 
 /// The worker cannot go on with this runner, and it is not the candidate's fault.
@@ -182,6 +188,7 @@ impl Runner {
             start_time: runner.handle.start_time()?,
             limit: spec.limit,
             shared,
+            pack: Pack { files: spec.mapped + LIBRARY_FILES, tasks: spec.tasks, tree: false },
         })?;
         let mut descriptors = vec![spec.artifact];
         descriptors.extend(spec.libraries.iter().map(Library::descriptor));
@@ -216,7 +223,7 @@ impl Runner {
                     locked = true;
                     link.enforced(|| {
                         let mut all = self.handle.rungs().to_vec();
-                        all.extend(rungs.lines().filter_map(rung));
+                        all.extend(rungs.lines().filter_map(Rung::from_line));
                         all
                     })?;
                 }
@@ -389,13 +396,6 @@ impl Runner {
             namespaced: self.handle.namespaces().pid,
         })
     }
-}
-
-/// `+name: detail` or `-name: detail`.
-fn rung(line: &str) -> Option<Rung> {
-    let present = line.starts_with('+');
-    let (name, detail) = line.get(1..)?.split_once(": ")?;
-    Some(Rung { name: name.to_owned(), present, detail: detail.to_owned() })
 }
 
 /// Whether it was dead in time. The zombie stays.

@@ -16,6 +16,7 @@ unsafe extern "C" {
     fn __libc_memalign(alignment: usize, size: usize) -> *mut c_void;
     fn __libc_valloc(size: usize) -> *mut c_void;
     fn __libc_pvalloc(size: usize) -> *mut c_void;
+    fn __sbrk(increment: libc::intptr_t) -> *mut c_void;
 }
 
 /// Where the largest refused size is noted; null before it is set.
@@ -159,6 +160,21 @@ pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's promise, passed on.
     checked(unsafe { __libc_pvalloc(size) }, size)
+}
+
+/// C's `sbrk`, for allocators that libraries bring along. Its own callers do not come by here.
+///
+/// # Safety
+///
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
+    // SAFETY: the caller's promise, passed on.
+    let before = unsafe { __sbrk(increment) };
+    if before.addr() == usize::MAX {
+        refused(usize::try_from(increment).unwrap_or(0));
+    }
+    before
 }
 
 /// C's `mmap`, for allocators that libraries bring along.

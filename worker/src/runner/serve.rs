@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
 use super::abi::{Arguments, Function};
@@ -138,18 +139,13 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     let unsealed = seal_inputs(&places);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
-    let mut lines = vec![match unsealed {
-        None => "+sealed_inputs: ".to_owned(),
-        Some(reason) => format!("-sealed_inputs: {reason}"),
-    }];
+    let mut lines = vec![Rung::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
     let confinement = cell::beyond_present(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
     let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
     match confine::lock_down(&confinement, &kept) {
         Ok(rungs) => {
-            lines.extend(rungs.into_iter().map(|rung| {
-                format!("{}{}: {}", if rung.present { '+' } else { '-' }, rung.name, rung.detail)
-            }))
+            lines.extend(rungs.iter().map(Rung::line));
         }
         Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
     }

@@ -23,7 +23,11 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
     for (resource, value, action) in fixed {
         lower(resource, value, action)?;
     }
-    let mut rungs = vec![rung("memory_limit", true, limits.data.to_string())];
+    let mut rungs = vec![
+        rung("memory_limit", true, limits.data.to_string()),
+        rung("stack_limit", true, limits.stack.to_string()),
+        rung("file_size_limit", true, limits.file_size.to_string()),
+    ];
     if let Some(bytes) = limits.address_space {
         lower(Resource::As, bytes.get(), "limiting address space")?;
         rungs.push(rung("address_space_limit", true, bytes.to_string()));

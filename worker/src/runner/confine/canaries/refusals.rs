@@ -15,8 +15,10 @@ const BEYOND_MIB: u64 = 300;
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <malloc.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 static void *keep;
 int ask(int way, size_t n) {
     void *p = NULL;
@@ -30,9 +32,10 @@ int ask(int way, size_t n) {
     case 6: p = valloc(n); break;
     case 7: p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (p == MAP_FAILED) p = NULL; break;
+    case 8: p = sbrk((intptr_t)n); if (p == (void *)-1) p = NULL; else sbrk(-(intptr_t)n); break;
     }
     keep = p;
-    if (p && way == 7) munmap(p, n); else free(p);
+    if (p && way == 7) munmap(p, n); else if (way < 7) free(p);
     return p != NULL;
 }
 /* Null, but not for want of memory. */
@@ -45,8 +48,8 @@ void misuse(void) {
 }
 "#;
 
-const WAYS: [&str; 8] =
-    ["malloc", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "mmap"];
+const WAYS: [&str; 9] =
+    ["malloc", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "mmap", "sbrk"];
 
 #[test]
 fn a_refused_size_is_noted_however_it_was_asked_for() {

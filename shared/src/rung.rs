@@ -1,0 +1,226 @@
+//! Rungs: the protections that a machine can or cannot enforce, and the one list of all of them.
+//!
+//! Owns names, what each stops, how it is proved, and what to do where it is missing. Whether one is there is found
+//! out by canaries before a run, and by every runner for itself.
+
+use serde::{Deserialize, Serialize};
+
+/// A thing the machine can enforce, or cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rung {
+    pub name: String,
+    pub present: bool,
+    /// Why not, or which variant.
+    pub detail: String,
+}
+
+impl Rung {
+    pub fn new(name: &str, present: bool, detail: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), present, detail: detail.into() }
+    }
+
+    /// `+name: detail` or `-name: detail`; a line end in the detail becomes a blank.
+    pub fn line(&self) -> String {
+        let sign = if self.present { '+' } else { '-' };
+        format!("{sign}{}: {}", self.name, self.detail.replace('\n', " "))
+    }
+
+    pub fn from_line(line: &str) -> Option<Self> {
+        let present = match line.as_bytes().first()? {
+            b'+' => true,
+            b'-' => false,
+            _ => return None,
+        };
+        let (name, detail) = line.get(1..)?.split_once(": ")?;
+        Some(Self::new(name, present, detail))
+    }
+}
+
+/// What is known of a rung beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RungKind {
+    pub name: &'static str,
+    /// Without it no candidate should be run here.
+    pub needed: bool,
+    pub stops: &'static str,
+    /// What a canary did to prove it.
+    pub proof: &'static str,
+    pub remedy: &'static str,
+}
+
+const fn kind(
+    name: &'static str,
+    needed: bool,
+    stops: &'static str,
+    proof: &'static str,
+    remedy: &'static str,
+) -> RungKind {
+    RungKind { name, needed, stops, proof, remedy }
+}
+
+/// Made by the supervisor.
+pub const CGROUP_LEAF: &str = "cgroup_leaf";
+pub const POLL_AND_KILL: &str = "poll_and_kill";
+
+const NOT_LINUX: &str = "run on a Linux kernel of 5.13 or later, without an emulation in between";
+const NO_NAMESPACES: &str =
+    "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
+
+/// The capping ladder from its outermost rung, then what keeps a candidate alone.
+pub const RUNGS: &[RungKind] = &[
+    kind(
+        CGROUP_LEAF,
+        false,
+        "whatever a runner and its children take together, page tables and kernel memory included",
+        "filled past memory.max of a leaf; the kernel ended it and counted that there",
+        "start in a delegated group: systemd-run --user --scope -p Delegate=yes opt-supervisor …",
+    ),
+    kind(
+        "memory_limit",
+        true,
+        "private memory: maps, the heap, reserves made writable",
+        "asked for more by mmap, brk and mprotect; all were refused",
+        NOT_LINUX,
+    ),
+    kind(
+        "address_space_limit",
+        true,
+        "shared memory, and the page tables of sparse maps",
+        "asked for more shared and read-only maps; both were refused",
+        NOT_LINUX,
+    ),
+    kind("stack_limit", true, "growth of the stack", "recursed without an end, and died of it", NOT_LINUX),
+    kind(
+        "file_size_limit",
+        true,
+        "files and memory files that grow",
+        "wrote beyond it; the write was refused",
+        NOT_LINUX,
+    ),
+    kind(
+        "sealed_memory",
+        true,
+        "outputs and streams that grow, and shared memory beside them",
+        "tried to grow, to shrink and to write beyond a sealed memory file, and to make another",
+        NOT_LINUX,
+    ),
+    kind(
+        "process_limit",
+        false,
+        "threads without an end",
+        "started threads until one was refused",
+        "run as an ordinary user, or where a runner may become a user of its own",
+    ),
+    kind(
+        POLL_AND_KILL,
+        true,
+        "everything else that is owed, after the fact",
+        "filled memory; it was seen to be over its line and killed",
+        "mount /proc so that this user sees its own processes",
+    ),
+    kind(
+        "pid_namespace",
+        false,
+        "seeing, signalling or outliving other processes",
+        "looked at its own pid, and could not signal who started it",
+        NO_NAMESPACES,
+    ),
+    kind(
+        "ipc_namespace",
+        false,
+        "System V memory of others",
+        "tried to attach a segment of the process that started it",
+        NO_NAMESPACES,
+    ),
+    kind("session", true, "signals of the terminal", "asked for its session", NOT_LINUX),
+    kind(
+        "dies_with_worker",
+        true,
+        "runners that outlive their worker",
+        "asked for its death signal",
+        NOT_LINUX,
+    ),
+    kind(
+        "own_user",
+        false,
+        "reaching processes and files of the same user",
+        "tried to become root again",
+        "run as root: an ordinary user cannot give a runner a user of its own",
+    ),
+    kind("no_capabilities", true, "acting as an administrator", "tried to change its root folder", NOT_LINUX),
+    kind(
+        "not_dumpable",
+        true,
+        "core dumps, and being looked into",
+        "asked whether it could be dumped",
+        NOT_LINUX,
+    ),
+    kind(
+        "no_new_privileges",
+        true,
+        "programs that raise privileges",
+        "asked whether it could gain any",
+        NOT_LINUX,
+    ),
+    kind(
+        "files",
+        false,
+        "opening files that it was not given",
+        "tried to read a file that everybody may read, and to make one",
+        "enable Landlock (Linux 5.13; `landlock` in the lsm= line of the kernel)",
+    ),
+    kind(
+        "no_tcp",
+        false,
+        "network connections",
+        "tried to open a socket",
+        "a kernel of 6.7 or later; the filter of system calls refuses sockets meanwhile",
+    ),
+    kind(
+        "system_calls",
+        true,
+        "fork, exec, sockets, new memory files, System V memory, changes of limits",
+        "tried each; all were refused",
+        "a kernel with seccomp filters",
+    ),
+    kind(
+        "sealed_inputs",
+        false,
+        "a candidate that changes its own view of an input",
+        "tried to unmap a sealed map, and to make it writable",
+        "a kernel of 6.10 or later",
+    ),
+];
+
+pub fn known(name: &str) -> Option<&'static RungKind> {
+    RUNGS.iter().find(|kind| kind.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_the_rung_was() {
+        for rung in [
+            Rung::new("files", true, "Landlock ABI 7"),
+            Rung::new("own_user", false, "not root: nobody"),
+            Rung::new("session", true, ""),
+        ] {
+            assert_eq!(Rung::from_line(&rung.line()), Some(rung));
+        }
+        assert_eq!(Rung::new("a", true, "b\nc").line(), "+a: b c");
+        for line in ["", "files: x", "+files", "é"] {
+            assert_eq!(Rung::from_line(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_rung_is_listed_once() {
+        for (index, kind) in RUNGS.iter().enumerate() {
+            assert_eq!(RUNGS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
+        }
+        assert_eq!(known("files").map(|kind| kind.needed), Some(false));
+        assert!(known("magic").is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! `opt-supervisor doctor`: what this machine can enforce, proved by canaries, and what it offers besides.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use opt_shared::rung::{self, Rung};
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use super::{Answer, DoctorArguments, Failure, print_out};
+use crate::driver::ladder;
+use crate::driver::leaves::Leaves;
+use crate::exit::Exit;
+use crate::memory::cgroup::{self, Mounted};
+use crate::memory::features::Features;
+use crate::memory::host::Host;
+use crate::memory::machine::{MachineSample, MachineSampler};
+use crate::pool::Executable;
+
+/// What was found out about this machine.
+struct Findings {
+    rungs: Vec<Rung>,
+    canaries_ms: f64,
+    host: Host,
+    memory: Option<MachineSample>,
+    mounted: Mounted,
+    group: Option<String>,
+    limit: Option<cgroup::GroupLimit>,
+    features: Features,
+}
+
+impl Findings {
+    fn gather() -> Result<Self, Failure> {
+        let executable = Executable::open().map_err(|error| {
+            Failure::host(anyhow::Error::new(error).context("opening this program's own file"))
+        })?;
+        let root = Path::new("/");
+        let group = cgroup::own_group(root).ok().flatten().map(|own| own.folder.display().to_string());
+        let started = Instant::now();
+        // Doctors may meet: each has a key of its own.
+        let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
+        let rungs = ladder::climb(&executable, &mut leaves);
+        drop(leaves);
+        let canaries_ms = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Self {
+            rungs,
+            canaries_ms,
+            host: Host::detect(),
+            memory: MachineSampler::open(&root.join("proc")).and_then(|mut machine| machine.sample()).ok(),
+            mounted: cgroup::mounted(root).unwrap_or_default(),
+            group,
+            limit: cgroup::memory_limit(root).ok().flatten(),
+            features: Features::detect(root),
+        })
+    }
+
+    /// Rungs without which no candidate should be run here.
+    fn missed(&self) -> Vec<&str> {
+        let needed = |name: &str| rung::known(name).is_none_or(|kind| kind.needed);
+        self.rungs.iter().filter(|it| !it.present && needed(&it.name)).map(|it| it.name.as_str()).collect()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.rungs.iter().any(|rung| rung.name == name && rung.present)
+    }
+
+    fn cgroup_version(&self) -> Option<&'static str> {
+        match (self.mounted.one, self.mounted.two) {
+            (true, true) => Some("hybrid"),
+            (true, false) => Some("1"),
+            (false, true) => Some("2"),
+            (false, false) => None,
+        }
+    }
+
+    /// "Landlock ABI 7" is what its rung says.
+    fn landlock_abi(&self) -> Option<u32> {
+        let files = self.rungs.iter().find(|rung| rung.name == "files" && rung.present)?;
+        files.detail.rsplit(' ').next()?.parse().ok()
+    }
+
+    fn namespaces(&self) -> &'static str {
+        match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
+            (true, true) => "as root",
+            (true, false) => "inside user namespaces",
+            (false, _) => "none",
+        }
+    }
+
+    fn document(&self) -> Value {
+        let rungs: Vec<Value> = self
+            .rungs
+            .iter()
+            .map(|it| {
+                let kind = rung::known(&it.name);
+                json!({
+                    "name": it.name,
+                    "present": it.present,
+                    "needed": kind.is_none_or(|kind| kind.needed),
+                    "detail": it.detail,
+                    "stops": kind.map(|kind| kind.stops),
+                    "proof": kind.map(|kind| kind.proof),
+                    "remedy": kind.filter(|_| !it.present).map(|kind| kind.remedy),
+                })
+            })
+            .collect();
+        let memory = self.memory;
+        json!({
+            "schema": 1,
+            "version": env!("CARGO_PKG_VERSION"),
+            "safe": self.missed().is_empty(),
+            "missed": self.missed(),
+            "rungs": rungs,
+            "canaries_ms": self.canaries_ms,
+            "kernel": self.host.kernel,
+            "cpu": self.host.cpu,
+            "cores": self.host.cores,
+            "page_size_bytes": crate::memory::page_size().get(),
+            "memory": {
+                "total_bytes": memory.map(|it| it.total.get()),
+                "available_bytes": memory.map(|it| it.available.get()),
+                "swap_total_bytes": memory.and_then(|it| it.swap_total).map(Bytes::get),
+                "swap_free_bytes": memory.and_then(|it| it.swap_free).map(Bytes::get),
+            },
+            "cgroup": {
+                "version": self.cgroup_version(),
+                "group": self.group,
+                "limit_bytes": self.limit.as_ref().map(|it| it.limit.get()),
+                "limit_file": self.limit.as_ref().map(|it| it.path.display().to_string()),
+            },
+            "pressure": { "readable": self.features.pressure, "trigger": self.features.pressure_trigger },
+            "proc": { "children": self.features.children, "smaps_rollup": self.features.smaps_rollup },
+            "namespaces": self.namespaces(),
+            "landlock_abi": self.landlock_abi(),
+            "seccomp": self.has("system_calls"),
+            "gpu": { "driver": self.features.nvidia, "usable": false },
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let width = self.rungs.iter().map(|rung| rung.name.len()).max().unwrap_or(0);
+        for it in &self.rungs {
+            let kind = rung::known(&it.name);
+            let mark = if it.present { "yes" } else { "NO " };
+            let said = match kind {
+                Some(kind) if it.present => kind.proof,
+                _ => it.detail.as_str(),
+            };
+            let _ = write!(text, "{mark}  {:<width$}  {said}", it.name);
+            match kind {
+                _ if it.present && !it.detail.is_empty() => {
+                    let _ = write!(text, " ({})", it.detail);
+                }
+                Some(kind) if !it.present => {
+                    let needed = if kind.needed { "; needed" } else { "" };
+                    let _ = write!(text, "{needed}\n     {:<width$}  to have it: {}", "", kind.remedy);
+                }
+                _ => {}
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(text, "     (tried in {:.0} ms)\n", self.canaries_ms);
+        for (name, value) in self.facts() {
+            let _ = writeln!(text, "{name:<14} {value}");
+        }
+        text.push('\n');
+        let missed = self.missed();
+        if missed.is_empty() {
+            text.push_str("A run can be made safely here.\n");
+        } else {
+            let _ = writeln!(text, "No run should be made here: {} missing.", missed.join(", "));
+        }
+        text
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let unknown = || "unknown".to_owned();
+        let yes = |there: bool| if there { "yes" } else { "no" };
+        let memory = self.memory.map_or_else(unknown, |it| {
+            let swap = match it.swap_total {
+                Some(Bytes::ZERO) => "no swap".to_owned(),
+                Some(total) => format!("{total} of swap, {} free", it.swap_free.unwrap_or_default()),
+                None => "swap unknown".to_owned(),
+            };
+            format!("{}, {} available, {swap}", it.total, it.available)
+        });
+        let cgroup = format!(
+            "{}{}{}",
+            self.cgroup_version().unwrap_or("none"),
+            self.group.as_ref().map(|group| format!(", ours is {group}")).unwrap_or_default(),
+            self.limit
+                .as_ref()
+                .map(|it| format!(", limited to {} by {}", it.limit, it.path.display()))
+                .unwrap_or_default(),
+        );
+        let gpu = if self.features.nvidia {
+            "an NVIDIA driver is loaded; this version has no CUDA device and does not use it"
+        } else {
+            "no driver is visible; this version has no CUDA device"
+        };
+        vec![
+            ("kernel", self.host.kernel.clone().unwrap_or_else(unknown)),
+            ("processor", self.host.cpu.clone().unwrap_or_else(unknown)),
+            ("cores", self.host.cores.map_or_else(unknown, |cores| cores.to_string())),
+            ("page size", crate::memory::page_size().to_string()),
+            ("memory", memory),
+            ("cgroup", cgroup),
+            (
+                "pressure",
+                format!(
+                    "readable: {}, a trigger can be armed: {}",
+                    yes(self.features.pressure),
+                    yes(self.features.pressure_trigger)
+                ),
+            ),
+            (
+                "/proc",
+                format!(
+                    "task/*/children: {}, smaps_rollup: {}",
+                    yes(self.features.children),
+                    yes(self.features.smaps_rollup)
+                ),
+            ),
+            ("namespaces", self.namespaces().to_owned()),
+            ("Landlock", self.landlock_abi().map_or("none".to_owned(), |abi| format!("ABI {abi}"))),
+            ("seccomp", yes(self.has("system_calls")).to_owned()),
+            ("GPU", gpu.to_owned()),
+        ]
+    }
+}
+
+pub(super) fn doctor(arguments: &DoctorArguments) -> Answer {
+    let findings = Findings::gather()?;
+    if arguments.json {
+        print_out(&format!("{:#}\n", findings.document()))?;
+    } else {
+        print_out(&findings.text())?;
+    }
+    Ok(if findings.missed().is_empty() { Exit::Good } else { Exit::Host })
+}

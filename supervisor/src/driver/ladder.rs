@@ -1,0 +1,172 @@
+//! The rungs of a run: found out by canaries before anything foreign runs, then compared with what every worker's first
+//! runner says of itself.
+//!
+//! Owns the two rungs that the supervisor makes (leaves, poll and kill) and the one list of all. What an inmate can try
+//! from inside its cell is the worker library's.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use opt_shared::rung::{CGROUP_LEAF, POLL_AND_KILL, RUNGS, Rung};
+use opt_shared::units::Bytes;
+
+use super::leaves::Leaves;
+use crate::memory::procfs::ProcessSampler;
+use crate::pool::{Canary, Executable};
+
+/// A canary takes milliseconds; on a machine that is drowning it gets what a worker gets.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a filling canary would take, in MiB, and where it is to be ended.
+const FILL_MIB: &str = "64";
+const LINE: Bytes = Bytes::mib(8);
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// Every rung of the list, in its order.
+pub fn climb(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
+    // It works while we try the others.
+    let inmate = Canary::start(executable, &["confine"]);
+    let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
+    let silence = match inmate.and_then(|mut canary| canary.hear(PATIENCE)) {
+        Ok(said) => {
+            found.extend(said.lines().filter_map(Rung::from_line));
+            "its canary said nothing of it".to_owned()
+        }
+        Err(error) => format!("no canary could be heard: {error}"),
+    };
+    RUNGS
+        .iter()
+        .map(|kind| {
+            let at = found.iter().position(|rung| rung.name == kind.name);
+            at.map_or_else(|| Rung::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
+        })
+        .collect()
+}
+
+/// Takes in what a runner says it could do to itself. A rung is there if its canary and every runner say so; the
+/// names of those that have gone since are returned.
+pub fn confirm(rungs: &mut Vec<Rung>, reported: Vec<Rung>) -> Vec<String> {
+    let mut gone = Vec::new();
+    for report in reported {
+        match rungs.iter_mut().find(|rung| rung.name == report.name) {
+            Some(rung) if rung.present => {
+                if !report.present {
+                    gone.push(report.name.clone());
+                }
+                // The canary's cell is smaller: the figures are the runner's.
+                *rung = report;
+            }
+            Some(_) => {}
+            None => {
+                if !report.present {
+                    gone.push(report.name.clone());
+                }
+                rungs.push(report);
+            }
+        }
+    }
+    gone
+}
+
+/// A rung that held until now does not.
+pub fn lost(rungs: &mut [Rung], name: &str, why: &str) {
+    if let Some(rung) = rungs.iter_mut().find(|rung| rung.name == name) {
+        *rung = Rung::new(name, false, why);
+    }
+}
+
+fn cgroup_leaf(executable: &Executable, leaves: &mut Leaves) -> Rung {
+    if let Some(why) = leaves.absent() {
+        return Rung::new(CGROUP_LEAF, false, why);
+    }
+    match fill_a_leaf(executable, leaves) {
+        Ok(detail) => Rung::new(CGROUP_LEAF, true, detail),
+        Err(why) => {
+            leaves.give_up(why.clone());
+            Rung::new(CGROUP_LEAF, false, why)
+        }
+    }
+}
+
+fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, String> {
+    let leaf = leaves.for_canary(LINE)?;
+    let tried = (|| {
+        let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(|error| error.to_string())?;
+        leaf.enter(canary.pid()).map_err(|error| super::facts::chain(&error))?;
+        canary.go().map_err(|error| error.to_string())?;
+        let ended = canary.ends_within(PATIENCE);
+        let events = leaf.events().map_err(|error| super::facts::chain(&error))?;
+        if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
+            Ok(format!("memory.max {LINE}: ended by the kernel, oom_kill {}", events.oom_kill))
+        } else {
+            Err(format!(
+                "a canary took {FILL_MIB} MiB in a leaf of {LINE} (oom_kill {}, max {})",
+                events.oom_kill, events.max
+            ))
+        }
+    })();
+    leaves.take_back(leaf);
+    tried
+}
+
+fn poll_and_kill(executable: &Executable) -> Rung {
+    match fill_under_watch(executable) {
+        Ok(detail) => Rung::new(POLL_AND_KILL, true, detail),
+        Err(why) => Rung::new(POLL_AND_KILL, false, why),
+    }
+}
+
+fn fill_under_watch(executable: &Executable) -> Result<String, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(text)?;
+    let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
+        .map_err(|error| super::facts::chain(&error))?
+        .ok_or("its memory cannot be seen in /proc")?;
+    let mut look = || -> Result<Option<Bytes>, String> {
+        let seen = sampler.resident().map_err(|error| super::facts::chain(&error))?;
+        Ok(seen.alive().map(|resident| resident.anonymous()))
+    };
+    let line = look()?.unwrap_or_default() + LINE;
+    canary.go().map_err(text)?;
+    let deadline = Instant::now() + PATIENCE;
+    let owed = loop {
+        match look()? {
+            Some(owed) if line < owed => break owed,
+            Some(_) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            Some(_) => return Err("it filled memory and was not seen to".to_owned()),
+            None => return Err("it ended by itself".to_owned()),
+        }
+    };
+    canary.kill();
+    if canary.ends_within(PATIENCE) && canary.was_killed() == Some(true) {
+        Ok(format!("seen {} over its line", owed - line))
+    } else {
+        Err("it was killed and did not end".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rung_is_there_if_canary_and_runner_say_so() {
+        let mut rungs = vec![
+            Rung::new("files", true, "ABI 7"),
+            Rung::new("session", true, ""),
+            Rung::new("own_user", false, "not root"),
+        ];
+        let reported = vec![
+            Rung::new("files", false, "no Landlock"),
+            Rung::new("session", true, "already its own"),
+            Rung::new("own_user", true, "1879048192"),
+            Rung::new("new_one", false, "why"),
+        ];
+        assert_eq!(confirm(&mut rungs, reported.clone()), ["files", "new_one"]);
+        let present: Vec<bool> = rungs.iter().map(|rung| rung.present).collect();
+        assert_eq!(present, [false, true, false, false]);
+        assert_eq!(rungs[1].detail, "already its own");
+        assert!(confirm(&mut rungs, reported).is_empty(), "said once");
+        lost(&mut rungs, "session", "gone");
+        assert!(!rungs[1].present);
+    }
+}

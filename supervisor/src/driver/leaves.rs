@@ -1,0 +1,127 @@
+//! The leaves of a run: which runner is in which control group, and what its end in there proves.
+//!
+//! Where the machine gives us no groups, or one cannot be made, everything here does nothing: the other rungs hold.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::Pack;
+use opt_shared::units::Bytes;
+
+use super::facts::chain;
+use crate::enclosure::{Events, Home, Leaf, LeafLimits, Subtree};
+
+pub struct Leaves {
+    subtree: Result<Subtree, String>,
+    limits: BTreeMap<(WorkerId, u32), LeafLimits>,
+    leaves: BTreeMap<(WorkerId, u32), Leaf>,
+}
+
+impl Leaves {
+    /// `key` names the run.
+    pub fn open(key: &str) -> Self {
+        let root = Path::new("/");
+        let subtree = crate::memory::cgroup::own_group(root)
+            .map_err(|error| chain(&error))
+            .and_then(|own| own.ok_or_else(|| "control groups of version 2 are not mounted".to_owned()))
+            .and_then(|own| {
+                let home = Home { folder: own.folder, topmost: own.topmost };
+                Subtree::take(root, &home, key, std::process::id()).map_err(|error| chain(&error))
+            });
+        Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
+    }
+
+    /// A name for a run that no other live run has.
+    pub fn key(folder: &Path) -> String {
+        let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
+        digest.chars().take(12).collect()
+    }
+
+    /// Why there are none.
+    pub fn absent(&self) -> Option<&str> {
+        self.subtree.as_ref().err().map(String::as_str)
+    }
+
+    /// From here on there are none: what was promised could not be kept.
+    pub fn give_up(&mut self, why: String) {
+        for (_, leaf) in std::mem::take(&mut self.leaves) {
+            if let Ok(subtree) = &mut self.subtree {
+                subtree.give_back(leaf);
+            }
+        }
+        self.subtree = Err(why);
+    }
+
+    /// A runner that is watched, and may be let loose next.
+    pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, pack: Pack) {
+        if self.subtree.is_ok() {
+            let limits = LeafLimits { memory: limit + pack.files, tasks: pack.tasks };
+            self.limits.insert((worker, pid), limits);
+        }
+    }
+
+    /// Puts it into a leaf of its own, before anything foreign runs in it.
+    pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> Result<(), String> {
+        let Ok(subtree) = &mut self.subtree else { return Ok(()) };
+        let Some(limits) = self.limits.remove(&(worker, pid)) else { return Ok(()) };
+        let leaf = subtree.leaf(&format!("{worker}-{pid}"), limits).map_err(|error| chain(&error))?;
+        let entered = leaf.enter(pid).map_err(|error| chain(&error));
+        if entered.is_err() {
+            subtree.give_back(leaf);
+        } else {
+            self.leaves.insert((worker, pid), leaf);
+        }
+        entered
+    }
+
+    /// With all that it started. The signal through its pidfd comes as well.
+    pub fn kill(&self, worker: WorkerId, pid: u32) {
+        if let Some(leaf) = self.leaves.get(&(worker, pid)) {
+            // Before Linux 5.14 there is no such file, and the signal has to do.
+            let _ = leaf.kill();
+        }
+    }
+
+    /// Of a dead runner: whether the kernel ended something in its leaf for want of memory, and at which limit.
+    pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
+        let leaf = self.leaves.get(&(worker, pid))?;
+        let events = leaf.events().ok()?;
+        (0 < events.oom_kill).then_some((leaf.limits().memory, events))
+    }
+
+    pub fn forget(&mut self, worker: WorkerId, pid: u32) {
+        self.limits.remove(&(worker, pid));
+        if let (Some(leaf), Ok(subtree)) = (self.leaves.remove(&(worker, pid)), &mut self.subtree) {
+            subtree.give_back(leaf);
+        }
+    }
+
+    /// Of a worker that is gone, or has reaped its runners without a word on each.
+    pub fn forget_worker(&mut self, worker: WorkerId) {
+        let pids: Vec<u32> = self
+            .limits
+            .keys()
+            .chain(self.leaves.keys())
+            .filter(|(of, _)| *of == worker)
+            .map(|&(_, pid)| pid)
+            .collect();
+        for pid in pids {
+            self.kill(worker, pid);
+            self.forget(worker, pid);
+        }
+    }
+
+    /// A leaf for a canary, with so much memory.
+    pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
+        const TASKS: u32 = 4;
+        let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;
+        subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))
+    }
+
+    pub fn take_back(&mut self, leaf: Leaf) {
+        if let Ok(subtree) = &mut self.subtree {
+            subtree.give_back(leaf);
+        }
+    }
+}

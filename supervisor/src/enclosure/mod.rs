@@ -1,0 +1,52 @@
+//! Control groups of our own (version 2), where this machine lets us have some: a leaf with hard limits for every
+//! runner and compiler.
+//!
+//! Owns taking the group that we were started in, the leaves below it, and giving everything back. Whether a runner gets
+//! a leaf, what an end in one means, and where our group lies in the file system is decided by others. Every path
+//! starts at an argument, so that tests can build a folder of their own.
+//!
+//! ```text
+//!  G, where we were started        cgroup.subtree_control: +memory +pids
+//!  ├── opt-run-KEY-home            supervisor and workers: a group with controllers may hold no process itself
+//!  ├── opt-run-KEY-w2-4711         one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
+//!  └── …
+//! ```
+//! `memory.high` is left alone: it slows down whoever comes near, which would be in its timings, and stops nobody.
+
+mod leaf;
+mod subtree;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use self::leaf::{Events, Leaf, LeafLimits};
+pub use self::subtree::{Home, Subtree};
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnclosureError {
+    #[error("{path}: version 2 has no `{wanted}` controller here, only `{found}` (version 1 holds it; boot with one hierarchy)", path = path.display())]
+    NoController { path: PathBuf, wanted: &'static str, found: String },
+    #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
+    NotDelegated { path: PathBuf },
+    #[error("{path} holds other processes too (give opt-supervisor a group of its own: `systemd-run --user --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
+    Crowded { path: PathBuf },
+    #[error("{path}: could not {action}", path = path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl EnclosureError {
+    fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// A file of a control group takes a whole value with one write.
+fn put(folder: &Path, name: &str, value: &str) -> Result<(), EnclosureError> {
+    let path = folder.join(name);
+    std::fs::write(&path, value).map_err(EnclosureError::io("write it", &path))
+}

@@ -1,0 +1,276 @@
+//! Taking the group that we were started in, and giving it back.
+//!
+//! What a killed supervisor left below it is cleared by the next one: its own run's leaves with whoever is in them,
+//! those of other runs if nobody is.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::leaf::{self, Leaf, LeafLimits};
+use super::{EnclosureError, put};
+
+/// Begins the name of every group that we make.
+const PREFIX: &str = "opt-run-";
+const CONTROLLERS: [&str; 2] = ["memory", "pids"];
+/// A killed process is out of its group within milliseconds, unless it hangs in the kernel.
+/// The plain folders of tests are never empty.
+const REMOVAL_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
+const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
+/// Groups of earlier runs that are looked at.
+const MOST_LEFT: usize = 10_000;
+
+/// The group that we were started in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub folder: PathBuf,
+    /// The topmost that we can see: no service manager lives above it.
+    pub topmost: bool,
+}
+
+/// A group with controllers for its children. Dropping it gives everything back.
+#[derive(Debug)]
+pub struct Subtree {
+    folder: PathBuf,
+    key: String,
+    pid: u32,
+    /// That we switched on, and are to switch off again.
+    enabled: Vec<&'static str>,
+    /// Left, and not yet empty.
+    dying: Vec<Leaf>,
+}
+
+impl Subtree {
+    /// `key` names the run, and no other that may be alive; `root` is `/`; `pid` is this process, which moves into a
+    /// group of its own.
+    pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, EnclosureError> {
+        let folder = home.folder.clone();
+        let path = folder.join("cgroup.controllers");
+        let found = leaf::read(&path)?;
+        for wanted in CONTROLLERS {
+            if !found.split_ascii_whitespace().any(|it| it == wanted) {
+                return Err(EnclosureError::NoController { path, wanted, found: found.trim().to_owned() });
+            }
+        }
+        if !may_divide(root, home) {
+            return Err(EnclosureError::NotDelegated { path: folder });
+        }
+        let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
+        subtree.clear();
+        let own = subtree.own();
+        match std::fs::create_dir(&own) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(EnclosureError::io("make a group below it", &subtree.folder)(error));
+            }
+            _ => {}
+        }
+        // From here on dropping undoes what was done.
+        put(&own, "cgroup.procs", &pid.to_string())?;
+        subtree.enable()?;
+        Ok(subtree)
+    }
+
+    fn own(&self) -> PathBuf {
+        self.folder.join(format!("{PREFIX}{}-home", self.key))
+    }
+
+    fn enable(&mut self) -> Result<(), EnclosureError> {
+        let path = self.folder.join("cgroup.subtree_control");
+        let on = leaf::read(&path).unwrap_or_default();
+        for controller in CONTROLLERS {
+            if on.split_ascii_whitespace().any(|it| it == controller) {
+                continue;
+            }
+            match put(&self.folder, "cgroup.subtree_control", &format!("+{controller}")) {
+                Ok(()) => self.enabled.push(controller),
+                Err(EnclosureError::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err(EnclosureError::Crowded { path: self.folder.clone() });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf for one process, which is to enter it before it does anything.
+    pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, EnclosureError> {
+        self.sweep();
+        Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
+    }
+
+    /// Takes a leaf back whose process is dead. It may take a moment to be empty: then it goes with a later sweep.
+    pub fn give_back(&mut self, leaf: Leaf) {
+        if let Err(busy) = leaf.remove() {
+            self.dying.push(busy);
+        }
+    }
+
+    fn sweep(&mut self) {
+        self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
+    }
+
+    /// What killed supervisors left.
+    fn clear(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
+        let mine = format!("{PREFIX}{}-", self.key);
+        for entry in entries.flatten().take(MOST_LEFT) {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(&mine) {
+                // The run's lock is ours: whoever made this is dead, and its processes are dying.
+                let _ = leaf::kill(&entry.path());
+                remove_soon(&entry.path());
+            } else if name.starts_with(PREFIX) {
+                leaf::remove(&entry.path());
+            }
+        }
+    }
+
+    fn others_divide_it(&self) -> bool {
+        let mine = format!("{PREFIX}{}-", self.key);
+        std::fs::read_dir(&self.folder).is_ok_and(|entries| {
+            entries.flatten().take(MOST_LEFT).any(|entry| {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                name.starts_with(PREFIX) && !name.starts_with(&mine)
+            })
+        })
+    }
+}
+
+impl Drop for Subtree {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        while !self.dying.is_empty() {
+            self.sweep();
+            if deadline <= Instant::now() {
+                break;
+            }
+            std::thread::sleep(REMOVAL_PAUSE);
+        }
+        // Another run beside us would lose its limits with the controllers.
+        if !self.others_divide_it() {
+            for controller in &self.enabled {
+                let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
+            }
+        }
+        let _ = put(&self.folder, "cgroup.procs", &self.pid.to_string());
+        remove_soon(&self.own());
+    }
+}
+
+fn remove_soon(path: &Path) {
+    let deadline = Instant::now() + REMOVAL_PATIENCE;
+    while !leaf::remove(path) && Instant::now() < deadline {
+        std::thread::sleep(REMOVAL_PAUSE);
+    }
+}
+
+/// Whether the group is ours to divide. For an ordinary user the kernel answers when it is tried; root may write
+/// anywhere, and keeps off what a service manager has not handed over.
+fn may_divide(root: &Path, home: &Home) -> bool {
+    let manager = root.join("run/systemd/system").is_dir();
+    if home.topmost || !manager || !rustix::process::geteuid().is_root() {
+        return true;
+    }
+    ["user.delegate", "trusted.delegate"].iter().any(|name| {
+        let mut value = [0u8; 8];
+        rustix::fs::getxattr(&home.folder, *name, &mut value[..])
+            .is_ok_and(|length| value.get(..length) == Some(b"1".as_slice()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::units::Bytes;
+
+    use super::*;
+
+    const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(64), tasks: 4 };
+
+    fn fake(controllers: &str) -> (tempfile::TempDir, Home) {
+        let root = tempfile::tempdir().expect("folder");
+        let folder = root.path().join("group");
+        std::fs::create_dir(&folder).expect("folder");
+        std::fs::write(folder.join("cgroup.controllers"), controllers).expect("writes");
+        (root, Home { folder, topmost: false })
+    }
+
+    fn read(path: PathBuf) -> String {
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_group_is_taken_and_given_back() {
+        let (root, home) = fake("cpu io memory pids\n");
+        let folder = &home.folder;
+        let mut subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
+        assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
+        // Two writes, of which a plain file keeps the last.
+        assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
+        let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
+        assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");
+        subtree.give_back(leaf);
+        assert_eq!(subtree.dying.len(), 1, "a folder with files is busy");
+        for name in ["opt-run-k1-w1-5", "opt-run-k1-home"] {
+            for file in std::fs::read_dir(folder.join(name)).expect("lists") {
+                std::fs::remove_file(file.expect("an entry").path()).expect("removes");
+            }
+        }
+        drop(subtree);
+        assert_eq!(read(folder.join("cgroup.subtree_control")), "-pids");
+        assert_eq!(read(folder.join("cgroup.procs")), "77", "back where we were");
+        assert!(!folder.join("opt-run-k1-w1-5").exists() && !folder.join("opt-run-k1-home").exists());
+    }
+
+    #[test]
+    fn what_is_on_already_stays_on() {
+        let (root, home) = fake("memory pids\n");
+        std::fs::write(home.folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
+        let subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
+        std::fs::remove_file(home.folder.join("opt-run-k1-home/cgroup.procs")).expect("removes");
+        drop(subtree);
+        assert_eq!(read(home.folder.join("cgroup.subtree_control")), "memory pids\n");
+    }
+
+    #[test]
+    fn a_group_without_the_controllers_is_left_alone() {
+        for (controllers, wanted) in [("hugetlb\n", "memory"), ("memory\n", "pids"), ("", "memory")] {
+            let (root, home) = fake(controllers);
+            let error = Subtree::take(root.path(), &home, "k1", 77).expect_err("refuses").to_string();
+            assert!(error.contains(&format!("`{wanted}`")) && error.contains(controllers.trim()), "{error}");
+            assert_eq!(std::fs::read_dir(&home.folder).expect("lists").count(), 1);
+        }
+    }
+
+    #[test]
+    fn roots_group_is_systemds_unless_it_says_otherwise() {
+        let (root, home) = fake("memory pids\n");
+        std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
+        let taken = Subtree::take(root.path(), &home, "k1", 77);
+        if rustix::process::geteuid().is_root() {
+            assert!(matches!(taken, Err(EnclosureError::NotDelegated { .. })), "{taken:?}");
+        } else {
+            assert!(taken.is_ok(), "the kernel decides: {taken:?}");
+        }
+        drop(taken);
+        let topmost = Home { topmost: true, ..home };
+        assert!(Subtree::take(root.path(), &topmost, "k2", 77).is_ok(), "nobody is above it");
+    }
+
+    #[test]
+    fn what_a_killed_supervisor_left_is_cleared() {
+        let (root, home) = fake("memory pids\n");
+        let make = |name: &str| std::fs::create_dir(home.folder.join(name)).expect("folder");
+        for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
+            make(name);
+        }
+        std::fs::write(home.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("somebody lives there");
+        let _subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
+        for (name, stays) in [("opt-run-k2-w1-9", false), ("opt-run-k2-home", true), ("somebody.scope", true)]
+        {
+            assert_eq!(home.folder.join(name).exists(), stays, "{name}");
+        }
+        // Its own are killed first: a plain folder keeps the file that says so.
+        assert_eq!(read(home.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
+    }
+}

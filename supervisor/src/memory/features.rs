@@ -1,0 +1,84 @@
+//! What the kernel of this machine offers to those who watch memory: asked once, by trying.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+/// "More than 150 ms of stalls in 2 s". Without privilege a window must be a multiple of two seconds.
+const TRIGGER: &[u8] = b"some 150000 2000000\0";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// `/proc/pressure/memory` can be read.
+    pub pressure: bool,
+    /// … and a trigger can be armed.
+    pub pressure_trigger: bool,
+    /// `/proc/PID/task/TID/children`.
+    pub children: bool,
+    /// `/proc/PID/smaps_rollup`.
+    pub smaps_rollup: bool,
+    /// A driver of NVIDIA's has loaded, as far as files say.
+    pub nvidia: bool,
+}
+
+impl Features {
+    /// `root` is `/`. A trigger that is armed goes with this call.
+    pub fn detect(root: &Path) -> Self {
+        let proc = root.join("proc");
+        let own = proc.join("self");
+        let thread = std::fs::read_dir(own.join("task"))
+            .ok()
+            .and_then(|threads| threads.flatten().map(|thread| thread.path()).next());
+        let pressure = proc.join("pressure/memory");
+        Self {
+            pressure: std::fs::read(&pressure).is_ok(),
+            pressure_trigger: OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&pressure)
+                .and_then(|mut file| file.write_all(TRIGGER))
+                .is_ok(),
+            children: thread.is_some_and(|thread| thread.join("children").exists()),
+            smaps_rollup: own.join("smaps_rollup").exists(),
+            nvidia: proc.join("driver/nvidia/version").exists() || root.join("dev/nvidiactl").exists(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_found() {
+        let root = tempfile::tempdir().expect("folder");
+        let none = Features {
+            pressure: false,
+            pressure_trigger: false,
+            children: false,
+            smaps_rollup: false,
+            nvidia: false,
+        };
+        assert_eq!(Features::detect(root.path()), none);
+        for file in [
+            "proc/pressure/memory",
+            "proc/self/task/7/children",
+            "proc/self/smaps_rollup",
+            "proc/driver/nvidia/version",
+        ] {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("folder");
+            std::fs::write(path, "").expect("writes");
+        }
+        let all = Features {
+            pressure: true,
+            pressure_trigger: true,
+            children: true,
+            smaps_rollup: true,
+            nvidia: true,
+        };
+        assert_eq!(Features::detect(root.path()), all);
+        let armed = std::fs::read(root.path().join("proc/pressure/memory")).expect("reads");
+        assert_eq!(armed, TRIGGER);
+    }
+}

@@ -1,0 +1,104 @@
+//! Canaries: short-lived processes of this program that try to break a rung (`opt_worker`'s `canary` plays them).
+//!
+//! Owns starting one, hearing what it says within bounds, and its end. They run nothing foreign.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use opt_shared::message::CANARY_ARGUMENT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+
+use super::spawn::Executable;
+
+/// A line for each rung.
+const MOST_SAID: u64 = 64 << 10;
+
+/// A canary that lives. Dropping it kills and reaps it.
+pub struct Canary {
+    pid: u32,
+    pidfd: OwnedFd,
+    input: Option<File>,
+    output: File,
+}
+
+impl Canary {
+    pub fn start(executable: &Executable, arguments: &[&str]) -> io::Result<Self> {
+        let mut child = Command::new(format!("/proc/self/fd/{}", executable.file.as_raw_fd()))
+            .arg(CANARY_ARGUMENT)
+            .args(arguments)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = child.id();
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+        // A child we have not reaped cannot have lost its pid. It is reaped by its pidfd.
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { pid, pidfd, input, output: File::from(OwnedFd::from(output)) })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Lets one that waits begin.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"g"))
+    }
+
+    /// What it says until it ends, if that is soon enough.
+    pub fn hear(&mut self, patience: Duration) -> io::Result<String> {
+        self.input = None;
+        if !self.ends_within(patience) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {patience:?}")));
+        }
+        let mut said = String::new();
+        // Its end closed the pipe, which holds more than it says.
+        (&self.output).take(MOST_SAID).read_to_string(&mut said)?;
+        Ok(said)
+    }
+
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    pub fn ends_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&wait)) {
+                Ok(ready) => return 0 < ready,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Whether SIGKILL ended it. None if it has not ended.
+    pub fn was_killed(&self) -> Option<bool> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;
+        Some(status.terminating_signal() == Some(libc::SIGKILL))
+    }
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        self.kill();
+        let _ =
+            rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED));
+    }
+}

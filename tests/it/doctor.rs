@@ -1,0 +1,151 @@
+//! `doctor`: what it says of a machine is what runs on it find, and what it cannot prove it does not claim.
+
+use std::process::{Command, Stdio};
+
+use opt_shared::rung::RUNGS;
+use serde_json::Value;
+
+use crate::support::users::users;
+use crate::support::{Outcome, Scenario, binary, repository, summary::list};
+
+const DOCTOR: [&str; 2] = ["doctor", "--json"];
+
+fn rung<'d>(document: &'d Value, name: &str) -> &'d Value {
+    list(&document["rungs"]).iter().find(|rung| rung["name"] == name).unwrap_or(&Value::Null)
+}
+
+/// Every rung of the list, in order, each with what was done to prove it or with why it is missing.
+#[track_caller]
+fn check(outcome: &Outcome, document: &Value) {
+    let names: Vec<&str> = list(&document["rungs"]).iter().filter_map(|it| it["name"].as_str()).collect();
+    let listed: Vec<&str> = RUNGS.iter().map(|kind| kind.name).collect();
+    outcome.expect_equal(names, listed, "rungs");
+    let mut missed = Vec::new();
+    for it in list(&document["rungs"]) {
+        let said = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
+        outcome.expect(
+            said("proof") && said("stops"),
+            format_args!("what it stops, and how it is proved: {it}"),
+        );
+        if it["present"] == false {
+            outcome.expect(said("detail") && said("remedy"), format_args!("why not, and what to do: {it}"));
+            if it["needed"] == true {
+                missed.push(it["name"].clone());
+            }
+        }
+    }
+    outcome.expect_equal(&document["missed"], &Value::from(missed.clone()), "what is missed");
+    outcome.expect_equal(document["safe"].as_bool(), Some(missed.is_empty()), "safe");
+    outcome.expect_equal(outcome.code, Some(if missed.is_empty() { 0 } else { 3 }), "the exit code");
+}
+
+#[test]
+fn a_machine_is_examined_by_every_user() {
+    for &user in users() {
+        let scenario = Scenario::new();
+        let program = user.program(&scenario);
+        user.owns(&scenario);
+        let mut command = Command::new(program);
+        command.args(DOCTOR).current_dir(scenario.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        user.becomes(&mut command);
+        let child = command.spawn().expect("the program starts");
+        let outcome = scenario.finish(child, &DOCTOR);
+        let document = outcome.json();
+        check(&outcome, &document);
+        // Where these tests run at all, these hold.
+        for name in ["memory_limit", "address_space_limit", "sealed_memory", "poll_and_kill", "system_calls"]
+        {
+            outcome.expect(rung(&document, name)["present"] == true, format_args!("{user:?}: {name} holds"));
+        }
+        for field in ["kernel", "cores", "page_size_bytes", "memory", "cgroup", "pressure", "proc", "gpu"] {
+            outcome.expect(!document[field].is_null(), format_args!("{field} is known"));
+        }
+        outcome.expect_equal(document["gpu"]["usable"].as_bool(), Some(false), "no CUDA device yet");
+    }
+}
+
+#[test]
+fn its_text_has_a_line_for_every_rung() {
+    let scenario = Scenario::new();
+    let outcome = scenario.run(&["doctor"]);
+    outcome.expect([Some(0), Some(3)].contains(&outcome.code), "an answer");
+    for kind in RUNGS {
+        let lines = outcome
+            .stdout
+            .lines()
+            .filter(|line| ["yes", "NO"].contains(&line.split_whitespace().next().unwrap_or_default()))
+            .filter(|line| line.split_whitespace().nth(1) == Some(kind.name));
+        outcome.expect_equal(lines.count(), 1, kind.name);
+    }
+    outcome.expect_stdout(&[
+        "kernel",
+        "page size",
+        "memory",
+        "cgroup",
+        "pressure",
+        "/proc",
+        "Landlock",
+        "GPU",
+    ]);
+}
+
+/// With so few descriptors no canary can be started: nothing is claimed then.
+#[test]
+fn what_cannot_be_tried_is_not_claimed() {
+    let scenario = Scenario::new();
+    let script = format!("ulimit -n 8; exec '{}' doctor --json", binary().display());
+    let child = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(scenario.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("sh starts");
+    let outcome = scenario.finish(child, &DOCTOR).expect_exit(3);
+    let document = outcome.json();
+    check(&outcome, &document);
+    outcome.expect(rung(&document, "memory_limit")["present"] == false, "nothing was proved");
+}
+
+/// The result of a run says what the doctor says, before anything foreign ran.
+#[test]
+fn a_run_finds_what_the_doctor_found() {
+    let root = repository().display();
+    let scenario = Scenario::with_plan(&format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n[[job]]\nname = \"job\"\n\
+         captures = '{root}/tests/data/demo/torch_nn_functional_softmax'\n\
+         candidates = ['{root}/configs/demo/softmax/naive.c']\n"
+    ));
+    let document = scenario.run(&DOCTOR).json();
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let host = &summary.document["host"];
+    for it in list(&document["rungs"]) {
+        let name = it["name"].as_str().unwrap_or_default();
+        outcome.expect_equal(&rung(host, name)["present"], &it["present"], name);
+    }
+    // What a runner reports is in the list that the doctor has.
+    for it in list(&host["rungs"]) {
+        outcome.expect(!rung(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
+    }
+    // Aloud, once each.
+    for it in list(&host["rungs"]).iter().filter(|it| it["present"] == false) {
+        let said = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
+        outcome.expect_equal(outcome.stderr.matches(&said).count(), 1, said);
+    }
+}
+
+#[test]
+fn the_papers_name_every_rung_and_field() {
+    let text = std::fs::read_to_string(repository().join("docs/doctor.md")).expect("the paper");
+    for kind in RUNGS {
+        assert!(text.contains(&format!("| `{}` |", kind.name)), "docs/doctor.md has no row of {}", kind.name);
+    }
+    let document = Scenario::new().run(&DOCTOR).json();
+    let fields = document.as_object().expect("an object");
+    for (field, value) in fields {
+        assert!(text.contains(&format!("| `{field}` |")), "docs/doctor.md has no row of {field}");
+        for inner in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
+            assert!(text.contains(&format!("`{inner}`")), "docs/doctor.md does not name {field}.{inner}");
+        }
+    }
+}

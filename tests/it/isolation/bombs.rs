@@ -1,0 +1,79 @@
+//! Memory bombs, one for each kind of memory that is owed: each is stopped near its runner's limit, is called what it
+//! is, and the run goes on.
+
+use super::run::{generate, run};
+use super::{Expected, PASSED, candidate, ends, must_all_end, stem, table};
+use crate::support::Scenario;
+
+const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
+
+/// Private memory by threads, by the heap and out of a reserve; shared memory by one and by many; page tables, of private
+/// and of shared maps; stacks; locked memory. What is refused outright is the kernel's own affair: it may pass.
+const BOMBS: &[Expected] = &[
+    ends("eats_by_threads.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_its_heap.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_a_reserve.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_shared_memory.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_shared_memory_by_threads.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_page_tables.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_page_tables_of_shared_memory.c", MEMORY_LIMIT, "limits.memory"),
+    ends("eats_locked_memory.c", MEMORY_LIMIT, "limits.memory"),
+    // A thread is refused, not memory.
+    ends("eats_thread_stacks.c", PASSED, ""),
+    ends("starts_a_thousand_threads.c", PASSED, ""),
+    // Its own end, as a stack that is too deep is.
+    ends("overflows_the_stack.c", &["CRASHED"], "SIGSEGV"),
+    // Refused outright: memory files, System V and POSIX shared memory, message queues.
+    ends("makes_files_of_memory.c", PASSED, ""),
+];
+
+const PLAN: &str = r#"
+[run]
+stages = ["build", "verify"]
+
+[build]
+libraries = ["m"]
+
+[verify]
+call_timeout = "30s"
+stop_after = 1
+
+[limits]
+memory = "64MiB"
+threads = 2
+
+[[job]]
+name = "job"
+captures = "captures"
+baseline = "good"
+"#;
+
+/// `limits.memory`, what each thread's stack adds, a runner's own base, and the outputs and streams of this plan.
+const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
+/// By polling alone.
+const OVERSHOOT: u64 = 16 << 20;
+
+#[test]
+fn every_kind_of_bomb_is_stopped_near_its_limit() {
+    let scenario = Scenario::new();
+    generate(&scenario, "softmax", "64,256", 1);
+    let mut plan = PLAN.to_owned() + &candidate("good", "good.c", "");
+    for Expected { file, .. } in BOMBS {
+        plan += &candidate(stem(file), file, "\"-pthread\"");
+    }
+    plan += &candidate("good_after_them", "good.c", "");
+    let run = run(&scenario, &plan);
+
+    let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
+    must_all_end(&run, table(BOMBS).chain(good));
+    let mut over = Vec::new();
+    for Expected { file, .. } in BOMBS {
+        let name = stem(file);
+        let peak = run.candidate(name)["resources"]["runner_peak_owed_bytes"].as_u64();
+        eprintln!("{name}: peak {peak:?}");
+        if peak.is_some_and(|peak| LIMIT + OVERSHOOT < peak) {
+            over.push(format!("{name}: {peak:?} of {LIMIT}"));
+        }
+    }
+    assert!(over.is_empty(), "{}\n{run}", over.join("\n"));
+}

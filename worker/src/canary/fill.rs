@@ -1,0 +1,36 @@
+//! Takes memory as fast as one thread can, once it is told to.
+
+use std::io::{Read as _, Write as _};
+
+/// Asked for at a time.
+const STEP: usize = 1 << 20;
+
+/// Fills so many MiB and keeps them until standard input ends. Dies with whoever started it.
+pub(super) fn fill(mib: usize) -> i32 {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let mut input = std::io::stdin();
+    let mut word = [0u8; 1];
+    if input.read(&mut word).unwrap_or(0) == 0 {
+        return 0;
+    }
+    let page = rustix::param::page_size();
+    let mut kept = Vec::with_capacity(mib);
+    for _ in 0..mib {
+        let mut block: Vec<u8> = Vec::new();
+        if block.try_reserve_exact(STEP).is_err() {
+            println!("refused");
+            return 0;
+        }
+        let start = block.as_mut_ptr();
+        for at in (0..STEP).step_by(page) {
+            // SAFETY: within what was reserved.
+            unsafe { start.add(at).write_volatile(1) };
+        }
+        kept.push(block);
+    }
+    println!("filled");
+    let _ = std::io::stdout().flush();
+    let _ = input.read(&mut word);
+    std::hint::black_box(&kept);
+    0
+}
