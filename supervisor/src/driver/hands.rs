@@ -125,6 +125,7 @@ impl Run<'_> {
             predicted: Some(reserved),
             started: UtcTime::now(),
         })?;
+        self.evidence.phase_started(worker);
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now() });
         let tasks = Tasks {
             plan: &self.options.plan,
@@ -271,6 +272,8 @@ impl Run<'_> {
             worker: row.worker,
             predicted: Some(row.predicted),
             peak_owed: Some(row.peak_owed),
+            peak_reclaimable: Some(row.peak_reclaimable),
+            swap_delta: self.evidence.phase_swap(row.worker),
             started,
             ended: Some(ended),
         })?;

@@ -3,6 +3,7 @@
 //! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
 //! another. Decides nothing that the core could decide.
 
+mod evidence;
 pub mod facts;
 mod finish;
 pub mod folder;
@@ -21,6 +22,7 @@ use opt_shared::message::{FromWorker, Rung};
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::evidence::Evidence;
 use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
 use self::sample::Sampler;
@@ -171,6 +173,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         core: Core::new(spec, counters.worker, counters.lease),
         pool,
         sampler: Sampler::new(ceiling),
+        evidence: Evidence::new(store.samples_width()?),
         store,
         known,
         cache_budget: ceiling.fraction(CACHE_SHARE),
@@ -218,6 +221,7 @@ struct Run<'a> {
     core: Core,
     pool: Pool,
     sampler: Sampler,
+    evidence: Evidence,
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
@@ -258,8 +262,7 @@ impl Run<'_> {
                 self.happened(happening)?;
             }
             if next_sample <= Instant::now() {
-                let sample = self.sampler.sample();
-                self.feed(Event::Sample(sample))?;
+                self.look_now()?;
                 next_sample = Instant::now() + self.sampler.next_in();
             } else {
                 // A new runner shortens the time to the next look.
@@ -363,6 +366,10 @@ impl Run<'_> {
     /// now. Nothing is being timed: an attempt or a worker has just ended, and a profiler works alone.
     fn look_now(&mut self) -> Result<(), RunError> {
         let sample = self.sampler.sample();
+        if let Some(block) = self.evidence.add(&self.sampler.look) {
+            let width = self.store.samples(&block)?;
+            self.evidence.widen(width);
+        }
         self.feed(Event::Sample(sample))
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
+use super::evidence::{Look, LookedAt};
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::memory::machine::MachineSampler;
 use crate::memory::procfs::ProcessSampler;
@@ -36,6 +37,8 @@ pub struct Sampler {
     machine: Option<MachineSampler>,
     tree: Option<TreeWalker>,
     pub totals: MemoryTotals,
+    /// What the last sample was made from, for the record.
+    pub look: Look,
     next_in: Duration,
 }
 
@@ -52,6 +55,7 @@ impl Sampler {
             machine: MachineSampler::open(proc_root()).ok(),
             tree: TreeWalker::open(proc_root()).ok(),
             totals,
+            look: Look::default(),
             next_in: IDLE,
         }
     }
@@ -88,6 +92,7 @@ impl Sampler {
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
+        let mut processes = Vec::with_capacity(self.watched.len());
         for (&process, watched) in &mut self.watched {
             let Ok(seen) = watched.sampler.sample() else { continue };
             let Some(seen) = seen.alive() else { continue };
@@ -106,6 +111,8 @@ impl Sampler {
                 let left = limit - (owed + watched.shared);
                 headroom = Some(headroom.map_or(left, |least| least.min(left)));
             }
+            let all = owed + watched.shared;
+            processes.push(LookedAt { process, pid: watched.pid, owed: all, reclaimable });
             sample.processes.push(ProcessSample { process, owed, reclaimable });
         }
         if let Some(seen) = self.own.as_mut().and_then(|own| own.sample().ok()?.alive()) {
@@ -115,6 +122,14 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             sample.available = Some(machine.available);
         }
+        self.look = Look {
+            processes,
+            supervisor: sample.supervisor_owed,
+            owed: owed_sum + sample.supervisor_owed,
+            reclaimable: reclaimable_sum,
+            swapped,
+            available: sample.available,
+        };
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,

@@ -244,7 +244,7 @@ impl Store {
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
             "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
-                 phase.started, phase.ended
+                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
              ORDER BY phase.key",
             [],
@@ -258,6 +258,8 @@ impl Store {
                     peak_owed_bytes: bytes(row, 5)?,
                     started: word(row, 6, time)?,
                     ended: word_option(row, 7, time)?,
+                    peak_reclaimable_bytes: bytes(row, 8)?,
+                    swap_delta_bytes: row.get(9)?,
                 })
             },
             visit,
@@ -435,6 +437,6 @@ pub(super) fn blame(name: &str) -> Option<Blame> {
         .find(|blame| blame.name() == name)
 }
 
-fn role(name: &str) -> Option<Role> {
+pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }

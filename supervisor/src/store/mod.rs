@@ -7,6 +7,7 @@
 //! signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write (that
 //! something has started, samples, policy rows). Whatever a resumed run says again is taken as said before.
 
+mod block;
 mod bound;
 mod error;
 mod filesystem;
@@ -14,6 +15,7 @@ mod load;
 mod processes;
 mod resume;
 mod rows;
+mod samples;
 mod schema;
 mod write;
 
@@ -32,6 +34,7 @@ pub use rows::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
     RunRow, ScoreRow, WorkerEnd, WorkerRow,
 };
+pub use samples::MAX_POINTS;
 
 pub const FILE_NAME: &str = "run.sqlite";
 
