@@ -54,6 +54,8 @@ pub struct RunInfo {
     pub version: String,
     pub device: String,
     pub exit_code: Option<i32>,
+    /// As it was first typed.
+    pub command: Option<String>,
 }
 
 macro_rules! words {

@@ -53,7 +53,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         min_speedup: None,
         progress: false,
     })?;
-    print_out(&super::run::result_text(&folder)?)?;
+    print_out(&super::run::result_text(&folder, true)?)?;
     Ok(exit)
 }
 

@@ -1,4 +1,5 @@
-//! Gathers samples into blocks for the store, and what each phase did to swap.
+//! Gathers what a run has to show for itself beside its results: samples in blocks for the store, what each phase did
+//! to swap, the command.
 //!
 //! Owns when a block is full. What is in it, and how little of it is kept, is the record's.
 
@@ -125,6 +126,20 @@ impl Evidence {
     }
 }
 
+/// What was typed, as a shell would take it again.
+pub fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
+    std::iter::once("opt-supervisor".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./=,:+@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +177,13 @@ mod tests {
         let block = evidence.take();
         let machine = &block.series[&Track::Machine];
         assert_eq!(machine.points.iter().map(|point| point.first).min(), Some(Bytes::gib(3)));
+    }
+
+    #[test]
+    fn a_command_can_be_pasted_again() {
+        assert_eq!(quoted("configs/demo.toml"), "configs/demo.toml");
+        assert_eq!(quoted("it's a $HOME"), r"'it'\''s a $HOME'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

@@ -158,6 +158,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         device: "cpu".to_owned(),
     })?;
     store.plan(&resolved)?;
+    store.command(&evidence::command_line())?;
     let known = setup::register(&mut store, plan, &facts, &selected, options.resume)?;
     let (ceiling, floor) = limits(plan);
     let host = Host::detect();

@@ -22,11 +22,28 @@ use crate::record::{
 
 const LOAD: &str = "load the run";
 
+/// The candidates of a job, in an order that is still to be said.
+macro_rules! candidates {
+    () => {
+        "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
+             rank, speedup, times, breaches
+         FROM candidate WHERE job = ?1 ORDER BY "
+    };
+}
+
+/// In which order candidates are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Plan,
+    /// The best first; what has no rank after what has one, as the plan has it.
+    Rank,
+}
+
 /// The run's document, read from the store while it is serialised: one candidate in memory at a time. It sees the
 /// store as it was when it was made.
 #[derive(Debug)]
 pub struct Document<'store> {
-    store: &'store Store,
+    pub(super) store: &'store Store,
     _snapshot: Transaction<'store>,
 }
 
@@ -46,7 +63,7 @@ impl Store {
         let mut jobs = Vec::new();
         for (key, job) in document.store.job_heads()? {
             let mut candidates = Vec::new();
-            collect(self.each_candidate(key, |candidate| keep(&mut candidates, candidate))?);
+            collect(self.each_candidate(key, Order::Plan, |candidate| keep(&mut candidates, candidate))?);
             jobs.push(with_candidates(job, candidates));
         }
         let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
@@ -91,7 +108,7 @@ impl Store {
         })
     }
 
-    fn host_record(&self) -> Result<HostRecord, StoreError> {
+    pub(super) fn host_record(&self) -> Result<HostRecord, StoreError> {
         self.meta_json(META_HOST)
     }
 
@@ -100,10 +117,11 @@ impl Store {
         self.meta_json(META_MEMORY)
     }
 
-    fn run_info(&self) -> Result<RunInfo, StoreError> {
+    pub(super) fn run_info(&self) -> Result<RunInfo, StoreError> {
         self.connection
             .query_row(
-                "SELECT name, status, started, finished, version, device, exit_code FROM run",
+                "SELECT name, status, started, finished, version, device, exit_code,
+                     (SELECT value FROM meta WHERE key = 'command') FROM run",
                 [],
                 |row| {
                     Ok(RunInfo {
@@ -114,6 +132,7 @@ impl Store {
                         version: row.get(4)?,
                         device: row.get(5)?,
                         exit_code: row.get(6)?,
+                        command: row.get(7)?,
                     })
                 },
             )
@@ -123,7 +142,7 @@ impl Store {
     }
 
     /// Jobs in the plan's order, without their candidates.
-    fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
+    pub(super) fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
         let mut jobs = Vec::new();
         collect(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
@@ -152,19 +171,17 @@ impl Store {
         Ok(jobs)
     }
 
-    fn each_candidate<E>(
+    pub(super) fn each_candidate<E>(
         &self,
         job: i64,
+        order: Order,
         visit: impl FnMut(CandidateRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        self.each(
-            "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail,
-                 feedback, rank, speedup, times, breaches
-             FROM candidate WHERE job = ?1 ORDER BY place, key",
-            [job],
-            |row| self.candidate_record(row),
-            visit,
-        )
+        let sql = match order {
+            Order::Plan => concat!(candidates!(), "place, key"),
+            Order::Rank => concat!(candidates!(), "rank IS NULL, rank, place, key"),
+        };
+        self.each(sql, [job], |row| self.candidate_record(row), visit)
     }
 
     fn candidate_record(&self, row: &Row<'_>) -> rusqlite::Result<CandidateRecord> {
@@ -212,7 +229,7 @@ impl Store {
         Ok(candidate)
     }
 
-    fn each_worker<E>(
+    pub(super) fn each_worker<E>(
         &self,
         visit: impl FnMut(WorkerRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
@@ -238,7 +255,7 @@ impl Store {
         )
     }
 
-    fn each_phase<E>(
+    pub(super) fn each_phase<E>(
         &self,
         visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
@@ -266,7 +283,7 @@ impl Store {
         )
     }
 
-    fn each_policy<E>(
+    pub(super) fn each_policy<E>(
         &self,
         worker: Option<WorkerId>,
         visit: impl FnMut(PolicyRecord) -> Result<(), E>,
@@ -348,7 +365,9 @@ impl Serialize for Rows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         let written = match self.list {
-            List::Candidates(job) => self.store.each_candidate(job, |row| list.serialize_element(&row)),
+            List::Candidates(job) => {
+                self.store.each_candidate(job, Order::Plan, |row| list.serialize_element(&row))
+            }
             List::Workers => self.store.each_worker(|row| list.serialize_element(&row)),
             List::Phases => self.store.each_phase(|row| list.serialize_element(&row)),
             List::Policy => self.store.each_policy(None, |row| list.serialize_element(&row)),

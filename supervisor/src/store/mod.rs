@@ -17,6 +17,7 @@ mod resume;
 mod rows;
 mod samples;
 mod schema;
+mod stream;
 mod write;
 
 use std::collections::HashMap;
@@ -28,13 +29,14 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 pub use error::StoreError;
 pub use filesystem::Journal;
-pub use load::Document;
+pub use load::{Document, Order};
 pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
 pub use rows::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
     RunRow, ScoreRow, WorkerEnd, WorkerRow,
 };
 pub use samples::MAX_POINTS;
+pub use stream::JobKey;
 
 pub const FILE_NAME: &str = "run.sqlite";
 
