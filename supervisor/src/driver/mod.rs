@@ -363,8 +363,8 @@ impl Run<'_> {
         }
     }
 
-    /// A fresh look at the tree, so that what is decided next (to recycle, to grant) and its record rest on figures of
-    /// now. Nothing is being timed: an attempt or a worker has just ended, and a profiler works alone.
+    /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
+    /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         let sample = self.sampler.sample();
         if let Some(block) = self.evidence.add(&self.sampler.look) {

@@ -9,6 +9,7 @@ mod plot;
 mod ranking;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use opt_shared::outcome::Status;
 
 use super::digest::{Digest, JobDigest, Limits};
 use super::figures::{counted, elapsed, one_line, three_digits, time};
@@ -113,7 +114,7 @@ fn card(digest: &JobDigest) -> Markup {
     let winner = digest.winner();
     let ratio = winner.and_then(|winner| winner.speedup);
     let median = winner.and_then(|winner| winner.profile.as_ref()?.times.median_time_ms);
-    let passed = digest.statuses.get("PASSED").copied().unwrap_or(0);
+    let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
     html! {
         a.card href={ "#job-" (anchor(&job.name)) } {
             h2 { (one_line(&job.name)) }
@@ -160,13 +161,17 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
         JobStatus::Pending | JobStatus::Running | JobStatus::Skipped => "other",
         _ => "bad",
     };
+    let passed = Status::Passed.name();
+    let mut statuses: Vec<_> = digest.statuses.iter().collect();
+    // The good news first; the rest by its frequency.
+    statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
     let head = room.fits(html! {
         h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
         p.muted {
             @if let Some(entries) = captures.entries { (counted(usize::try_from(entries).unwrap_or(usize::MAX), "entry", "entries")) }
             @if let Some(bytes) = captures.bytes { ", " (bytes) " captured" }
             @if let Some(unique) = captures.unique_bytes { ", " (unique) " without repeats" }
-            @for (status, count) in &digest.statuses { " · " (count) " " (status) }
+            @for (status, count) in statuses { " · " (count) " " (status) }
         }
         @if let Some(detail) = &job.detail { p { (one_line(detail)) } }
     })?;

@@ -121,7 +121,7 @@ fn predictions(digest: &Digest) -> Markup {
     html! {
         @if !rows.is_empty() {
             h3 { "Predicted and measured" }
-            p.muted { "Of every stage the phase that came closest to its prediction, or went furthest beyond." }
+            p.muted { "Of every stage the phase that came closest to its prediction, or went furthest beyond. A prediction is of what the stage itself owes; what a candidate or a compiler takes besides has a limit of its own, reserved for it." }
             div.scroll {
                 table {
                     thead { tr { th { "job" } th { "stage" } th.number { "phases" } th.number { "predicted" } th.number { "measured" } th.plot {} th.number { "reclaimable" } th { "worst of them" } } }

@@ -345,7 +345,7 @@ type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 /// Phases of each worker, from and to in milliseconds. Those that touch on the same pixel are one: ten thousand
 /// candidates are as many rectangles as a plot is wide, at most.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
-    let pixel = (to - from) / u64::from(WIDTH) + 1;
+    let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
     let mut phases: Vec<&PhaseSpan> = timeline.phases.iter().collect();
     phases.sort_by_key(|phase| phase.started);
@@ -358,7 +358,7 @@ fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> Stage
                 *last = last.max(end)
             }
             // Too short to be seen beside its neighbour.
-            Some((_, _, last)) if end <= *last => {}
+            Some((_, _, last)) if end < *last + float(pixel) => {}
             Some((_, _, last)) => {
                 let start = start.max(*last);
                 runs.push((phase.stage, start, end));

@@ -250,7 +250,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
                             td.name { (one_line(&candidate.name)) }
                             @for cell in cells {
                                 @match cell {
-                                    Some((ratio, text)) => td.number class=(shade(*ratio, least, most)) { (text) },
+                                    Some((ratio, text)) => td class={ "number" (shade(*ratio, least, most)) } { (text) },
                                     None => td.number { "–" },
                                 }
                             }
@@ -270,7 +270,7 @@ fn entry_time(candidate: &CandidateRecord, name: &str) -> Option<f64> {
     entries.iter().find(|it| it.entry == name).map(|it| it.times.median_time_ms)
 }
 
-/// `up1` … `up4` and `down1` … `down4`; nothing next to 1.
+/// `up1` … `up4` and `down1` … `down4`, as one more class; nothing next to 1.
 fn shade(ratio: f64, least: f64, most: f64) -> String {
     let (word, share) =
         if 1.0 < ratio { ("up", ratio.ln() / most.ln()) } else { ("down", ratio.ln() / least.ln()) };
@@ -279,7 +279,7 @@ fn shade(ratio: f64, least: f64, most: f64) -> String {
     if !share.is_finite() || ratio.ln().abs() < 0.02 || step < 1.0 {
         String::new()
     } else {
-        format!("{word}{step}")
+        format!(" {word}{step}")
     }
 }
 
@@ -309,9 +309,9 @@ mod tests {
     #[test]
     fn shades_are_few_and_none_is_beside_one() {
         assert_eq!(shade(1.01, 0.5, 65.0), "");
-        assert_eq!(shade(65.0, 0.5, 65.0), "up4");
-        assert_eq!(shade(1.2, 0.5, 65.0), "up1");
-        assert_eq!(shade(0.5, 0.5, 65.0), "down4");
+        assert_eq!(shade(65.0, 0.5, 65.0), " up4");
+        assert_eq!(shade(1.2, 0.5, 65.0), " up1");
+        assert_eq!(shade(0.5, 0.5, 65.0), " down4");
         assert_eq!(shade(0.0, 0.5, 65.0), "");
         assert_eq!(shade(f64::NAN, 0.5, 65.0), "");
     }
