@@ -11,6 +11,7 @@ mod compose;
 #[cfg(test)]
 pub(crate) mod sample;
 mod time;
+pub mod timeline;
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
@@ -53,6 +54,8 @@ pub struct RunInfo {
     pub version: String,
     pub device: String,
     pub exit_code: Option<i32>,
+    /// As it was first typed.
+    pub command: Option<String>,
 }
 
 macro_rules! words {
@@ -393,6 +396,9 @@ pub struct PhaseRecord {
     pub worker: WorkerId,
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
+    pub peak_reclaimable_bytes: Option<Bytes>,
+    /// Of the whole tree, over this time; less in swap is negative.
+    pub swap_delta_bytes: Option<i64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }

@@ -10,6 +10,7 @@ mod openmp;
 mod ops;
 mod plan_mistakes;
 mod recycle;
+mod report;
 mod results;
 mod storm;
 mod support;

@@ -12,6 +12,7 @@ mod init;
 mod inspect;
 mod log;
 mod memory_plan;
+mod output;
 mod report;
 mod repro;
 mod run;
@@ -47,7 +48,7 @@ enum Command {
     Repro(ReproArguments),
     /// Show what is in a capture, or the signature classes of a folder of captures
     Inspect(InspectArguments),
-    /// Print the result of a run
+    /// Print the result of a run, or compare two
     Report(ReportArguments),
     /// Show what this machine can enforce, proved by trying
     Doctor(DoctorArguments),
@@ -151,17 +152,29 @@ struct InspectArguments {
 #[derive(Args)]
 struct ReportArguments {
     run_dir: PathBuf,
+    /// Compare with this run: text, md or json
+    other_run_dir: Option<PathBuf>,
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Write here instead of to standard output
+    /// Write here instead of to standard output: the file is there whole or not at all
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ReportFormat {
+    /// For a terminal
     Text,
+    /// For a pull request
+    Md,
+    /// The whole document
     Json,
+    /// A line for each candidate and entry, in FlashInfer-Trace shape
+    Jsonl,
+    /// A row for each candidate
+    Csv,
+    /// One self-contained page
+    Html,
 }
 
 /// A command's failure: whose it is, and what to print.

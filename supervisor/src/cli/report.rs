@@ -1,25 +1,148 @@
-//! `opt-supervisor report`: what a run folder says.
+//! `opt-supervisor report`: what a run folder says, and what two of them say together.
 
-use super::{Answer, Failure, ReportArguments, ReportFormat, print_out};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::output::{Output, forgive_closed_pipe};
+use super::{Answer, Failure, ReportArguments, ReportFormat};
 use crate::exit::Exit;
-use crate::store::Store;
+use crate::record::CandidateRecord;
+use crate::record::timeline::Timeline;
+use crate::report::compare::{self, Comparison, Side, compare};
+use crate::report::digest::{Digest, Limits};
+use crate::report::table::TableWriter;
+use crate::report::trace::TraceWriter;
+use crate::report::{html, markdown};
+use crate::store::{Document, Order, Store};
+
+/// Steps of a drawing, several for each of its pixels' worth: what is summed up is of one moment.
+const TIMELINE_STEPS: usize = 4096;
 
 pub(super) fn report(arguments: &ReportArguments) -> Answer {
-    let text = match arguments.format {
-        ReportFormat::Text => super::run::result_text(&arguments.run_dir)?,
-        ReportFormat::Json => {
-            let store = Store::read(&arguments.run_dir).map_err(Failure::host)?;
-            let document = store.document().map_err(Failure::host)?;
-            let mut text = serde_json::to_string_pretty(&document).map_err(Failure::host)?;
-            text.push('\n');
-            text
+    let mut output = Output::open(arguments.output.as_deref())?;
+    match &arguments.other_run_dir {
+        Some(other) => {
+            let comparison = compare(side(&arguments.run_dir)?, side(other)?);
+            forgive_closed_pipe(write_comparison(&mut output, &comparison, arguments.format)?)?;
+        }
+        None => write_run(&mut output, &arguments.run_dir, arguments.format)?,
+    }
+    output.finish()?;
+    Ok(Exit::Good)
+}
+
+fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result<(), Failure> {
+    if format == ReportFormat::Text {
+        let text = super::run::result_text(folder, matches!(output, Output::Standard(_)))?;
+        return forgive_closed_pipe(output.write_all(text.as_bytes()));
+    }
+    let store = Store::read(folder).map_err(Failure::host)?;
+    let document = store.document().map_err(Failure::host)?;
+    let written = match format {
+        ReportFormat::Text => Ok(()),
+        ReportFormat::Json => serde_json::to_writer_pretty(&mut *output, &document)
+            .map_err(|error| if error.is_io() { error.into() } else { io::Error::other(error) })
+            .and_then(|()| output.write_all(b"\n")),
+        ReportFormat::Jsonl => {
+            let run = document.run().map_err(Failure::host)?;
+            let writer = TraceWriter::new(&run, &document.host().map_err(Failure::host)?);
+            each(&document, Order::Plan, |job, candidate| writer.candidate(output, job, &candidate))?
+        }
+        ReportFormat::Csv => {
+            let table = TableWriter::new(&mut *output);
+            let mut table = match table {
+                Ok(table) => table,
+                Err(error) => return forgive_closed_pipe(Err(error)),
+            };
+            each(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
+                .and_then(|()| table.finish())
+        }
+        ReportFormat::Md => {
+            let digest = digest(&store, &document, markdown::LIMITS)?;
+            output.write_all(markdown::render(&digest).as_bytes())
+        }
+        ReportFormat::Html => {
+            let digest = digest(&store, &document, html::LIMITS)?;
+            output.write_all(html::render(&digest).map_err(Failure::host)?.as_bytes())
         }
     };
-    match &arguments.output {
-        Some(path) => std::fs::write(path, text).map_err(|error| {
-            Failure::host(anyhow::Error::new(error).context(format!("writing {}", path.display())))
-        })?,
-        None => print_out(&text)?,
+    forgive_closed_pipe(written)
+}
+
+/// One candidate in memory at a time. The inner result is the visitor's.
+fn each(
+    document: &Document<'_>,
+    order: Order,
+    mut visit: impl FnMut(&crate::record::JobRecord<()>, CandidateRecord) -> io::Result<()>,
+) -> Result<io::Result<()>, Failure> {
+    for (key, job) in document.jobs().map_err(Failure::host)? {
+        let written = document.each_candidate(key, order, |candidate| visit(&job, candidate));
+        if let Err(error) = written.map_err(Failure::host)? {
+            return Ok(Err(error));
+        }
     }
-    Ok(Exit::Good)
+    Ok(Ok(()))
+}
+
+fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Digest, Failure> {
+    let fill = || -> Result<Digest, crate::store::StoreError> {
+        let mut digest = Digest::new(document.run()?, document.host()?, document.memory_totals()?, limits);
+        for (key, job) in document.jobs()? {
+            digest.job(job);
+            let Ok(()) =
+                document.each_candidate(key, Order::Rank, |candidate| digest.candidate(candidate))?;
+        }
+        let Ok(()) = document.each_worker(|worker| digest.worker(worker))?;
+        let Ok(()) = document.each_phase(|phase| digest.phase(phase))?;
+        let Ok(()) = document.each_policy(|row| digest.decision(row))?;
+        Ok(digest)
+    };
+    let mut digest = fill().map_err(Failure::host)?;
+    digest.timeline = timeline(store);
+    Ok(digest)
+}
+
+/// Results are worth telling without their drawing: damaged samples are said aloud, and left out.
+pub(super) fn timeline(store: &Store) -> Timeline {
+    store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
+        eprintln!("warning: memory over time is not shown: {error}");
+        Timeline::default()
+    })
+}
+
+fn side(folder: &Path) -> Result<Side, Failure> {
+    let store = Store::read(folder).map_err(Failure::host)?;
+    let document = store.document().map_err(Failure::host)?;
+    let mut side = Side::new(document.run().map_err(Failure::host)?, document.host().map_err(Failure::host)?);
+    for (key, job) in document.jobs().map_err(Failure::host)? {
+        side.job(job);
+        let Ok(()) = document
+            .each_candidate(key, Order::Plan, |candidate| {
+                side.candidate(&candidate);
+                Ok::<(), std::convert::Infallible>(())
+            })
+            .map_err(Failure::host)?;
+    }
+    Ok(side)
+}
+
+fn write_comparison(
+    output: &mut Output,
+    comparison: &Comparison,
+    format: ReportFormat,
+) -> Result<io::Result<()>, Failure> {
+    Ok(match format {
+        ReportFormat::Text => output.write_all(compare::text(comparison).as_bytes()),
+        ReportFormat::Md => output.write_all(compare::markdown(comparison).as_bytes()),
+        ReportFormat::Json => {
+            let mut text = serde_json::to_string_pretty(comparison).map_err(Failure::host)?;
+            text.push('\n');
+            output.write_all(text.as_bytes())
+        }
+        ReportFormat::Jsonl | ReportFormat::Csv | ReportFormat::Html => {
+            return Err(Failure::usage(anyhow::anyhow!(
+                "two runs are compared as text, md or json (report each of them for the other formats)"
+            )));
+        }
+    })
 }

@@ -57,7 +57,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         each_candidate: None,
         metrics: None,
     })?;
-    print_out(&super::run::result_text(&folder)?)?;
+    print_out(&super::run::result_text(&folder, true)?)?;
     Ok(exit)
 }
 

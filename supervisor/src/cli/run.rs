@@ -36,7 +36,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
             .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
         print_out(&summary)?;
     } else if !quiet {
-        print_out(&result_text(&folder)?)?;
+        print_out(&result_text(&folder, true)?)?;
     }
     Ok(exit)
 }
@@ -68,9 +68,11 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
     Ok((ended.exit, ended.folder))
 }
 
-/// The human result of a run folder.
-pub(super) fn result_text(folder: &std::path::Path) -> Result<String, Failure> {
-    let record = Store::read(folder).and_then(|store| store.load()).map_err(Failure::host)?;
-    let style = Style { color: color_on_stdout(), ..Style::default() };
-    Ok(text::render(&record, folder, style))
+/// The human result of a run folder; coloured only where standard output is meant and is a terminal.
+pub(super) fn result_text(folder: &std::path::Path, on_terminal: bool) -> Result<String, Failure> {
+    let store = Store::read(folder).map_err(Failure::host)?;
+    let record = store.load().map_err(Failure::host)?;
+    let timeline = super::report::timeline(&store);
+    let style = Style { color: on_terminal && color_on_stdout(), ..Style::default() };
+    Ok(text::render(&record, &timeline, folder, style))
 }

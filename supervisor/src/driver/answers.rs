@@ -47,8 +47,8 @@ impl Run<'_> {
                 "host_floor_bytes": view.floor,
                 "charged_bytes": view.charged,
                 "owed_bytes": view.owed,
-                "reclaimable_bytes": self.sampler.reclaimable,
-                "available_bytes": self.sampler.available,
+                "reclaimable_bytes": self.sampler.look.reclaimable,
+                "available_bytes": self.sampler.look.available,
                 "peak_owed_bytes": self.sampler.totals.peak_owed_bytes,
             },
         })

@@ -89,8 +89,8 @@ impl Run<'_> {
             owed: view.owed,
             charged: view.charged,
             ceiling: view.ceiling,
-            reclaimable: self.sampler.reclaimable,
-            available: self.sampler.available.unwrap_or_default(),
+            reclaimable: self.sampler.look.reclaimable,
+            available: self.sampler.look.available.unwrap_or_default(),
         }
     }
 

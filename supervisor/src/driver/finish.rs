@@ -156,6 +156,7 @@ impl Run<'_> {
             }
             StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
         };
+        self.store.samples(&self.evidence.take())?;
         self.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;
         self.write_summary()?;
         Ok(exit)

@@ -166,6 +166,7 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.metrics.granted(order.stage().name());
+        self.evidence.phase_started(worker);
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now(), done: 0, total: 0 });
         let tasks = Tasks {
             plan: &self.plan,
@@ -321,6 +322,8 @@ impl Run<'_> {
             worker: row.worker,
             predicted: Some(row.predicted),
             peak_owed: Some(row.peak_owed),
+            peak_reclaimable: Some(row.peak_reclaimable),
+            swap_delta: self.evidence.phase_swap(row.worker),
             started,
             ended: Some(ended),
         })?;

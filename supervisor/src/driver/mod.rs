@@ -5,6 +5,7 @@
 
 mod answers;
 pub mod control;
+mod evidence;
 pub mod facts;
 mod finish;
 pub mod folder;
@@ -30,6 +31,7 @@ use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::evidence::Evidence;
 use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
 use self::leaves::Leaves;
@@ -188,6 +190,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         device: "cpu".to_owned(),
     })?;
     store.plan(&resolved)?;
+    store.command(&evidence::command_line())?;
     let known = setup::register(&mut store, &plan, &facts, &selected, options.resume)?;
     let (ceilings, floor) = limits(&plan);
     let host = Host::detect();
@@ -215,6 +218,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         leaves,
         sampler: Sampler::new(ceilings.host),
         pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
+        evidence: Evidence::new(store.samples_width()?),
         store,
         known,
         cache_budget: ceilings.host.fraction(CACHE_SHARE),
@@ -285,6 +289,7 @@ struct Run<'a> {
     sampler: Sampler,
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
+    evidence: Evidence,
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
@@ -452,10 +457,14 @@ impl Run<'_> {
         }
     }
 
-    /// A fresh look at the tree, so that what is decided next (to recycle, to grant) and its record rest on figures of
-    /// now. Nothing is being timed: an attempt or a worker has just ended, and a profiler works alone.
+    /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
+    /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         let sample = self.sampler.sample();
+        if let Some(block) = self.evidence.add(&self.sampler.look) {
+            let width = self.store.samples(&block)?;
+            self.evidence.widen(width);
+        }
         self.feed(Event::Sample(sample))
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
+use super::evidence::{Look, LookedAt};
 use super::kin::Kin;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
@@ -77,9 +78,8 @@ pub struct Sampler {
     kin: Kin,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// Of all processes of the run, as last seen.
-    pub reclaimable: Bytes,
-    pub available: Option<Bytes>,
+    /// What the last sample was made from, for the record.
+    pub look: Look,
     due: Instant,
 }
 
@@ -97,8 +97,7 @@ impl Sampler {
             kin: Kin::open(proc_root()),
             totals,
             pace: Pace::default(),
-            reclaimable: Bytes::ZERO,
-            available: None,
+            look: Look::default(),
             due: Instant::now() + IDLE,
         }
     }
@@ -141,6 +140,7 @@ impl Sampler {
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
+        let mut processes = Vec::with_capacity(self.watched.len());
         for (&process, watched) in &mut self.watched {
             let before = watched.last;
             let Some(mut seen) = watched.look(now) else { continue };
@@ -160,6 +160,12 @@ impl Sampler {
                 let left = limit - (seen.owed + watched.shared);
                 headroom = Some(headroom.map_or(left, |least| least.min(left)));
             }
+            processes.push(LookedAt {
+                process,
+                pid: watched.pid,
+                owed: seen.owed + watched.shared,
+                reclaimable: seen.reclaimable,
+            });
             sample.processes.push(ProcessSample {
                 process,
                 owed: seen.owed,
@@ -174,7 +180,14 @@ impl Sampler {
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
             sample.available = Some(machine.available);
         }
-        (self.reclaimable, self.available) = (reclaimable_sum, sample.available);
+        self.look = Look {
+            processes,
+            supervisor: sample.supervisor_owed,
+            owed: owed_sum + sample.supervisor_owed,
+            reclaimable: reclaimable_sum,
+            swapped: sample.swapped,
+            available: sample.available,
+        };
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,

@@ -191,6 +191,8 @@ pub(crate) fn sample() -> RunRecord {
         worker: WorkerId(1),
         predicted_bytes: Some(Bytes::mib(40)),
         peak_owed_bytes: Some(Bytes::mib(31)),
+        peak_reclaimable_bytes: Some(Bytes::gib(4)),
+        swap_delta_bytes: Some(0),
         started: at(1),
         ended: Some(at(10)),
     };
@@ -204,6 +206,7 @@ pub(crate) fn sample() -> RunRecord {
             version: "0.1.0".to_owned(),
             device: "cpu".to_owned(),
             exit_code: Some(0),
+            command: text("opt-supervisor run demo.toml"),
         },
         host: HostRecord {
             cpu: text("a cpu"),

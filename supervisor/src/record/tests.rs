@@ -115,7 +115,10 @@ fn names_that_the_design_gives_are_there() {
         "host_ceiling_bytes,predicted_peak_owed_bytes,peak_owed_bytes,peak_reclaimable_bytes,\
          min_available_bytes,swap_peak_bytes,phases",
     );
-    has("/memory/phases/0", "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,started,ended");
+    has(
+        "/memory/phases/0",
+        "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,peak_reclaimable_bytes,swap_delta_bytes,started,ended",
+    );
     has("/policy/0", "t,decision,reason,numbers");
 }
 

@@ -33,6 +33,16 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
+/// How long something went on.
+pub(super) fn elapsed(milliseconds: u64) -> String {
+    let seconds = milliseconds / 1000;
+    match seconds {
+        0..60 => format!("{}.{} s", seconds, milliseconds % 1000 / 100),
+        60..3600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
 /// An error or a tolerance: few digits, an exponent where it helps.
 pub(super) fn small(number: f64) -> String {
     match nonfinite::text(number) {
@@ -43,7 +53,7 @@ pub(super) fn small(number: f64) -> String {
     }
 }
 
-fn three_digits(value: f64) -> String {
+pub(super) fn three_digits(value: f64) -> String {
     if let Some(text) = nonfinite::text(value) {
         return text.to_owned();
     }
@@ -108,6 +118,9 @@ mod tests {
         }
         assert_eq!(speedup(&Estimate { value: 2.0, ci_low: 0.5, ci_high: 123.4 }), "2.00x [0.500–123]");
         assert_eq!(small(1.5e-7), "1.50e-7");
+        for (ms, text) in [(9_990, "9.9 s"), (61_000, "1:01 min"), (86_400_000, "24:00 h")] {
+            assert_eq!(elapsed(ms), text);
+        }
     }
 
     #[test]

@@ -8,8 +8,10 @@ use std::path::Path;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
+use super::digest::WorstPhases;
 use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
-use super::summary;
+use super::{memory, summary};
+use crate::record::timeline::Timeline;
 use crate::record::{CandidateRecord, JobRecord, JobStatus, RunRecord};
 
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +47,15 @@ const GAP: &str = "  ";
 /// All columns but the name's, and the gaps.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
-/// The whole result.
-pub fn render(run: &RunRecord, folder: &Path, style: Style) -> String {
+/// The whole result. An empty timeline is not drawn.
+pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style) -> String {
     let mut page =
         Page { text: String::new(), style: Style { width: style.width.max(LEAST_WIDTH), ..style } };
     for job in &run.jobs {
         page.job(job);
         page.line("");
     }
-    page.memory(run);
+    page.memory(run, timeline);
     page.policy(run);
     page.line(&format!(
         "run {}: {}, {}",
@@ -66,10 +68,21 @@ pub fn render(run: &RunRecord, folder: &Path, style: Style) -> String {
 
 /// One line: the winner and by how much, or why there is none.
 pub fn headline(job: &JobRecord) -> String {
+    let find = |name: &str| job.candidates.iter().find(|candidate| candidate.name == name);
+    let others = job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref());
+    headline_of(job, find, others.count())
+}
+
+/// As [`headline`], of a job whose candidates are not at hand, but can be asked for by name.
+pub(super) fn headline_of<'a, Candidates>(
+    job: &JobRecord<Candidates>,
+    find: impl Fn(&str) -> Option<&'a CandidateRecord>,
+    others: usize,
+) -> String {
     let name = one_line(&job.name);
     let baseline = job.baseline.as_deref().map(one_line);
     if let Some(winner) = &job.winner {
-        let candidate = job.candidates.iter().find(|candidate| &candidate.name == winner);
+        let candidate = find(winner);
         let winner = one_line(winner);
         let ratio = candidate.and_then(|candidate| candidate.speedup);
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
@@ -86,25 +99,19 @@ pub fn headline(job: &JobRecord) -> String {
             _ => wins,
         };
     }
-    let others: Vec<_> =
-        job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref()).collect();
     let why = match job.status {
         JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
         JobStatus::BaselineFailed => {
-            let status = job
-                .candidates
-                .iter()
-                .find(|candidate| Some(&candidate.name) == job.baseline.as_ref())
-                .and_then(|candidate| candidate.status);
+            let status = job.baseline.as_deref().and_then(&find).and_then(|candidate| candidate.status);
             let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
             format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
         }
-        JobStatus::Passed if others.is_empty() => {
+        JobStatus::Passed if others == 0 => {
             "the baseline passed, there is nothing to compare it with".to_owned()
         }
         JobStatus::Passed => "no winner, no candidate is faster beyond doubt".to_owned(),
         JobStatus::NonePassed => {
-            format!("no winner, none of {} passed", counted(others.len(), "candidate", "candidates"))
+            format!("no winner, none of {} passed", counted(others, "candidate", "candidates"))
         }
         status => format!("no winner, {status}"),
     };
@@ -285,7 +292,20 @@ impl Page {
         }
     }
 
-    fn memory(&mut self, run: &RunRecord) {
+    fn memory(&mut self, run: &RunRecord, timeline: &Timeline) {
+        let mut worst = WorstPhases::default();
+        for phase in &run.memory.phases {
+            worst.take(phase.clone());
+        }
+        let width = self.style.width;
+        for lines in [memory::predictions(&worst, width), memory::timeline(timeline, width)] {
+            for line in &lines {
+                self.line(line);
+            }
+            if !lines.is_empty() {
+                self.line("");
+            }
+        }
         let totals = &run.memory.totals;
         let facts: Vec<String> = [
             ("peak", totals.peak_owed_bytes),
@@ -358,7 +378,7 @@ mod tests {
     use crate::record::sample::sample;
 
     fn rendered(run: &RunRecord, style: Style) -> String {
-        render(run, Path::new("runs/demo"), style)
+        render(run, &Timeline::default(), Path::new("runs/demo"), style)
     }
 
     #[test]
@@ -375,6 +395,9 @@ rank  candidate  status              speed-up    median   noise  peak owed
 bad.c:
     INCORRECT_NUMERICAL in verify: entry_000003: output differs
     Rows before 1 are right\u{fffd}[31m.
+
+job        stage    predicted   measured   share  worst phase of
+embedding  verify    40.0 MiB   31.0 MiB    77 %  1: fast.c
 
 memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
 least available 110 GiB

@@ -22,11 +22,28 @@ use crate::record::{
 
 const LOAD: &str = "load the run";
 
+/// The candidates of a job, in an order that is still to be said.
+macro_rules! candidates {
+    () => {
+        "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
+             rank, speedup, times, breaches
+         FROM candidate "
+    };
+}
+
+/// In which order candidates are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Plan,
+    /// The best first; what has no rank after what has one, as the plan has it.
+    Rank,
+}
+
 /// The run's document, read from the store while it is serialised: one candidate in memory at a time. It sees the
 /// store as it was when it was made.
 #[derive(Debug)]
 pub struct Document<'store> {
-    store: &'store Store,
+    pub(super) store: &'store Store,
     _snapshot: Transaction<'store>,
 }
 
@@ -46,7 +63,7 @@ impl Store {
         let mut jobs = Vec::new();
         for (key, job) in document.store.job_heads()? {
             let mut candidates = Vec::new();
-            collect(self.each_candidate(key, |candidate| keep(&mut candidates, candidate))?);
+            collect(self.each_candidate(key, Order::Plan, |candidate| keep(&mut candidates, candidate))?);
             jobs.push(with_candidates(job, candidates));
         }
         let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
@@ -91,7 +108,7 @@ impl Store {
         })
     }
 
-    fn host_record(&self) -> Result<HostRecord, StoreError> {
+    pub(super) fn host_record(&self) -> Result<HostRecord, StoreError> {
         self.meta_json(META_HOST)
     }
 
@@ -100,10 +117,11 @@ impl Store {
         self.meta_json(META_MEMORY)
     }
 
-    fn run_info(&self) -> Result<RunInfo, StoreError> {
+    pub(super) fn run_info(&self) -> Result<RunInfo, StoreError> {
         self.connection
             .query_row(
-                "SELECT name, status, started, finished, version, device, exit_code FROM run",
+                "SELECT name, status, started, finished, version, device, exit_code,
+                     (SELECT value FROM meta WHERE key = 'command') FROM run",
                 [],
                 |row| {
                     Ok(RunInfo {
@@ -114,6 +132,7 @@ impl Store {
                         version: row.get(4)?,
                         device: row.get(5)?,
                         exit_code: row.get(6)?,
+                        command: row.get(7)?,
                     })
                 },
             )
@@ -123,7 +142,7 @@ impl Store {
     }
 
     /// Jobs in the plan's order, without their candidates.
-    fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
+    pub(super) fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
         let mut jobs = Vec::new();
         collect(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
@@ -152,12 +171,17 @@ impl Store {
         Ok(jobs)
     }
 
-    fn each_candidate<E>(
+    pub(super) fn each_candidate<E>(
         &self,
         job: i64,
+        order: Order,
         visit: impl FnMut(CandidateRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        self.candidates_where("job", job, visit)
+        let sql = match order {
+            Order::Plan => concat!(candidates!(), "WHERE job = ?1 ORDER BY place, key"),
+            Order::Rank => concat!(candidates!(), "WHERE job = ?1 ORDER BY rank IS NULL, rank, place, key"),
+        };
+        self.each(sql, [job], |row| self.candidate_record(row), visit)
     }
 
     pub(super) fn one_candidate<E>(
@@ -165,25 +189,8 @@ impl Store {
         key: i64,
         visit: impl FnMut(CandidateRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        self.candidates_where("key", key, visit)
-    }
-
-    fn candidates_where<E>(
-        &self,
-        column: &'static str,
-        value: i64,
-        visit: impl FnMut(CandidateRecord) -> Result<(), E>,
-    ) -> Result<Result<(), E>, StoreError> {
-        self.each(
-            &format!(
-                "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail,
-                     feedback, rank, speedup, times, breaches
-                 FROM candidate WHERE {column} = ?1 ORDER BY place, key"
-            ),
-            [value],
-            |row| self.candidate_record(row),
-            visit,
-        )
+        let sql = concat!(candidates!(), "WHERE key = ?1");
+        self.each(sql, [key], |row| self.candidate_record(row), visit)
     }
 
     fn candidate_record(&self, row: &Row<'_>) -> rusqlite::Result<CandidateRecord> {
@@ -257,13 +264,13 @@ impl Store {
         )
     }
 
-    fn each_phase<E>(
+    pub(super) fn each_phase<E>(
         &self,
         visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
             "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
-                 phase.started, phase.ended
+                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
              ORDER BY phase.key",
             [],
@@ -277,13 +284,15 @@ impl Store {
                     peak_owed_bytes: bytes(row, 5)?,
                     started: word(row, 6, time)?,
                     ended: word_option(row, 7, time)?,
+                    peak_reclaimable_bytes: bytes(row, 8)?,
+                    swap_delta_bytes: row.get(9)?,
                 })
             },
             visit,
         )
     }
 
-    fn each_policy<E>(
+    pub(super) fn each_policy<E>(
         &self,
         worker: Option<WorkerId>,
         visit: impl FnMut(PolicyRecord) -> Result<(), E>,
@@ -365,7 +374,9 @@ impl Serialize for Rows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         let written = match self.list {
-            List::Candidates(job) => self.store.each_candidate(job, |row| list.serialize_element(&row)),
+            List::Candidates(job) => {
+                self.store.each_candidate(job, Order::Plan, |row| list.serialize_element(&row))
+            }
             List::Workers => self.store.each_worker(|row| list.serialize_element(&row)),
             List::Phases => self.store.each_phase(|row| list.serialize_element(&row)),
             List::Policy => self.store.each_policy(None, |row| list.serialize_element(&row)),
@@ -454,6 +465,6 @@ pub(super) fn blame(name: &str) -> Option<Blame> {
         .find(|blame| blame.name() == name)
 }
 
-fn role(name: &str) -> Option<Role> {
+pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }

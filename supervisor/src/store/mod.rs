@@ -7,6 +7,7 @@
 //! signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write (that
 //! something has started, samples, policy rows). Whatever a resumed run says again is taken as said before.
 
+mod block;
 mod bound;
 mod error;
 mod filesystem;
@@ -15,7 +16,9 @@ mod look;
 mod processes;
 mod resume;
 mod rows;
+mod samples;
 mod schema;
+mod stream;
 mod write;
 
 use std::collections::HashMap;
@@ -27,12 +30,14 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 pub use error::StoreError;
 pub use filesystem::Journal;
-pub use load::Document;
+pub use load::{Document, Order};
 pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
 pub use rows::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
     RunRow, ScoreRow, WorkerEnd, WorkerRow,
 };
+pub use samples::MAX_POINTS;
+pub use stream::JobKey;
 
 pub const FILE_NAME: &str = "run.sqlite";
 

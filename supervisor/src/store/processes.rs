@@ -113,11 +113,14 @@ impl Store {
         self.ordered(OPERATION, |transaction| {
             transaction
                 .prepare_cached(
-                    "INSERT INTO phase (candidate, stage, worker, predicted, peak_owed, started, ended)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                    "INSERT INTO phase (candidate, stage, worker, predicted, peak_owed, started, ended,
+                         peak_reclaimable, swap_delta)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                      ON CONFLICT (candidate, stage, worker, started) DO UPDATE SET
                          predicted = coalesce(excluded.predicted, predicted),
                          peak_owed = coalesce(excluded.peak_owed, peak_owed),
+                         peak_reclaimable = coalesce(excluded.peak_reclaimable, peak_reclaimable),
+                         swap_delta = coalesce(excluded.swap_delta, swap_delta),
                          ended = coalesce(excluded.ended, ended)",
                 )?
                 .execute(params![
@@ -127,7 +130,9 @@ impl Store {
                     phase.predicted.map(bytes),
                     phase.peak_owed.map(bytes),
                     phase.started.to_string(),
-                    phase.ended.map(|ended| ended.to_string())
+                    phase.ended.map(|ended| ended.to_string()),
+                    phase.peak_reclaimable.map(bytes),
+                    phase.swap_delta
                 ])
         })?;
         Ok(())

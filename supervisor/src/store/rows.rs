@@ -113,6 +113,9 @@ pub struct PhaseRow {
     pub worker: WorkerId,
     pub predicted: Option<Bytes>,
     pub peak_owed: Option<Bytes>,
+    pub peak_reclaimable: Option<Bytes>,
+    /// By how many bytes more of the tree were in swap at its end than at its start.
+    pub swap_delta: Option<i64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }

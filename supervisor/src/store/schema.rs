@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -101,6 +101,8 @@ CREATE TABLE phase (
     worker     INTEGER NOT NULL,
     predicted  INTEGER,
     peak_owed  INTEGER,
+    peak_reclaimable  INTEGER,
+    swap_delta  INTEGER,
     started    TEXT NOT NULL,
     ended      TEXT,
     UNIQUE (candidate, stage, worker, started)
@@ -115,6 +117,17 @@ CREATE TABLE policy (
     worker    INTEGER,
     lease     INTEGER
 ) STRICT;
+
+CREATE TABLE sample (
+    key      INTEGER PRIMARY KEY,
+    started  INTEGER NOT NULL,
+    ended    INTEGER NOT NULL,
+    width    INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL,
+    data     BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX sample_size ON sample (width, bytes);
 
 CREATE INDEX policy_of_worker ON policy (worker) WHERE worker IS NOT NULL;
 ";

@@ -1,6 +1,7 @@
 //! What the store promises, by writing and reading real databases in temporary folders.
 
 mod fixtures;
+mod samples;
 
 use std::path::Path;
 
@@ -59,6 +60,8 @@ fn what_was_written_is_what_is_loaded() {
     assert_eq!(run.workers[0].end_class.as_deref(), Some("recycled"));
     assert_eq!(run.memory.totals.peak_owed_bytes, Some(Bytes::mib(50)));
     assert_eq!(run.memory.phases[0].candidate, "fast.c");
+    assert_eq!(run.memory.phases[0].peak_reclaimable_bytes, Some(Bytes::mib(7)));
+    assert_eq!(run.memory.phases[0].swap_delta_bytes, Some(-4096));
     assert_eq!(run.policy[0].decision, "kill_runner");
     assert_eq!(run.policy[0].numbers["limit_bytes"], json!(256 << 20));
     assert_eq!(run.policy[1].numbers["ratio"], json!(0.5));
@@ -304,7 +307,7 @@ fn every_database_that_is_not_ours_to_read_says_so() {
     let store = begun(folder.path());
     store.connection.pragma_update(None, "user_version", 7).expect("newer");
     drop(store);
-    assert!(refusal().contains("schema 7, this program reads schema 1"), "{}", refusal());
+    assert!(refusal().contains("schema 7, this program reads schema 2"), "{}", refusal());
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::record::{HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, Utc
 pub(super) const META_HOST: &str = "host";
 pub(super) const META_MEMORY: &str = "memory";
 pub(super) const META_PLAN: &str = "plan";
+const META_COMMAND: &str = "command";
 
 impl Store {
     /// The run begins, or goes on: then the first start stays.
@@ -66,6 +67,17 @@ impl Store {
     pub fn plan(&mut self, resolved: &str) -> Result<(), StoreError> {
         const OPERATION: &str = "record the plan";
         self.meta_text(META_PLAN, resolved, OPERATION)
+    }
+
+    /// The command that began the run. Said again by one that goes on with it, the first stays.
+    pub fn command(&mut self, command: &str) -> Result<(), StoreError> {
+        self.ordered("record the command", |transaction| {
+            transaction.execute(
+                "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO NOTHING",
+                params![META_COMMAND, clip(command, MAX_DETAIL)],
+            )
+        })?;
+        Ok(())
     }
 
     /// Totals of memory since the last call; peaks of earlier calls stay.

@@ -223,6 +223,8 @@ pub(super) fn eventful(folder: &Path) -> Store {
             worker: WorkerId(3),
             predicted: Some(Bytes::mib(40)),
             peak_owed: Some(Bytes::mib(31)),
+            peak_reclaimable: Some(Bytes::mib(7)),
+            swap_delta: Some(-4096),
             started: at(1),
             ended: Some(at(2)),
         })

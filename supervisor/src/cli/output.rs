@@ -1,0 +1,120 @@
+//! Where a result goes: standard output, or a file that is there whole or not at all.
+
+use std::fs::File;
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+
+pub(super) enum Output {
+    Standard(BufWriter<StdoutLock<'static>>),
+    File { writer: BufWriter<File>, temporary: PathBuf, path: PathBuf, placed: bool },
+}
+
+impl Output {
+    /// A device or a pipe is written to as it is; a file appears beside its name and is moved there in the end.
+    pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Self::Standard(BufWriter::new(io::stdout().lock()))) };
+        let fail = |error| failure(error, path);
+        // A link stays a link: what it leads to is replaced.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let special = std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
+        let temporary = if special { path.clone() } else { beside(&path) };
+        let file = if special { File::options().write(true).open(&path) } else { File::create(&temporary) };
+        let writer = BufWriter::new(file.map_err(fail)?);
+        Ok(Self::File { writer, temporary, path, placed: special })
+    }
+
+    /// Everything was written.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        match &mut self {
+            Self::Standard(writer) => forgive_closed_pipe(writer.flush()),
+            Self::File { writer, temporary, path, placed } => {
+                let result = writer.flush().and_then(|()| {
+                    if *placed {
+                        return Ok(());
+                    }
+                    writer.get_ref().sync_all()?;
+                    std::fs::rename(&*temporary, &*path)
+                });
+                *placed |= result.is_ok();
+                result.map_err(|error| failure(error, path))
+            }
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Standard(writer) => writer.write(bytes),
+            Self::File { writer, .. } => writer.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Standard(writer) => writer.flush(),
+            Self::File { writer, .. } => writer.flush(),
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Self::File { temporary, placed: false, .. } = self {
+            // What could not be finished is of no use to anybody.
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    path.with_file_name(format!(".{name}.new"))
+}
+
+fn failure(error: io::Error, path: &Path) -> Failure {
+    Failure::host(anyhow::Error::new(error).context(format!("writing {}", path.display())))
+}
+
+/// `| head` is no error.
+pub(super) fn forgive_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::host(anyhow::Error::new(error).context("writing the report")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("report.html");
+        std::fs::write(&path, "former").expect("writes");
+        let names = || std::fs::read_dir(folder.path()).expect("lists").count();
+
+        let mut output = Output::open(Some(&path)).ok().expect("opens");
+        output.write_all(b"half").expect("writes");
+        drop(output);
+        assert_eq!((std::fs::read_to_string(&path).expect("reads").as_str(), names()), ("former", 1));
+
+        let mut output = Output::open(Some(&path)).ok().expect("opens");
+        output.write_all(b"whole").expect("writes");
+        assert!(output.finish().is_ok());
+        assert_eq!((std::fs::read_to_string(&path).expect("reads").as_str(), names()), ("whole", 1));
+        assert!(Output::open(Some(&folder.path().join("missing/report.html"))).is_err());
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays_what_it_is() {
+        let output = Output::open(Some(Path::new("/dev/null"))).ok().expect("opens");
+        assert!(output.finish().is_ok());
+        assert!(!std::fs::metadata("/dev/null").expect("is there").is_file());
+    }
+}

@@ -1,0 +1,199 @@
+//! Gathers what a run has to show for itself beside its results: samples in blocks for the store, what each phase did
+//! to swap, the command.
+//!
+//! Owns when a block is full. What is in it, and how little of it is kept, is the record's.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use opt_shared::ids::WorkerId;
+use opt_shared::units::Bytes;
+
+use crate::core::event::Process;
+use crate::record::UtcTime;
+use crate::record::timeline::{Block, Point, Track, milliseconds};
+use crate::store::MAX_POINTS;
+
+/// What a kill of the supervisor may lose.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// MemAvailable differs with every look; nothing is decided by differences of this many milliseconds.
+const MACHINE_WIDTH: u64 = 250;
+
+/// One look at everything: what the sampler saw.
+#[derive(Debug, Default)]
+pub struct Look {
+    pub processes: Vec<LookedAt>,
+    pub supervisor: Bytes,
+    /// Of the whole tree.
+    pub owed: Bytes,
+    pub reclaimable: Bytes,
+    pub swapped: Bytes,
+    pub available: Option<Bytes>,
+}
+
+/// Unlike the core's sample, with the memory files that it maps.
+#[derive(Debug)]
+pub struct LookedAt {
+    pub process: Process,
+    pub pid: u32,
+    pub owed: Bytes,
+    pub reclaimable: Bytes,
+}
+
+#[derive(Debug)]
+pub struct Evidence {
+    block: Block,
+    points: usize,
+    begun: Instant,
+    /// Times are taken from a clock that no one sets, from here on.
+    origin: (u64, Instant),
+    machine: Option<Point>,
+    swapped: Bytes,
+    /// What of our tree was in swap when the worker got its lease.
+    swapped_before: BTreeMap<WorkerId, Bytes>,
+}
+
+impl Evidence {
+    pub fn new(width: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            block: Block::new(width),
+            points: 0,
+            begun: now,
+            origin: (milliseconds(UtcTime::now()), now),
+            machine: None,
+            swapped: Bytes::ZERO,
+            swapped_before: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in a look; a block if one has become full.
+    pub fn add(&mut self, look: &Look) -> Option<Block> {
+        let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let at = self.origin.0.saturating_add(elapsed);
+        self.swapped = look.swapped;
+        self.push(Track::Tree, Point { at, first: look.owed, second: look.reclaimable });
+        self.push(Track::Supervisor, Point { at, first: look.supervisor, second: Bytes::ZERO });
+        for seen in &look.processes {
+            let track = match seen.process {
+                Process::Worker(worker) => Track::Worker { worker, pid: seen.pid },
+                Process::Runner(worker, _) => Track::Runner { worker, pid: seen.pid },
+            };
+            self.push(track, Point { at, first: seen.owed, second: seen.reclaimable });
+        }
+        if let Some(available) = look.available {
+            let point = Point { at, first: available, second: look.swapped };
+            let worse = self.machine.is_none_or(|before| {
+                before.at / MACHINE_WIDTH != at / MACHINE_WIDTH
+                    || available < before.first
+                    || before.second < look.swapped
+            });
+            if worse {
+                self.machine = Some(point);
+                self.push(Track::Machine, point);
+            }
+        }
+        // The next look adds at most this many points again.
+        let room = look.processes.len() * 2 + 8;
+        (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
+    }
+
+    fn push(&mut self, track: Track, point: Point) {
+        self.points += usize::from(self.block.push(track, point));
+    }
+
+    /// What is not written yet.
+    pub fn take(&mut self) -> Block {
+        (self.points, self.begun) = (0, Instant::now());
+        let width = self.block.width;
+        std::mem::replace(&mut self.block, Block::new(width))
+    }
+
+    /// As wide as the store asks for.
+    pub fn widen(&mut self, width: u64) {
+        self.block.width = width;
+    }
+
+    pub fn phase_started(&mut self, worker: WorkerId) {
+        self.swapped_before.insert(worker, self.swapped);
+    }
+
+    /// By how many bytes more of our tree are in swap than when the phase began; less is negative.
+    pub fn phase_swap(&mut self, worker: WorkerId) -> Option<i64> {
+        let before = self.swapped_before.remove(&worker)?;
+        let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
+        Some(signed(self.swapped) - signed(before))
+    }
+}
+
+/// What was typed, as a shell would take it again.
+pub fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
+    std::iter::once("opt-supervisor".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./=,:+@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(runners: u32, owed: Bytes, available: Bytes) -> Look {
+        let processes = (0..runners).map(|pid| LookedAt {
+            process: Process::Runner(WorkerId(1), pid),
+            pid,
+            owed,
+            reclaimable: Bytes::ZERO,
+        });
+        Look { processes: processes.collect(), available: Some(available), owed, ..Look::default() }
+    }
+
+    #[test]
+    fn a_block_is_given_away_before_it_is_too_large() {
+        let mut evidence = Evidence::new(1);
+        for step in 0.. {
+            // In one step of the clock two points of a track are kept: this runs until real time has passed.
+            if let Some(block) = evidence.add(&look(100, Bytes::mib(step), Bytes::gib(1))) {
+                assert!(block.points() <= MAX_POINTS);
+                break;
+            }
+        }
+        assert_eq!(evidence.take().points(), 0);
+    }
+
+    #[test]
+    fn a_machine_that_wavers_is_a_few_points_and_its_least_is_kept() {
+        let mut evidence = Evidence::new(1);
+        for step in 0..50 {
+            let available = if step == 30 { Bytes::gib(3) } else { Bytes::gib(4) + Bytes::mib(step) };
+            assert_eq!(evidence.add(&look(0, Bytes::ZERO, available)), None);
+        }
+        let block = evidence.take();
+        let machine = &block.series[&Track::Machine];
+        assert_eq!(machine.points.iter().map(|point| point.first).min(), Some(Bytes::gib(3)));
+    }
+
+    #[test]
+    fn a_command_can_be_pasted_again() {
+        assert_eq!(quoted("configs/demo.toml"), "configs/demo.toml");
+        assert_eq!(quoted("it's a $HOME"), r"'it'\''s a $HOME'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn a_phase_is_charged_with_what_it_swapped() {
+        let mut evidence = Evidence::new(1);
+        let swapped = |mib| Look { swapped: Bytes::mib(mib), ..Look::default() };
+        evidence.add(&swapped(5));
+        evidence.phase_started(WorkerId(1));
+        evidence.add(&swapped(3));
+        assert_eq!(evidence.phase_swap(WorkerId(1)), Some(-(2 << 20)));
+        assert_eq!(evidence.phase_swap(WorkerId(1)), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! Memory over time: what was sampled, as it is kept, and as it is shown.
+//!
+//! Owns the shape of the evidence (tracks of points, in blocks) and how it is thinned out without losing an extreme.
+//! The bytes of a block are the store's; what is drawn from a [`Timeline`] is the report's.
+//!
+//! A track is a staircase: a point holds until the next one, or until the process was last seen.
+
+mod assemble;
+#[cfg(test)]
+pub(crate) mod samples;
+
+use std::collections::BTreeMap;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::Role;
+use opt_shared::units::Bytes;
+
+use super::{Stage, UtcTime};
+
+pub use assemble::Assembly;
+
+/// Whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Track {
+    /// The run's whole process tree, known memory files counted once.
+    Tree,
+    /// The machine: what is available, and what of our tree is in swap.
+    Machine,
+    Supervisor,
+    Worker {
+        worker: WorkerId,
+        pid: u32,
+    },
+    /// A runner of this worker, with its children.
+    Runner {
+        worker: WorkerId,
+        pid: u32,
+    },
+}
+
+/// Two figures at a moment: owed and reclaimable; of the machine, available and our own in swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Milliseconds since 1970.
+    pub at: u64,
+    pub first: Bytes,
+    pub second: Bytes,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Series {
+    pub points: Vec<Point>,
+    /// When it was last seen, changed or not.
+    pub last: u64,
+}
+
+impl Series {
+    /// Takes in a later point. What did not change adds nothing. Of what falls into the same `width` of milliseconds two
+    /// points are kept: the worst of both figures, and the last, which holds from there. True if there is one point
+    /// more now.
+    pub fn push(&mut self, track: Track, point: Point, width: u64) -> bool {
+        self.last = self.last.max(point.at);
+        let bucket = |it: &Point| it.at / width.max(1);
+        match self.points.as_mut_slice() {
+            [.., top] if (top.first, top.second) == (point.first, point.second) => false,
+            [.., worst, top] if bucket(worst) == bucket(top) && bucket(&point) <= bucket(top) => {
+                worst.first = worse(track, worst.first, top.first);
+                worst.second = worst.second.max(top.second);
+                *top = point;
+                false
+            }
+            _ => {
+                self.points.push(point);
+                true
+            }
+        }
+    }
+
+    /// The worst of each of `columns` equal parts of `from..to`; none where it was not there.
+    pub fn columns(&self, from: u64, to: u64, columns: usize) -> Vec<Option<Bytes>> {
+        let mut worst: Vec<Option<Bytes>> = vec![None; columns];
+        let span = to.saturating_sub(from).max(1);
+        let column = |at: u64| {
+            let place = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(span);
+            usize::try_from(place).unwrap_or(usize::MAX).min(columns.saturating_sub(1))
+        };
+        for (index, point) in self.points.iter().enumerate() {
+            let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
+            // A step ends where the next begins; what ends a column is not in the next one.
+            let end = column(until.saturating_sub(1).max(point.at));
+            for cell in worst.iter_mut().take(end + 1).skip(column(point.at)) {
+                *cell = Some(cell.map_or(point.first, |seen| seen.max(point.first)));
+            }
+        }
+        worst
+    }
+
+    pub fn peak(&self) -> Bytes {
+        self.points.iter().map(|point| point.first).max().unwrap_or_default()
+    }
+}
+
+/// Of the machine it is little that is bad, of a process much.
+fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
+    if track == Track::Machine { one.min(other) } else { one.max(other) }
+}
+
+/// Some seconds of samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Milliseconds that were made one.
+    pub width: u64,
+    pub series: BTreeMap<Track, Series>,
+}
+
+impl Block {
+    pub fn new(width: u64) -> Self {
+        Self { width, series: BTreeMap::new() }
+    }
+
+    /// True if there is one point more now.
+    pub fn push(&mut self, track: Track, point: Point) -> bool {
+        let width = self.width;
+        self.series.entry(track).or_default().push(track, point, width)
+    }
+
+    pub fn points(&self) -> usize {
+        self.series.values().map(|series| series.points.len()).sum()
+    }
+
+    /// First and last moment; none of an empty one.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        let first = self.series.values().filter_map(|series| series.points.first()).map(|it| it.at).min()?;
+        let last = self.series.values().map(|series| series.last).max()?;
+        Some((first, last.max(first)))
+    }
+
+    /// Both as one, in steps of `width`.
+    #[must_use]
+    pub fn joined(self, later: Self, width: u64) -> Self {
+        let mut whole = Self::new(width);
+        for block in [self, later] {
+            for (track, series) in block.series {
+                let into = whole.series.entry(track).or_default();
+                for point in series.points {
+                    into.push(track, point, width);
+                }
+                into.last = into.last.max(series.last);
+            }
+        }
+        whole
+    }
+}
+
+/// Processes that are shown as one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    Runners(Kind),
+    Workers(Kind),
+    Supervisor,
+}
+
+/// [`Role`] with an order: as a run uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Verifier,
+    Profiler,
+}
+
+impl From<Role> for Kind {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Verifier => Self::Verifier,
+            Role::Profiler => Self::Profiler,
+        }
+    }
+}
+
+impl Group {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Supervisor => "supervisor",
+            Self::Workers(Kind::Verifier) => "verifier",
+            Self::Workers(Kind::Profiler) => "profiler",
+            Self::Runners(Kind::Verifier) => "verifier's runners",
+            Self::Runners(Kind::Profiler) => "profiler's runners",
+        }
+    }
+}
+
+/// One worker's time in a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhaseSpan {
+    pub worker: WorkerId,
+    pub stage: Stage,
+    pub job: String,
+    pub candidate: String,
+    pub started: u64,
+    pub ended: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkKind {
+    KilledRunner,
+    KilledWorker,
+    Recycled,
+}
+
+/// Something that happened to a worker at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub at: u64,
+    pub worker: WorkerId,
+    pub kind: MarkKind,
+    pub reason: String,
+}
+
+/// One worker and its runners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    pub worker: WorkerId,
+    pub role: Role,
+    pub series: Series,
+}
+
+/// What a run's memory did, reduced to what can be drawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    pub from: u64,
+    pub to: u64,
+    pub ceiling: Option<Bytes>,
+    pub predicted: Option<Bytes>,
+    pub tree: Series,
+    pub machine: Series,
+    pub groups: BTreeMap<Group, Series>,
+    pub lanes: Vec<Lane>,
+    pub phases: Vec<PhaseSpan>,
+    pub marks: Vec<Mark>,
+}
+
+impl Timeline {
+    /// A run whose samples were not kept has nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.tree.points.is_empty()
+    }
+}
+
+/// Of a moment of the record.
+pub fn milliseconds(time: UtcTime) -> u64 {
+    u64::try_from(time.as_millisecond()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::samples::any_block;
+    use super::*;
+
+    fn mib(at: u64, first: u64) -> Point {
+        Point { at, first: Bytes::mib(first), second: Bytes::ZERO }
+    }
+
+    #[test]
+    fn what_does_not_change_adds_nothing() {
+        let mut block = Block::new(1);
+        for at in 0..1000 {
+            block.push(Track::Tree, mib(at, 1 + at / 500));
+        }
+        let series = &block.series[&Track::Tree];
+        assert_eq!(series.points, [mib(0, 1), mib(500, 2)]);
+        assert_eq!(series.last, 999);
+    }
+
+    #[test]
+    fn columns_hold_until_the_next_point_and_no_longer_than_it_lived() {
+        let series = Series { points: vec![mib(10, 3), mib(20, 1), mib(22, 5), mib(24, 1)], last: 29 };
+        let seen = series.columns(0, 50, 5);
+        let mib = |mib| Some(Bytes::mib(mib));
+        assert_eq!(seen, [None, mib(3), mib(5), None, None]);
+        assert_eq!(Series::default().columns(0, 0, 3), [None; 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn thinning_loses_no_extreme(one in any_block(), other in any_block(), width in 1u64..5000) {
+            let whole = one.clone().joined(other.clone(), 1);
+            let thin = one.joined(other, width);
+            prop_assert!(thin.points() <= whole.points());
+            prop_assert_eq!(thin.span(), whole.span());
+            for (track, series) in &whole.series {
+                let kept = &thin.series[track];
+                prop_assert_eq!(kept.last, series.last);
+                let current = |series: &Series| series.points.last().map(|it| (it.first, it.second));
+                prop_assert_eq!(current(kept), current(series));
+                let seconds = |series: &Series| series.points.iter().map(|point| point.second).max();
+                prop_assert_eq!(seconds(kept), seconds(series));
+                let firsts = |series: &Series| {
+                    let firsts = series.points.iter().map(|point| point.first);
+                    if *track == Track::Machine { firsts.min() } else { firsts.max() }
+                };
+                prop_assert_eq!(firsts(kept), firsts(series));
+            }
+        }
+    }
+}

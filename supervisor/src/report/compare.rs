@@ -1,0 +1,334 @@
+//! Two runs beside each other: who is in both, whether they became faster, whose status changed.
+//!
+//! Speed-ups are compared where both runs paired a candidate with the same baseline, which cancels the machine; else
+//! median times, which hold only as long as the machine is the same. The interval of a ratio takes both runs' errors as
+//! independent.
+
+mod print;
+
+use std::collections::BTreeMap;
+
+use opt_shared::outcome::{Estimate, Status};
+use serde::Serialize;
+
+use crate::record::{CandidateRecord, HostRecord, JobRecord, RunInfo};
+
+pub use print::{markdown, text};
+
+/// Raised by every change that a reader could trip over.
+const SCHEMA: u32 = 1;
+
+/// One of the two runs, reduced to what is compared.
+#[derive(Debug)]
+pub struct Side {
+    pub run: RunInfo,
+    pub host: HostRecord,
+    jobs: Vec<SideJob>,
+}
+
+#[derive(Debug)]
+struct SideJob {
+    job: JobRecord<()>,
+    candidates: BTreeMap<String, Ended>,
+    order: Vec<String>,
+}
+
+/// How a candidate ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ended {
+    pub status: Option<Status>,
+    pub rank: Option<u32>,
+    pub speedup: Option<Estimate>,
+    pub median_time: Option<Estimate>,
+}
+
+impl Side {
+    pub fn new(run: RunInfo, host: HostRecord) -> Self {
+        Self { run, host, jobs: Vec::new() }
+    }
+
+    /// The candidates that follow are of this job.
+    pub fn job(&mut self, job: JobRecord<()>) {
+        self.jobs.push(SideJob { job, candidates: BTreeMap::new(), order: Vec::new() });
+    }
+
+    pub fn candidate(&mut self, candidate: &CandidateRecord) {
+        let times = candidate.profile.as_ref().map(|profile| &profile.times);
+        let median_time = times.and_then(|times| {
+            Some(Estimate { value: times.median_time_ms?, ci_low: times.ci_low?, ci_high: times.ci_high? })
+        });
+        let ended = Ended {
+            status: candidate.status,
+            rank: candidate.rank,
+            speedup: candidate.speedup,
+            median_time: median_time.filter(|_| candidate.status == Some(Status::Passed)),
+        };
+        if let Some(job) = self.jobs.last_mut() {
+            job.order.push(candidate.name.clone());
+            job.candidates.insert(candidate.name.clone(), ended);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Faster,
+    Slower,
+    /// The interval of the ratio holds 1.
+    WithinNoise,
+    NewlyPassed,
+    NoLongerPassed,
+    /// Neither passed, and not for the same reason.
+    OtherStatus,
+    /// Nothing to compare.
+    None,
+}
+
+impl Change {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::WithinNoise => "within noise",
+            Self::NewlyPassed => "passes now",
+            Self::NoLongerPassed => "passed before",
+            Self::OtherStatus => "other status",
+            Self::None => "",
+        }
+    }
+}
+
+/// What a ratio is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RatioOf {
+    Speedup,
+    MedianTime,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedCandidate {
+    pub name: String,
+    pub change: Change,
+    pub first: Ended,
+    pub second: Ended,
+    /// Above 1 the second run's is the faster one.
+    pub ratio: Option<Estimate>,
+    pub ratio_of: Option<RatioOf>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ComparedJob {
+    pub name: String,
+    pub winners: [Option<String>; 2],
+    /// None where a run does not say which captures it had.
+    pub same_captures: Option<bool>,
+    pub same_signature: Option<bool>,
+    pub same_baseline: bool,
+    pub candidates: Vec<ComparedCandidate>,
+    pub only_in_first: Vec<String>,
+    pub only_in_second: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    pub schema: u32,
+    pub runs: [RunInfo; 2],
+    pub same_cpu: Option<bool>,
+    pub jobs: Vec<ComparedJob>,
+    pub jobs_only_in_first: Vec<String>,
+    pub jobs_only_in_second: Vec<String>,
+}
+
+pub fn compare(first: Side, second: Side) -> Comparison {
+    let mut later: BTreeMap<String, SideJob> =
+        second.jobs.into_iter().map(|job| (job.job.name.clone(), job)).collect();
+    let later_order: Vec<String> = later.keys().cloned().collect();
+    let (mut jobs, mut only_in_first) = (Vec::new(), Vec::new());
+    for job in first.jobs {
+        match later.remove(&job.job.name) {
+            Some(other) => jobs.push(compare_job(job, other)),
+            None => only_in_first.push(job.job.name),
+        }
+    }
+    Comparison {
+        schema: SCHEMA,
+        same_cpu: same(first.host.cpu.as_ref(), second.host.cpu.as_ref()),
+        runs: [first.run, second.run],
+        jobs,
+        jobs_only_in_first: only_in_first,
+        jobs_only_in_second: later_order.into_iter().filter(|name| later.contains_key(name)).collect(),
+    }
+}
+
+fn compare_job(first: SideJob, mut second: SideJob) -> ComparedJob {
+    let same_baseline = first.job.baseline.is_some() && first.job.baseline == second.job.baseline;
+    let (mut candidates, mut only_in_first) = (Vec::new(), Vec::new());
+    for name in first.order {
+        let before = first.candidates.get(&name).copied().unwrap_or_default();
+        match second.candidates.remove(&name) {
+            Some(after) => candidates.push(compare_candidate(name, before, after, same_baseline)),
+            None => only_in_first.push(name),
+        }
+    }
+    ComparedJob {
+        same_captures: same(first.job.captures.digest.as_ref(), second.job.captures.digest.as_ref()),
+        same_signature: same(first.job.signature_digest.as_ref(), second.job.signature_digest.as_ref()),
+        same_baseline,
+        name: first.job.name,
+        winners: [first.job.winner, second.job.winner],
+        candidates,
+        only_in_first,
+        only_in_second: second
+            .order
+            .into_iter()
+            .filter(|name| second.candidates.contains_key(name))
+            .collect(),
+    }
+}
+
+fn same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> Option<bool> {
+    Some(one? == other?)
+}
+
+fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: bool) -> ComparedCandidate {
+    let by_speedup = first.speedup.zip(second.speedup).filter(|_| same_baseline);
+    // Less time is more speed: the first run's time stands above.
+    let by_time = first.median_time.zip(second.median_time);
+    let (ratio, ratio_of) = match (by_speedup, by_time) {
+        (Some((before, after)), _) => (ratio(after, before), RatioOf::Speedup),
+        (None, Some((before, after))) => (ratio(before, after), RatioOf::MedianTime),
+        (None, None) => (None, RatioOf::MedianTime),
+    };
+    let passed = |ended: Ended| ended.status == Some(Status::Passed);
+    let change = match (passed(first), passed(second), ratio) {
+        (true, true, Some(ratio)) if 1.0 < ratio.ci_low => Change::Faster,
+        (true, true, Some(ratio)) if ratio.ci_high < 1.0 => Change::Slower,
+        (true, true, Some(_)) => Change::WithinNoise,
+        (false, true, _) => Change::NewlyPassed,
+        (true, false, _) => Change::NoLongerPassed,
+        (false, false, _) if first.status != second.status => Change::OtherStatus,
+        _ => Change::None,
+    };
+    ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
+}
+
+/// Of two independent estimates; none where one is not a positive number. Errors add up as squares of logarithms.
+fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
+    let usable = |it: &Estimate| {
+        [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)
+    };
+    if !usable(&above) || !usable(&below) {
+        return None;
+    }
+    let value = above.value / below.value;
+    let down = (above.value / above.ci_low).ln().hypot((below.ci_high / below.value).ln());
+    let up = (above.ci_high / above.value).ln().hypot((below.value / below.ci_low).ln());
+    Some(Estimate { value, ci_low: value * (-down).exp(), ci_high: value * up.exp() })
+}
+
+#[cfg(test)]
+pub(in crate::report) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::RunRecord;
+    use crate::record::sample::sample;
+
+    pub(in crate::report) fn side(run: RunRecord) -> Side {
+        let mut side = Side::new(run.run, run.host);
+        for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
+            run.jobs
+        {
+            side.job(JobRecord {
+                name,
+                status,
+                detail,
+                captures,
+                baseline,
+                winner,
+                signature_digest,
+                candidates: (),
+            });
+            candidates.iter().for_each(|candidate| side.candidate(candidate));
+        }
+        side
+    }
+
+    pub(in crate::report) fn later() -> RunRecord {
+        let mut run = sample();
+        let candidates = &mut run.jobs[0].candidates;
+        candidates[2].speedup = Some(Estimate { value: 4.62, ci_low: 4.5, ci_high: 4.7 });
+        candidates[0].status = Some(Status::Passed);
+        let mut new = candidates[2].clone();
+        new.name = "new.c".to_owned();
+        candidates.push(new);
+        run
+    }
+
+    #[test]
+    fn what_changed_is_told_from_what_did_not() {
+        let result = compare(side(sample()), side(later()));
+        let job = &result.jobs[0];
+        let told: Vec<(&str, Change)> =
+            job.candidates.iter().map(|it| (it.name.as_str(), it.change)).collect();
+        assert_eq!(
+            told,
+            [("bad.c", Change::NewlyPassed), ("naive.c", Change::WithinNoise), ("fast.c", Change::Faster)]
+        );
+        let fast = &job.candidates[2];
+        let ratio = fast.ratio.expect("timed in both");
+        assert!((ratio.value - 2.0).abs() < 1e-12 && 1.9 < ratio.ci_low && ratio.ci_high < 2.1, "{ratio:?}");
+        assert_eq!(fast.ratio_of, Some(RatioOf::Speedup));
+        assert_eq!(job.only_in_second, ["new.c"]);
+        assert_eq!(
+            (job.same_captures, job.same_signature, result.same_cpu),
+            (Some(true), Some(true), Some(true))
+        );
+
+        let mut other = later();
+        other.jobs[0].baseline = None;
+        let back = compare(side(other), side(sample()));
+        assert_eq!(back.jobs[0].candidates[2].ratio_of, Some(RatioOf::MedianTime));
+        assert_eq!(back.jobs[0].candidates[0].change, Change::NoLongerPassed);
+        assert_eq!(back.jobs[0].only_in_first, ["new.c"]);
+    }
+
+    #[test]
+    fn jobs_of_one_run_alone_are_named() {
+        let mut other = sample();
+        other.jobs[0].name = "softmax".to_owned();
+        let result = compare(side(sample()), side(other));
+        assert_eq!(
+            (result.jobs_only_in_first, result.jobs_only_in_second),
+            (vec!["embedding".to_owned()], vec!["softmax".to_owned()])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_ratio_turns_over_and_holds_its_value(
+            figures in proptest::array::uniform2((1e-6f64..1e6, 0.0f64..0.5, 0.0f64..0.5)),
+        ) {
+            let [one, other] = figures.map(|(value, down, up)| Estimate {
+                value,
+                ci_low: value * (1.0 - down),
+                ci_high: value * (1.0 + up),
+            });
+            let there = ratio(one, other).expect("usable");
+            let back = ratio(other, one).expect("usable");
+            prop_assert!(there.ci_low <= there.value * 1.000_001 && there.value <= there.ci_high * 1.000_001);
+            prop_assert!((there.ci_low * back.ci_high - 1.0).abs() < 1e-9);
+            // Never wider than if both erred at their worst at once.
+            prop_assert!(one.ci_low / other.ci_high <= there.ci_low * 1.000_001);
+        }
+
+        #[test]
+        fn what_is_no_number_has_no_ratio(value in prop_oneof![Just(0.0), Just(-1.0), Just(f64::NAN), Just(f64::INFINITY)]) {
+            let good = Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 };
+            prop_assert_eq!(ratio(Estimate { value, ..good }, good), None);
+            prop_assert_eq!(ratio(good, Estimate { value, ..good }), None);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A run reduced to what a page can show: the best candidates, the failed ones, the worst phases, within named limits.
+//!
+//! Filled piece by piece, so that a run of ten thousand candidates is never in memory. What was left out is counted.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use opt_shared::outcome::Status;
+
+use crate::record::timeline::Timeline;
+use crate::record::{
+    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, Stage,
+    WorkerRecord,
+};
+
+/// How much of a run is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Candidates of a job, with what they were timed at.
+    pub shown: usize,
+    /// Failed candidates of a job, with their story.
+    pub failed: usize,
+    /// Timed entries of a candidate.
+    pub entries: usize,
+    pub workers: usize,
+    pub decisions: usize,
+}
+
+/// Of a text that a stranger wrote, as much as a page shows.
+const MAX_TAIL: usize = 4 << 10;
+
+#[derive(Debug)]
+pub struct JobDigest {
+    pub job: JobRecord<()>,
+    /// The best first, then those without a rank.
+    pub shown: Vec<CandidateRecord>,
+    pub failed: Vec<CandidateRecord>,
+    /// The winner and the baseline, wherever they stand.
+    pub named: Vec<CandidateRecord>,
+    pub statuses: BTreeMap<&'static str, usize>,
+    pub candidates: usize,
+    pub others: usize,
+    pub failures: usize,
+    /// More entries were timed than are kept of a candidate.
+    pub entries_left_out: usize,
+}
+
+#[derive(Debug)]
+pub struct Digest {
+    pub run: RunInfo,
+    pub host: HostRecord,
+    pub totals: MemoryTotals,
+    pub jobs: Vec<JobDigest>,
+    pub workers: Vec<WorkerRecord>,
+    pub workers_in_all: usize,
+    pub policy: Vec<PolicyRecord>,
+    pub decisions: BTreeMap<String, usize>,
+    pub phases: WorstPhases,
+    pub timeline: Timeline,
+    limits: Limits,
+}
+
+impl Digest {
+    pub fn new(run: RunInfo, host: HostRecord, totals: MemoryTotals, limits: Limits) -> Self {
+        Self {
+            run,
+            host,
+            totals,
+            jobs: Vec::new(),
+            workers: Vec::new(),
+            workers_in_all: 0,
+            policy: Vec::new(),
+            decisions: BTreeMap::new(),
+            phases: WorstPhases::default(),
+            timeline: Timeline::default(),
+            limits,
+        }
+    }
+
+    /// The candidates that follow are of this job.
+    pub fn job(&mut self, job: JobRecord<()>) {
+        self.jobs.push(JobDigest {
+            job,
+            shown: Vec::new(),
+            failed: Vec::new(),
+            named: Vec::new(),
+            statuses: BTreeMap::new(),
+            candidates: 0,
+            others: 0,
+            failures: 0,
+            entries_left_out: 0,
+        });
+    }
+
+    /// In the order of their ranks.
+    pub fn candidate(&mut self, candidate: CandidateRecord) -> Result<(), Infallible> {
+        let limits = self.limits;
+        if let Some(job) = self.jobs.last_mut() {
+            job.take(candidate, limits);
+        }
+        Ok(())
+    }
+
+    pub fn worker(&mut self, worker: WorkerRecord) -> Result<(), Infallible> {
+        self.workers_in_all += 1;
+        if self.workers.len() < self.limits.workers {
+            self.workers.push(worker);
+        }
+        Ok(())
+    }
+
+    pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
+        // The words are ours, few and short.
+        *self.decisions.entry(row.decision.clone()).or_default() += 1;
+        if self.policy.len() < self.limits.decisions {
+            self.policy.push(row);
+        }
+        Ok(())
+    }
+
+    pub fn phase(&mut self, phase: PhaseRecord) -> Result<(), Infallible> {
+        self.phases.take(phase);
+        Ok(())
+    }
+}
+
+impl JobDigest {
+    fn take(&mut self, mut candidate: CandidateRecord, limits: Limits) {
+        self.candidates += 1;
+        *self.statuses.entry(candidate.status.map_or("not finished", Status::name)).or_default() += 1;
+        let is_baseline = self.job.baseline.as_ref() == Some(&candidate.name);
+        self.others += usize::from(!is_baseline);
+        if let Some(profile) = &mut candidate.profile {
+            let more = profile.entries.len().saturating_sub(limits.entries);
+            self.entries_left_out = self.entries_left_out.max(more);
+            profile.entries.truncate(limits.entries);
+        }
+        if let Some(tail) = &mut candidate.stderr_tail
+            && MAX_TAIL < tail.len()
+        {
+            let start = tail.ceil_char_boundary(tail.len() - MAX_TAIL);
+            tail.replace_range(..start, "[…] ");
+        }
+        if let Some(build) = &mut candidate.build
+            && MAX_TAIL < build.log_head.len()
+        {
+            build.log_head.truncate(build.log_head.floor_char_boundary(MAX_TAIL));
+            build.log_head.push_str(" […]");
+        }
+        if is_baseline || self.job.winner.as_ref() == Some(&candidate.name) {
+            self.named.push(candidate.clone());
+        }
+        // What was left out on purpose has its row and no story.
+        let failed = candidate.status.is_some_and(|it| !matches!(it, Status::Passed | Status::Skipped));
+        self.failures += usize::from(failed);
+        if failed && self.failed.len() < limits.failed {
+            self.failed.push(candidate.clone());
+        }
+        if self.shown.len() < limits.shown {
+            self.shown.push(candidate);
+        }
+    }
+
+    pub fn named(&self, name: &str) -> Option<&CandidateRecord> {
+        self.named.iter().find(|candidate| candidate.name == name)
+    }
+
+    pub fn winner(&self) -> Option<&CandidateRecord> {
+        self.named(self.job.winner.as_ref()?)
+    }
+}
+
+/// Of every stage of every job the phase that came closest to what was predicted for it, or went furthest beyond.
+#[derive(Debug, Default)]
+pub struct WorstPhases {
+    /// By the place of the job, as they came.
+    worst: Vec<(PhaseRecord, usize)>,
+}
+
+impl WorstPhases {
+    pub fn take(&mut self, phase: PhaseRecord) {
+        let excess = |it: &PhaseRecord| {
+            let bytes =
+                |figure: Option<opt_shared::units::Bytes>| figure.map_or(0, |it| i128::from(it.get()));
+            bytes(it.peak_owed_bytes) - bytes(it.predicted_bytes)
+        };
+        let same = |it: &&mut (PhaseRecord, usize)| it.0.job == phase.job && it.0.stage == phase.stage;
+        match self.worst.iter_mut().find(same) {
+            Some((worst, count)) => {
+                *count += 1;
+                if excess(worst) < excess(&phase) {
+                    *worst = phase;
+                }
+            }
+            None => self.worst.push((phase, 1)),
+        }
+    }
+
+    /// With how many phases it is the worst of; stages of a job together.
+    pub fn rows(&self) -> Vec<(&PhaseRecord, usize)> {
+        let mut jobs: Vec<&str> = Vec::new();
+        for (phase, _) in &self.worst {
+            if !jobs.contains(&phase.job.as_str()) {
+                jobs.push(&phase.job);
+            }
+        }
+        let mut rows: Vec<_> = self.worst.iter().map(|(phase, count)| (phase, *count)).collect();
+        rows.sort_by_key(|(phase, _)| {
+            let job = jobs.iter().position(|job| *job == phase.job);
+            (job, Stage::ALL.iter().position(|stage| *stage == phase.stage))
+        });
+        rows
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use opt_shared::units::Bytes;
+
+    use super::*;
+    use crate::record::RunRecord;
+
+    pub(in crate::report) const LIMITS: Limits =
+        Limits { shown: 50, failed: 20, entries: 16, workers: 50, decisions: 50 };
+
+    pub(in crate::report) fn digest_of(run: RunRecord, limits: Limits) -> Digest {
+        let mut digest = Digest::new(run.run, run.host, run.memory.totals, limits);
+        for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
+            run.jobs
+        {
+            digest.job(JobRecord {
+                name,
+                status,
+                detail,
+                captures,
+                baseline,
+                winner,
+                signature_digest,
+                candidates: (),
+            });
+            let mut candidates = candidates;
+            candidates.sort_by_key(|candidate| candidate.rank.unwrap_or(u32::MAX));
+            for candidate in candidates {
+                let Ok(()) = digest.candidate(candidate);
+            }
+        }
+        for worker in run.workers {
+            let Ok(()) = digest.worker(worker);
+        }
+        for phase in run.memory.phases {
+            let Ok(()) = digest.phase(phase);
+        }
+        for row in run.policy {
+            let Ok(()) = digest.decision(row);
+        }
+        digest
+    }
+
+    #[test]
+    fn ten_thousand_candidates_are_counted_and_few_are_kept() {
+        let mut run = crate::record::sample::sample();
+        let job = &mut run.jobs[0];
+        let (failed, passed) = (job.candidates[0].clone(), job.candidates[1].clone());
+        for number in 0..5_000 {
+            job.candidates.push(CandidateRecord { name: format!("bad-{number}"), ..failed.clone() });
+            job.candidates.push(CandidateRecord {
+                name: format!("good-{number}"),
+                rank: Some(number + 3),
+                ..passed.clone()
+            });
+        }
+        let digest = digest_of(run, LIMITS);
+        let job = &digest.jobs[0];
+        assert_eq!((job.candidates, job.others, job.failures), (10_003, 10_002, 5_001));
+        assert_eq!((job.shown.len(), job.failed.len()), (50, 20));
+        assert_eq!(job.shown[0].name, "fast.c");
+        assert_eq!(job.winner().map(|it| it.name.as_str()), Some("fast.c"));
+        assert_eq!(job.statuses["PASSED"], 5_002);
+    }
+
+    #[test]
+    fn the_worst_phase_is_the_one_that_predictions_are_judged_by() {
+        let phase = crate::record::sample::sample().memory.phases.remove(0);
+        let mut phases = WorstPhases::default();
+        for (candidate, predicted, measured) in [("calm", 100, 50), ("wild", 60, 55), ("idle", 90, 1)] {
+            phases.take(PhaseRecord {
+                candidate: candidate.to_owned(),
+                predicted_bytes: Some(Bytes::mib(predicted)),
+                peak_owed_bytes: Some(Bytes::mib(measured)),
+                ..phase.clone()
+            });
+        }
+        phases.take(PhaseRecord { stage: Stage::Build, ..phase.clone() });
+        let rows = phases.rows();
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].0.stage, rows[0].1), (Stage::Build, 1));
+        assert_eq!((rows[1].0.candidate.as_str(), rows[1].1), ("wild", 3));
+    }
+}

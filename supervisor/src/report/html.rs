@@ -1,0 +1,251 @@
+//! A run as one page: no network, no script, light and dark, for a desk and for a phone.
+//!
+//! Every text is escaped when the page is compiled (maud), and strangers' texts lose their control characters besides.
+//! What a large run has more than a page can hold is left out, and said to be.
+
+mod failures;
+mod memory;
+mod plot;
+mod ranking;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use opt_shared::outcome::Status;
+
+use super::digest::{Digest, JobDigest, Limits};
+use super::figures::{counted, elapsed, one_line, three_digits, time};
+use super::text::headline_of;
+use crate::record::timeline::milliseconds;
+use crate::record::{HostRecord, JobStatus, RunStatus};
+
+pub use plot::PlotError;
+
+pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
+
+/// Of the whole page: a phone loads it over a poor connection, and a browser searches it.
+const MOST: usize = 1_800 << 10;
+const STYLE: &str = include_str!("html/style.css");
+
+pub fn render(digest: &Digest) -> Result<String, PlotError> {
+    let memory = memory::section(digest)?;
+    let host = host(digest);
+    let mut room = Room { left: MOST - STYLE.len() };
+    let _ = (room.take(&memory), room.take(&host));
+    // Every job has its headline before any has its story.
+    let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.fits(card(job))).collect();
+    let jobs: Vec<Markup> = digest.jobs.iter().map_while(|job| section(job, &mut room)).collect();
+    let missing = digest.jobs.len() - jobs.len();
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                // Whatever may slip in, it runs nothing and calls nobody.
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                title { (one_line(&digest.run.name)) " – opt-supervisor" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (header(digest))
+                main {
+                    div.cards { @for card in &cards { (card) } }
+                    @for job in &jobs { (job) }
+                    @if missing > 0 {
+                        p.note { (counted(missing, "job", "jobs")) " more are left out here: the page would be too large. "
+                            code { "report --format json" } " has them." }
+                    }
+                    (memory)
+                    (host)
+                }
+                footer { "Written by opt-supervisor " (one_line(&digest.run.version)) ". Times are of one call; intervals are at 95 %." }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+/// What is left of a page's bytes.
+struct Room {
+    left: usize,
+}
+
+impl Room {
+    fn take(&mut self, markup: &Markup) -> bool {
+        let length = markup.0.len();
+        let fits = length <= self.left;
+        if fits {
+            self.left -= length;
+        }
+        fits
+    }
+
+    fn fits(&mut self, markup: Markup) -> Option<Markup> {
+        self.take(&markup).then_some(markup)
+    }
+}
+
+fn header(digest: &Digest) -> Markup {
+    let run = &digest.run;
+    let took = run.finished.map(|end| elapsed(milliseconds(end).saturating_sub(milliseconds(run.started))));
+    let tone = match run.status {
+        RunStatus::Finished => "good",
+        RunStatus::Running => "other",
+        RunStatus::Interrupted | RunStatus::Failed => "bad",
+    };
+    html! {
+        header {
+            p.eyebrow { "opt-supervisor" }
+            h1 { (one_line(&run.name)) }
+            p.meta {
+                span class={ "chip " (tone) } { (run.status) }
+                @if let Some(took) = took { span { "took " (took) } }
+                span { (run.started.to_string().replace('T', " ").split('.').next().unwrap_or_default()) " UTC" }
+                span { "on " (one_line(&run.device)) }
+                @if let Some(cpu) = &digest.host.cpu { span { (one_line(cpu)) } }
+            }
+        }
+    }
+}
+
+/// A job in one look.
+fn card(digest: &JobDigest) -> Markup {
+    let job = &digest.job;
+    let winner = digest.winner();
+    let ratio = winner.and_then(|winner| winner.speedup);
+    let median = winner.and_then(|winner| winner.profile.as_ref()?.times.median_time_ms);
+    let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
+    html! {
+        a.card href={ "#job-" (anchor(&job.name)) } {
+            h2 { (one_line(&job.name)) }
+            @if let (Some(winner), Some(ratio)) = (winner, ratio) {
+                p.big { (three_digits(ratio.value)) "×" }
+                p { strong { (one_line(&winner.name)) } @if let Some(baseline) = &job.baseline { " against " (one_line(baseline)) } }
+                p.muted { "between " (three_digits(ratio.ci_low)) "× and " (three_digits(ratio.ci_high)) "×"
+                    @if let Some(median) = median { ", " (time(median)) " a call" } }
+            } @else if let (Some(winner), Some(median)) = (winner, median) {
+                p.big { (time(median)) }
+                p { strong { (one_line(&winner.name)) } " is the fastest; there is nothing to compare it with" }
+            } @else {
+                p.big.none { "no winner" }
+                p { (reason(digest)) }
+            }
+            p.muted { (passed) " of " (counted(digest.candidates, "candidate", "candidates")) " passed" }
+        }
+    }
+}
+
+/// Why there is no winner, without the job's name before it.
+fn reason(digest: &JobDigest) -> String {
+    let told = headline_of(&digest.job, |name| digest.named(name), digest.others);
+    let rest = told.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&told);
+    rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
+}
+
+/// A name as part of a link: letters and digits stay, the rest is told apart by its code.
+fn anchor(name: &str) -> String {
+    name.bytes()
+        .take(64)
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+            byte => format!("-{byte:x}"),
+        })
+        .collect()
+}
+
+fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
+    let job = &digest.job;
+    let captures = &job.captures;
+    let tone = match job.status {
+        JobStatus::Passed => "good",
+        JobStatus::Pending | JobStatus::Running | JobStatus::Skipped => "other",
+        _ => "bad",
+    };
+    let passed = Status::Passed.name();
+    let mut statuses: Vec<_> = digest.statuses.iter().collect();
+    // The good news first; the rest by its frequency.
+    statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
+    let head = room.fits(html! {
+        h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
+        p.muted {
+            @if let Some(entries) = captures.entries { (counted(usize::try_from(entries).unwrap_or(usize::MAX), "entry", "entries")) }
+            @if let Some(bytes) = captures.bytes { ", " (bytes) " captured" }
+            @if let Some(unique) = captures.unique_bytes { ", " (unique) " without repeats" }
+            @for (status, count) in statuses { " · " (count) " " (status) }
+        }
+        @if let Some(detail) = &job.detail { p { (one_line(detail)) } }
+    })?;
+    let ranking = room.fits(ranking::table(digest));
+    let heat = room.fits(ranking::heat(digest));
+    let failures = failures::section(digest, room);
+    Some(html! {
+        section id={ "job-" (anchor(&job.name)) } {
+            (head)
+            @match ranking { Some(ranking) => (ranking), None => (too_large("The ranking")) }
+            @match heat { Some(heat) => (heat), None => (too_large("The table of entries")) }
+            (failures)
+        }
+    })
+}
+
+fn too_large(what: &str) -> Markup {
+    html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
+}
+
+fn host(digest: &Digest) -> Markup {
+    let HostRecord { cpu, cores, ram_bytes, kernel, rungs } = &digest.host;
+    let run = &digest.run;
+    html! {
+        section {
+            h2 { "Where it comes from" }
+            div.columns {
+                dl {
+                    @if let Some(command) = &run.command { dt { "command" } dd { code { (one_line(command)) } } }
+                    dt { "started" } dd { (run.started) }
+                    @if let Some(finished) = run.finished { dt { "finished" } dd { (finished) } }
+                    @if let Some(code) = run.exit_code { dt { "exit code" } dd { (code) } }
+                    dt { "version" } dd { "opt-supervisor " (one_line(&run.version)) }
+                    @if let Some(cpu) = cpu { dt { "processor" } dd { (one_line(cpu)) @if let Some(cores) = cores { ", " (counted(*cores as usize, "core", "cores")) } } }
+                    @if let Some(ram) = ram_bytes { dt { "memory" } dd { (ram) } }
+                    @if let Some(kernel) = kernel { dt { "kernel" } dd { (one_line(kernel)) } }
+                }
+                dl {
+                    @for job in &digest.jobs[..digest.jobs.len().min(32)] {
+                        dt { (one_line(&job.job.name)) }
+                        dd {
+                            @if let Some(digest) = &job.job.captures.digest { "captures " code { (short(digest)) } " " }
+                            @if let Some(digest) = &job.job.signature_digest { "arguments " code { (short(digest)) } " " }
+                            @if let Some(winner) = job.winner() {
+                                @if let Some(digest) = &winner.artifact_digest { "winner's library " code { (short(digest)) } }
+                            }
+                        }
+                        @if let Some(build) = job.winner().and_then(|winner| winner.build.as_ref()) {
+                            dt { "built with" } dd { code { (one_line(&build.flags.join(" "))) }
+                                @if let Some(compiler) = &build.compiler { " (" (one_line(compiler)) ")" } }
+                        }
+                    }
+                }
+            }
+            @if !rungs.is_empty() {
+                h3 { "What this machine enforces on candidates" }
+                ul.rungs {
+                    @for rung in rungs {
+                        li title=(one_line(&rung.detail)) {
+                            @if rung.present { span.good { "✓" } } @else { span.bad { "✗" } }
+                            " " (one_line(&rung.name))
+                            @if !rung.present { span.muted { " " (one_line(&rung.detail)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Of a digest, enough to tell it from others.
+fn short(digest: &str) -> String {
+    one_line(digest).chars().take(16).collect()
+}
+
+#[cfg(test)]
+mod tests;

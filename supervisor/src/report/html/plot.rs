@@ -1,0 +1,429 @@
+//! The plots of a run's memory, as SVG that takes its colours from the page.
+//!
+//! The library that draws (plotters) knows fixed colours alone: each thing is drawn in a colour that stands for its name,
+//! and `style.css` gives that name a colour in light and in dark.
+
+use std::collections::BTreeMap;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::units::Bytes;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::record::Stage;
+use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Timeline};
+
+pub const MOST_LANES: usize = 16;
+/// Marks of one plot.
+const MOST_DRAWN: usize = 400;
+
+const WIDTH: u32 = 1080;
+const TREE_HEIGHT: u32 = 260;
+const LANE_HEIGHT: u32 = 46;
+const TIME_HEIGHT: u32 = 30;
+/// Names of lanes, sizes of memory: both plots begin at one place.
+const LEFT: u32 = 118;
+const RIGHT: u32 = 14;
+/// Steps of a drawn line: about three pixels each.
+const COLUMNS: usize = 320;
+/// A line that is further above is told in words, or it would press all others to the ground.
+const HIGHEST: u64 = 3;
+
+const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
+const GRID: RGBColor = RGBColor(0x20, 0x20, 0x20);
+const TREE: RGBColor = RGBColor(0x30, 0x00, 0x00);
+const CEILING: RGBColor = RGBColor(0x50, 0x00, 0x01);
+const PREDICTED: RGBColor = RGBColor(0x50, 0x00, 0x02);
+const KILL: RGBColor = RGBColor(0x50, 0x00, 0x03);
+const RECYCLE: RGBColor = RGBColor(0x50, 0x00, 0x04);
+
+const fn group_color(group: Group) -> RGBColor {
+    RGBColor(
+        0x30,
+        0x00,
+        match group {
+            Group::Runners(Kind::Verifier) => 1,
+            Group::Runners(Kind::Profiler) => 2,
+            Group::Workers(Kind::Verifier) => 3,
+            Group::Workers(Kind::Profiler) => 4,
+            Group::Supervisor => 5,
+        },
+    )
+}
+
+const fn stage_color(stage: Stage) -> RGBColor {
+    RGBColor(
+        0x40,
+        0x00,
+        match stage {
+            Stage::Build => 1,
+            Stage::Verify => 2,
+            Stage::Profile => 3,
+            Stage::Confirm => 4,
+        },
+    )
+}
+
+/// Its name in the style sheet.
+pub const fn class(group: Group) -> &'static str {
+    match group {
+        Group::Runners(Kind::Verifier) => "group1",
+        Group::Runners(Kind::Profiler) => "group2",
+        Group::Workers(Kind::Verifier) => "group3",
+        Group::Workers(Kind::Profiler) => "group4",
+        Group::Supervisor => "group5",
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("drawing the memory of the run: {reason}")]
+pub struct PlotError {
+    reason: String,
+}
+
+impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotError {
+    fn from(error: DrawingAreaErrorKind<E>) -> Self {
+        Self { reason: error.to_string() }
+    }
+}
+
+/// Whether a line at this height is drawn beside a peak.
+pub fn shows(line: Bytes, peak: Bytes) -> bool {
+    line <= peak.saturating_mul(HIGHEST)
+}
+
+/// A unit that makes numbers short, and how many of it are one of the base.
+struct Unit {
+    name: &'static str,
+    size: f64,
+}
+
+fn size_unit(most: Bytes) -> Unit {
+    if Bytes::gib(3) < most {
+        Unit { name: "GiB", size: (1u64 << 30) as f64 }
+    } else {
+        Unit { name: "MiB", size: (1u64 << 20) as f64 }
+    }
+}
+
+fn time_unit(milliseconds: u64) -> Unit {
+    match milliseconds / 1000 {
+        0..180 => Unit { name: "s", size: 1e3 },
+        180..10_800 => Unit { name: "min", size: 60e3 },
+        _ => Unit { name: "h", size: 3600e3 },
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for a plot: a thousandth of a pixel")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// No more digits than the step between ticks has.
+fn tick(value: f64, unit: &str) -> String {
+    let digits = if value.fract().abs() < 1e-9 { 0 } else { 1 };
+    format!("{value:.digits$} {unit}")
+}
+
+/// What the tree owed: every group on top of the others, at the moment when all of them together owed most.
+pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
+    let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
+    let peak = timeline.tree.peak();
+    let lines: Vec<(Bytes, RGBColor, &str)> =
+        [(timeline.ceiling, CEILING, "ceiling"), (timeline.predicted, PREDICTED, "predicted")]
+            .into_iter()
+            .filter_map(|(line, color, name)| Some((line.filter(|line| shows(*line, peak))?, color, name)))
+            .collect();
+    let most = lines.iter().map(|(line, ..)| *line).fold(peak, Bytes::max).max(Bytes::mib(1));
+    let (size, time) = (size_unit(most), time_unit(to - from));
+    let x = |at: u64| float(at.saturating_sub(from)) / time.size;
+    let y = |bytes: Bytes| float(bytes.get()) / size.size;
+
+    let moments = worst_moments(&timeline.tree, from, to);
+    // From the ground up: what is always there, then what comes and goes.
+    let stack: Vec<Group> = timeline.groups.keys().rev().copied().collect();
+    let mut sums = vec![Bytes::ZERO; moments.len()];
+    let mut layers: Vec<(Group, Vec<Bytes>)> = Vec::new();
+    for group in stack {
+        let Some(series) = timeline.groups.get(&group) else { continue };
+        let mut reader = Reader::new(series);
+        for (sum, moment) in sums.iter_mut().zip(&moments) {
+            if let Some((at, tree)) = moment {
+                // Parts were seen within milliseconds of the whole, not at once: they never stand above it.
+                *sum = (*sum + reader.at(*at)).min(*tree);
+            }
+        }
+        layers.push((group, sums.clone()));
+    }
+
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, TREE_HEIGHT)).into_drawing_area();
+        let mut chart = ChartBuilder::on(&area)
+            .margin_top(14)
+            .margin_right(RIGHT)
+            .x_label_area_size(TIME_HEIGHT)
+            .y_label_area_size(LEFT)
+            .build_cartesian_2d(0.0..x(to), 0.0..y(most) * 1.08)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .label_style(("sans-serif", 15).into_font().color(&INK))
+            .x_labels(8)
+            .y_labels(5)
+            .x_label_formatter(&|value| tick(*value, time.name))
+            .y_label_formatter(&|value| tick(*value, size.name))
+            .draw()?;
+        let steps = |values: &dyn Fn(usize) -> Bytes| staircase(moments.len(), values);
+        let column = |index: f64| index / moments.len() as f64 * x(to);
+        for (group, values) in layers.iter().rev() {
+            let points = steps(&|index| values[index]).into_iter().map(|(at, owed)| (column(at), y(owed)));
+            chart.draw_series(AreaSeries::new(points, 0.0, group_color(*group).filled()))?;
+        }
+        let whole = steps(&|index| moments[index].map_or(Bytes::ZERO, |(_, owed)| owed));
+        chart
+            .draw_series(LineSeries::new(whole.into_iter().map(|(at, owed)| (column(at), y(owed))), TREE))?;
+        for (line, color, name) in lines {
+            chart.draw_series(LineSeries::new([(0.0, y(line)), (x(to), y(line))], color.stroke_width(2)))?;
+            let style = ("sans-serif", 15).into_font().color(&color);
+            chart.draw_series([Text::new(
+                format!("{name} {line}"),
+                (x(to) * 0.004, y(line) + y(most) * 0.065),
+                style,
+            )])?;
+        }
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+/// Of each column the moment when most was owed, and how much it was.
+fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)>> {
+    let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
+    let span = u128::from(to - from);
+    for (index, owed) in series.columns(from, to, COLUMNS).into_iter().enumerate() {
+        // Where nothing changes within the column, its middle is as good as any moment.
+        let middle =
+            from + u64::try_from(span * (2 * index as u128 + 1) / (2 * COLUMNS as u128)).unwrap_or(0);
+        worst[index] = owed.map(|owed| (middle, owed));
+    }
+    for point in &series.points {
+        let place = u128::from(point.at.saturating_sub(from)) * COLUMNS as u128 / span;
+        let index = usize::try_from(place).unwrap_or(COLUMNS).min(COLUMNS - 1);
+        if let Some((at, owed)) = &mut worst[index]
+            && *owed == point.first
+        {
+            *at = point.at;
+        }
+    }
+    worst
+}
+
+/// Walks along a series; moments rise.
+struct Reader<'a> {
+    series: &'a Series,
+    next: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(series: &'a Series) -> Self {
+        Self { series, next: 0 }
+    }
+
+    fn at(&mut self, moment: u64) -> Bytes {
+        while self.series.points.get(self.next).is_some_and(|point| point.at <= moment) {
+            self.next += 1;
+        }
+        match self.next.checked_sub(1).and_then(|index| self.series.points.get(index)) {
+            Some(point) if moment <= self.series.last => point.first,
+            _ => Bytes::ZERO,
+        }
+    }
+}
+
+/// Corners of a line that goes up and down at right angles; where nothing changes, there is none.
+fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes)> {
+    let mut corners: Vec<(f64, Bytes)> = Vec::new();
+    for index in 0..columns {
+        let value = values(index);
+        if corners.last().is_none_or(|(_, last)| *last != value) {
+            if let Some(&(_, last)) = corners.last() {
+                corners.push((index as f64, last));
+            }
+            corners.push((index as f64, value));
+        }
+    }
+    if let Some(&(_, last)) = corners.last() {
+        corners.push((columns as f64, last));
+    }
+    corners
+}
+
+/// A lane for each worker: its own memory with that of its runners, before the stages it went through.
+pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
+    let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
+    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
+    lanes.truncate(MOST_LANES);
+    lanes.sort_by_key(|lane| lane.worker);
+    let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
+    let most = lanes.iter().map(|lane| lane.series.peak()).max().unwrap_or_default().max(Bytes::mib(1));
+    let time = time_unit(to - from);
+    let stages = stage_runs(timeline, &lanes, from, to);
+    let count = u32::try_from(lanes.len()).unwrap_or(0);
+    let height = count * LANE_HEIGHT + TIME_HEIGHT + 8;
+
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let end = float(to - from) / time.size;
+        let mut chart = ChartBuilder::on(&area)
+            .margin_top(8)
+            .margin_right(RIGHT)
+            .x_label_area_size(TIME_HEIGHT)
+            .y_label_area_size(LEFT)
+            // The first worker on top; each lane is one high.
+            .build_cartesian_2d(0.0..end, f64::from(count)..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .axis_style(GRID)
+            .label_style(("sans-serif", 15).into_font().color(&INK))
+            .x_labels(8)
+            .x_label_formatter(&|value| tick(*value, time.name))
+            .draw()?;
+        for (index, lane) in lanes.iter().enumerate() {
+            let top = index as f64 + 0.06;
+            let bottom = index as f64 + 0.94;
+            for (stage, start, until) in stages.get(&lane.worker).into_iter().flatten() {
+                let corners = [(start / time.size, top), (until / time.size, bottom)];
+                chart.draw_series([Rectangle::new(corners, stage_color(*stage).filled())])?;
+            }
+            let owed = lane.series.columns(from, to, COLUMNS);
+            let points = staircase(COLUMNS, &|column| owed[column].unwrap_or_default()).into_iter().map(
+                |(at, owed)| {
+                    let share = float(owed.get()) / float(most.get());
+                    (at / COLUMNS as f64 * end, bottom - share * (bottom - top) * 0.94)
+                },
+            );
+            let color = group_color(Group::Runners(lane.role.into()));
+            chart.draw_series(AreaSeries::new(points, bottom, color.filled()))?;
+            chart.draw_series(LineSeries::new([(0.0, bottom), (end, bottom)], GRID))?;
+            name_lane(&area, index, lane)?;
+        }
+        for mark in timeline.marks.iter().take(MOST_DRAWN) {
+            let Some(index) = lanes.iter().position(|lane| lane.worker == mark.worker) else { continue };
+            let place = (float(mark.at.clamp(from, to) - from) / time.size, index as f64 + 0.2);
+            match mark.kind {
+                MarkKind::KilledRunner | MarkKind::KilledWorker => {
+                    chart.draw_series([Cross::new(place, 5, KILL.stroke_width(2))])?;
+                }
+                MarkKind::Recycled => {
+                    chart.draw_series([Circle::new(place, 5, RECYCLE.stroke_width(2))])?;
+                }
+            }
+        }
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lane) -> Result<(), PlotError> {
+    let top = 8 + i32::try_from(index).unwrap_or(0) * i32::try_from(LANE_HEIGHT).unwrap_or(0);
+    let name = format!("{} {}", lane.role.name(), lane.worker.0);
+    area.draw(&Text::new(name, (4, top + 10), ("sans-serif", 16).into_font().color(&INK)))?;
+    let peak = format!("peak {}", lane.series.peak());
+    area.draw(&Text::new(peak, (4, top + 27), ("sans-serif", 13).into_font().color(&GRID)))?;
+    Ok(())
+}
+
+type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
+
+/// Phases of each worker, from and to in milliseconds. Those that touch on the same pixel are one: ten thousand
+/// candidates are as many rectangles as a plot is wide, at most.
+fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
+    let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
+    let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
+    let mut phases: Vec<&PhaseSpan> = timeline.phases.iter().collect();
+    phases.sort_by_key(|phase| phase.started);
+    for phase in phases {
+        let Some(runs) = runs.get_mut(&phase.worker) else { continue };
+        let start = float(phase.started.clamp(from, to) - from);
+        let end = float(phase.ended.clamp(from, to) - from).max(start + float(pixel));
+        match runs.last_mut() {
+            Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(pixel) => {
+                *last = last.max(end)
+            }
+            // Too short to be seen beside its neighbour.
+            Some((_, _, last)) if end < *last + float(pixel) => {}
+            Some((_, _, last)) => {
+                let start = start.max(*last);
+                runs.push((phase.stage, start, end));
+            }
+            None => runs.push((phase.stage, start, end)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::sketch::timeline as sketch;
+    use super::*;
+
+    /// Every colour stands for a name, and every name has a colour in the style sheet.
+    #[test]
+    fn the_page_colours_everything_that_is_drawn() {
+        let style = include_str!("style.css");
+        for svg in [tree(&sketch()).expect("draws"), lanes(&sketch()).expect("draws")] {
+            assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+            for property in ["fill", "stroke"] {
+                for color in svg.split(&format!("{property}=\"#")).skip(1).map(|rest| &rest[..6]) {
+                    assert!(style.contains(&format!("[{property}=\"#{color}\"]")), "{property} {color}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kills_recycles_stages_and_near_lines_are_drawn() {
+        let (tree, lanes) = (tree(&sketch()).expect("draws"), lanes(&sketch()).expect("draws"));
+        assert!(tree.contains("ceiling 1000 MiB") && tree.contains("predicted 420 MiB"), "{tree}");
+        for color in ["#400001", "#400002", "#400003", "#500003", "#500004"] {
+            assert!(lanes.contains(color), "{color}: {lanes}");
+        }
+        assert!(lanes.contains("verifier 1") && lanes.contains("profiler 2"), "{lanes}");
+        let far = Timeline { ceiling: Some(Bytes::gib(64)), ..sketch() };
+        assert!(!super::tree(&far).expect("draws").contains("ceiling"));
+    }
+
+    #[test]
+    fn a_plot_of_very_much_is_not_large() {
+        let mut much = sketch();
+        let phase = much.phases[0].clone();
+        much.phases = (0..50_000)
+            .map(|index| PhaseSpan {
+                started: much.from + index % 10_000,
+                ended: much.from + index % 10_000 + 3,
+                stage: Stage::ALL[usize::try_from(index % 3).expect("small")],
+                ..phase.clone()
+            })
+            .collect();
+        let mark = much.marks[0].clone();
+        much.marks = vec![mark; 50_000];
+        let (tree, lanes) = (tree(&much).expect("draws"), lanes(&much).expect("draws"));
+        assert!(tree.len() + lanes.len() < 512 << 10, "{} {}", tree.len(), lanes.len());
+    }
+
+    #[test]
+    fn what_is_empty_or_of_a_moment_is_drawn_without_fail() {
+        let moment = Timeline { from: 5, to: 5, ..Timeline::default() };
+        for timeline in [Timeline::default(), moment] {
+            assert!(tree(&timeline).is_ok());
+            assert!(lanes(&timeline).is_ok());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Memory in a terminal: predicted beside measured, and what every kind of process owed over time.
+
+use std::fmt::Write as _;
+
+use opt_shared::units::Bytes;
+
+use super::digest::WorstPhases;
+use super::figures::{elapsed, one_line, shorten};
+use crate::record::Stage;
+use crate::record::timeline::{MarkKind, Series, Timeline};
+
+const NAME: usize = 18;
+/// `1023 MiB`
+const SIZE: usize = 9;
+const GAP: usize = 2;
+/// Eighths of a cell.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A line for the worst phase of each stage of each job.
+pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
+    let rows = phases.rows();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    const FIXED: usize = 7 + 2 * SIZE + 6 + 5 * GAP;
+    let room = width.saturating_sub(FIXED).max(20);
+    let longest = rows.iter().map(|(phase, _)| phase.job.chars().count()).max().unwrap_or(0);
+    let job = longest.clamp("job".len(), room / 2);
+    let candidate = room - job;
+    let mut lines = vec![format!(
+        "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {:>6}  worst phase of",
+        "job", "stage", "predicted", "measured", "share"
+    )];
+    for (phase, count) in rows {
+        let size = |bytes: Option<Bytes>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
+        let share = match (phase.predicted_bytes, phase.peak_owed_bytes) {
+            (Some(predicted), Some(measured)) if predicted != Bytes::ZERO => {
+                format!("{} %", percent(measured, predicted))
+            }
+            _ => "-".to_owned(),
+        };
+        let worst = shorten(&format!("{count}: {}", one_line(&phase.candidate)), candidate);
+        lines.push(format!(
+            "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {share:>6}  {worst}",
+            shorten(&one_line(&phase.job), job),
+            phase.stage.name(),
+            size(phase.predicted_bytes),
+            size(phase.peak_owed_bytes),
+        ));
+    }
+    lines
+}
+
+pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
+    let share = u128::from(part.get()) * 100 / u128::from(whole.get().max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// One row for each kind of process, all to one scale, and below them what was being done, and kills and recycles.
+pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
+    let columns = width.saturating_sub(NAME + SIZE + 2 * GAP);
+    if timeline.is_empty() || columns < 10 {
+        return Vec::new();
+    }
+    let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
+    let full = timeline.tree.peak();
+    let mut lines = vec![format!("memory owed over {}: {}", elapsed(to - from), scale(timeline, full))];
+    let mut row = |name: &str, series: &Series| {
+        let mut line = format!("{name:<NAME$}  ");
+        for owed in series.columns(from, to, columns) {
+            line.push(bar(owed, full));
+        }
+        let _ = write!(line, "  {:>SIZE$}", series.peak().to_string());
+        lines.push(line);
+    };
+    row("all processes", &timeline.tree);
+    for (group, series) in &timeline.groups {
+        row(group.name(), series);
+    }
+    let column = |at: u64| {
+        let place = u128::from(at.saturating_sub(from)) * columns as u128 / u128::from(to - from);
+        usize::try_from(place).unwrap_or(columns).min(columns - 1)
+    };
+    let mut stages = vec![' '; columns];
+    for phase in &timeline.phases {
+        let letter = match phase.stage {
+            Stage::Build => 'b',
+            Stage::Verify => 'v',
+            Stage::Profile => 'p',
+            Stage::Confirm => 'c',
+        };
+        // Timing is what the rest is for: it is seen even where a column holds other things too.
+        for cell in &mut stages[column(phase.started)..=column(phase.ended)] {
+            if *cell != 'p' {
+                *cell = letter;
+            }
+        }
+    }
+    lines.push(format!("{:<NAME$}  {}", "stage", stages.iter().collect::<String>()));
+    if !timeline.marks.is_empty() {
+        let mut marks = vec![' '; columns];
+        for mark in &timeline.marks {
+            let cell = &mut marks[column(mark.at)];
+            *cell = match (mark.kind, *cell) {
+                (MarkKind::KilledRunner | MarkKind::KilledWorker, _) | (MarkKind::Recycled, 'x') => 'x',
+                (MarkKind::Recycled, _) => 'r',
+            };
+        }
+        lines.push(format!("{:<NAME$}  {}", "kill x, recycle r", marks.iter().collect::<String>()));
+    }
+    let (start, end) = ("0", elapsed(to - from));
+    lines.push(format!("{:<NAME$}  {start}{end:>room$}", "", room = columns - start.len()));
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+fn scale(timeline: &Timeline, full: Bytes) -> String {
+    match timeline.ceiling {
+        Some(ceiling) if ceiling != Bytes::ZERO => {
+            format!("█ is {full}, {} % of the ceiling of {ceiling}", percent(full, ceiling))
+        }
+        _ => format!("█ is {full}"),
+    }
+}
+
+/// What is there is seen, however little it is.
+fn bar(owed: Option<Bytes>, full: Bytes) -> char {
+    match owed {
+        None | Some(Bytes::ZERO) => ' ',
+        Some(owed) => {
+            let eighths = u128::from(owed.get()) * BARS.len() as u128 / u128::from(full.get().max(1));
+            let index = usize::try_from(eighths).unwrap_or(BARS.len()).clamp(1, BARS.len());
+            BARS[index - 1]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sketch::timeline as sketch;
+    use super::*;
+
+    #[test]
+    fn a_timeline_in_eighty_columns() {
+        let text = timeline(&sketch(), 80).join("\n");
+        assert!(text.contains("over 10.0 s: █ is 400 MiB, 40 % of the ceiling of 1000 MiB"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
+            line.chars().skip(NAME + GAP).collect::<String>()
+        };
+        // Nothing but the supervisor and a worker, a runner that grows, nothing, two runners at once.
+        let all = row("all processes");
+        assert!(all.starts_with("▁▁▁▁") && all.contains("▅▅▆") && all.contains("▁███"), "{text}");
+        assert!(row("profiler's runners").trim_start().starts_with("███"), "{text}");
+        assert!(row("stage").contains("bbbb") && row("stage").ends_with("pppp"), "{text}");
+        let marks = row("kill x, recycle r");
+        assert!(marks.find('x') < marks.find('r'), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_drawn_of_a_run_without_samples_or_on_a_strip() {
+        assert!(timeline(&Timeline::default(), 80).is_empty());
+        assert!(timeline(&sketch(), 30).is_empty());
+    }
+
+    #[test]
+    fn a_little_is_seen_and_nothing_is_not() {
+        let full = Bytes::gib(1);
+        assert_eq!(bar(None, full), ' ');
+        assert_eq!(bar(Some(Bytes::ZERO), full), ' ');
+        assert_eq!(bar(Some(Bytes::kib(4)), full), '▁');
+        assert_eq!(bar(Some(full), full), '█');
+        assert_eq!(bar(Some(Bytes::mib(512)), full), '▄');
+        assert_eq!(bar(Some(full), Bytes::ZERO), '█');
+    }
+}

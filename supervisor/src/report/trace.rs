@@ -1,0 +1,238 @@
+//! One line for each candidate and entry, in the shape of a FlashInfer trace: definition, workload, solution, evaluation.
+//!
+//! That shape knows seven statuses and forbids figures where nothing passed; what it has no place for (our status, the
+//! weight of the entry, intervals) stands in `correctness.extra` or begins the `log`. An end that is nobody's verdict on
+//! the candidate has no evaluation.
+
+use std::io::{self, Write};
+
+use opt_shared::nonfinite;
+use opt_shared::outcome::{Blame, EntryFailure, Status};
+use serde_json::{Map, Value, json};
+
+use crate::record::{
+    CandidateRecord, EntryTimingRecord, HostRecord, JobRecord, RunInfo, UtcTime, VerifyRecord,
+};
+
+/// Stands for all entries, where a candidate failed before any was run.
+const ALL_ENTRIES: &str = "all";
+
+#[derive(Debug)]
+pub struct TraceWriter {
+    environment: Value,
+    started: UtcTime,
+}
+
+impl TraceWriter {
+    pub fn new(run: &RunInfo, host: &HostRecord) -> Self {
+        let hardware = host.cpu.as_deref().filter(|cpu| !cpu.is_empty()).unwrap_or("unknown");
+        let mut libraries = Map::new();
+        libraries.insert("opt-supervisor".to_owned(), run.version.clone().into());
+        if let Some(kernel) = &host.kernel {
+            libraries.insert("kernel".to_owned(), kernel.clone().into());
+        }
+        Self { environment: json!({ "hardware": hardware, "libs": libraries }), started: run.started }
+    }
+
+    /// All lines of one candidate.
+    pub fn candidate<Candidates>(
+        &self,
+        out: &mut impl Write,
+        job: &JobRecord<Candidates>,
+        candidate: &CandidateRecord,
+    ) -> io::Result<()> {
+        let line = |out: &mut dyn Write, entry: &str, evaluation: Value| {
+            let line = json!({
+                "definition": job.name,
+                "workload": { "axes": {}, "inputs": {}, "uuid": entry },
+                "solution": candidate.name,
+                "evaluation": evaluation,
+            });
+            serde_json::to_writer(&mut *out, &line)?;
+            out.write_all(b"\n")
+        };
+        let Some((status, word)) = candidate.status.and_then(|it| Some((it, word_of(it, candidate.blame)?)))
+        else {
+            return line(out, ALL_ENTRIES, Value::Null);
+        };
+        if status == Status::Passed {
+            let entries = candidate.profile.as_ref().map_or(&[][..], |profile| &profile.entries);
+            for entry in entries {
+                line(out, &entry.entry, self.passed(candidate, Some(entry)))?;
+            }
+            if entries.is_empty() {
+                line(out, ALL_ENTRIES, self.passed(candidate, None))?;
+            }
+            return Ok(());
+        }
+        for failure in &candidate.failures {
+            let word = word_of(failure.status, Some(Blame::Candidate)).unwrap_or(word);
+            line(out, &failure.entry, self.failed(candidate, failure.status, word, Some(failure)))?;
+        }
+        if candidate.failures.is_empty() {
+            line(out, ALL_ENTRIES, self.failed(candidate, status, word, None))?;
+        }
+        Ok(())
+    }
+
+    fn evaluation(&self, candidate: &CandidateRecord, word: &str, log: String) -> Map<String, Value> {
+        let when = candidate.attempts.last().map_or(self.started, |attempt| attempt.started);
+        let mut evaluation = Map::new();
+        evaluation.insert("status".to_owned(), word.into());
+        evaluation.insert("environment".to_owned(), self.environment.clone());
+        evaluation.insert("timestamp".to_owned(), when.to_string().into());
+        evaluation.insert("log".to_owned(), log.into());
+        evaluation
+    }
+
+    fn passed(&self, candidate: &CandidateRecord, entry: Option<&EntryTimingRecord>) -> Value {
+        let mut evaluation = self.evaluation(candidate, Status::Passed.name(), String::new());
+        let mut extra =
+            json!({ "status": Status::Passed.name(), "artifact_digest": candidate.artifact_digest });
+        let mut performance = Map::new();
+        if let Some(entry) = entry {
+            extra["weight"] = entry.weight.into();
+            extra["converged"] = entry.converged.into();
+            extra["latency_ms_interval"] =
+                [entry.times.ci_low, entry.times.ci_high].map(number).to_vec().into();
+            performance.insert("latency_ms".to_owned(), number(entry.times.median_time_ms));
+            if let Some(baseline) = &entry.baseline {
+                performance.insert("reference_latency_ms".to_owned(), number(baseline.median_time_ms));
+            }
+            if let Some(speedup) = &entry.speedup {
+                performance.insert("speedup_factor".to_owned(), number(speedup.value));
+                extra["speedup_factor_interval"] =
+                    [speedup.ci_low, speedup.ci_high].map(number).to_vec().into();
+            }
+        }
+        let errors = |pick: fn(&VerifyRecord) -> f64| candidate.verify.as_ref().map_or(0.0, pick);
+        evaluation.insert(
+            "correctness".to_owned(),
+            json!({
+                "max_relative_error": number(errors(|verify| verify.max_relative_error)),
+                "max_absolute_error": number(errors(|verify| verify.max_absolute_error)),
+                "extra": extra,
+            }),
+        );
+        evaluation.insert("performance".to_owned(), performance.into());
+        Value::Object(evaluation)
+    }
+
+    fn failed(
+        &self,
+        candidate: &CandidateRecord,
+        status: Status,
+        word: &'static str,
+        failure: Option<&EntryFailure>,
+    ) -> Value {
+        let detail = failure.map(|it| it.detail.as_str()).or(candidate.detail.as_deref()).unwrap_or_default();
+        let mut evaluation = self.evaluation(candidate, word, format!("{status}: {detail}"));
+        if word == Status::IncorrectNumerical.name() {
+            let mismatch = failure.and_then(|failure| failure.mismatch.as_ref());
+            // Where nothing could be compared, the error is not a number.
+            let error = |value: Option<f64>| number(value.map_or(f64::NAN, f64::abs));
+            evaluation.insert(
+                "correctness".to_owned(),
+                json!({
+                    "max_relative_error": error(mismatch.map(|it| it.relative_error)),
+                    "max_absolute_error": error(mismatch.map(|it| it.absolute_error)),
+                    "extra": { "status": status.name() },
+                }),
+            );
+        }
+        Value::Object(evaluation)
+    }
+}
+
+/// The nearest of the seven words; none where the end says nothing about the candidate.
+fn word_of(status: Status, blame: Option<Blame>) -> Option<&'static str> {
+    if status != Status::Passed && blame != Some(Blame::Candidate) {
+        return None;
+    }
+    Some(match status {
+        Status::Passed
+        | Status::IncorrectShape
+        | Status::IncorrectDtype
+        | Status::IncorrectNumerical
+        | Status::RuntimeError
+        | Status::CompileError
+        | Status::Timeout => status.name(),
+        Status::CompileTimeout => Status::CompileError.name(),
+        Status::UnwrittenOutput | Status::Nondeterministic => Status::IncorrectNumerical.name(),
+        _ => Status::RuntimeError.name(),
+    })
+}
+
+fn number(value: f64) -> Value {
+    match nonfinite::text(value) {
+        Some(text) => text.into(),
+        None => value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::sample::sample;
+
+    fn lines(change: impl Fn(&mut CandidateRecord)) -> Vec<Value> {
+        let mut run = sample();
+        let writer = TraceWriter::new(&run.run, &run.host);
+        let mut text = Vec::new();
+        let mut candidates = std::mem::take(&mut run.jobs[0].candidates);
+        for candidate in &mut candidates {
+            change(candidate);
+            writer.candidate(&mut text, &run.jobs[0], candidate).expect("writes");
+        }
+        let text = String::from_utf8(text).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("a line is a document")).collect()
+    }
+
+    #[test]
+    fn every_candidate_and_entry_has_its_line() {
+        let lines = lines(|_| {});
+        let said: Vec<[&str; 3]> = lines
+            .iter()
+            .map(|line| {
+                ["/solution", "/workload/uuid", "/evaluation/status"]
+                    .map(|place| line.pointer(place).and_then(Value::as_str).unwrap_or("-"))
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ["bad.c", "entry_000003", "INCORRECT_NUMERICAL"],
+                ["naive.c", "entry_000000", "PASSED"],
+                ["fast.c", "entry_000000", "PASSED"],
+            ]
+        );
+        assert_eq!(lines[2].pointer("/evaluation/performance/speedup_factor"), Some(&json!(2.31)));
+        assert_eq!(lines[2].pointer("/evaluation/correctness/max_relative_error"), Some(&json!("Infinity")));
+        assert_eq!(lines[0].pointer("/evaluation/performance"), None);
+        assert_eq!(lines[0].pointer("/evaluation/log"), Some(&json!("INCORRECT_NUMERICAL: output differs")));
+    }
+
+    /// What the shape asks for: figures where something passed, none elsewhere, and no evaluation without a verdict.
+    #[test]
+    fn every_status_fits_the_shape() {
+        for &status in Status::ALL {
+            let lines = lines(|candidate| {
+                (candidate.status, candidate.blame) = (Some(status), status.blame());
+                candidate.failures.clear();
+            });
+            for line in lines {
+                let evaluation = &line["evaluation"];
+                if status.blame().is_some_and(|blame| blame != Blame::Candidate)
+                    || status == Status::InfraError
+                {
+                    assert_eq!(*evaluation, Value::Null, "{status}");
+                    continue;
+                }
+                let word = evaluation["status"].as_str().expect("a word");
+                assert_eq!(evaluation.get("performance").is_some(), word == "PASSED", "{status}");
+                let compared = ["PASSED", "INCORRECT_NUMERICAL"].contains(&word);
+                assert_eq!(evaluation.get("correctness").is_some(), compared, "{status}");
+            }
+        }
+    }
+}

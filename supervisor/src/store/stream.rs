@@ -1,0 +1,62 @@
+//! The document piece by piece, for reports that hold one candidate in memory at a time.
+//!
+//! A visitor may end the reading with an error of its own: that is the inner result.
+
+use super::load::Document;
+use super::{Order, StoreError};
+use crate::record::{
+    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, WorkerRecord,
+};
+
+/// Which job's candidates are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobKey(i64);
+
+impl Document<'_> {
+    pub fn run(&self) -> Result<RunInfo, StoreError> {
+        self.store.run_info()
+    }
+
+    pub fn host(&self) -> Result<HostRecord, StoreError> {
+        self.store.host_record()
+    }
+
+    pub fn memory_totals(&self) -> Result<MemoryTotals, StoreError> {
+        self.store.memory_totals()
+    }
+
+    /// In the plan's order.
+    pub fn jobs(&self) -> Result<Vec<(JobKey, JobRecord<()>)>, StoreError> {
+        Ok(self.store.job_heads()?.into_iter().map(|(key, job)| (JobKey(key), job)).collect())
+    }
+
+    pub fn each_candidate<E>(
+        &self,
+        job: JobKey,
+        order: Order,
+        visit: impl FnMut(CandidateRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.store.each_candidate(job.0, order, visit)
+    }
+
+    pub fn each_worker<E>(
+        &self,
+        visit: impl FnMut(WorkerRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.store.each_worker(visit)
+    }
+
+    pub fn each_phase<E>(
+        &self,
+        visit: impl FnMut(PhaseRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.store.each_phase(visit)
+    }
+
+    pub fn each_policy<E>(
+        &self,
+        visit: impl FnMut(PolicyRecord) -> Result<(), E>,
+    ) -> Result<Result<(), E>, StoreError> {
+        self.store.each_policy(None, visit)
+    }
+}

@@ -1,0 +1,201 @@
+//! `report` in every format: that each says what `summary.json` says, and that the page is a page in a real browser.
+
+mod browser;
+
+use std::time::{Duration, Instant};
+
+use browser::Browser;
+use rusqlite::Connection;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::results::plans::{Plan, SOFTMAX};
+use crate::support::{Outcome, Scenario, Summary, summary::list};
+
+const HOSTILE: &str = "</title><script>alert('1')</script>\\\" onload=\\\"x()\\\" &amp;";
+
+/// A fast candidate, one that crashes, one whose name and whose compiler's output are attacks on a page.
+fn mixed() -> Scenario {
+    let mut plan = Plan::softmax(&["fast", "bad/segfaults", "bad/wrong_by_nine_percent"]);
+    plan.extra = format!("[[job.candidate]]\nname = \"{HOSTILE}\"\nsources = [\"hostile.c\"]\n");
+    let scenario = Scenario::with_plan(&plan.text());
+    scenario.write("hostile.c", "#error </pre></style><script>alert('2')</script>\n");
+    scenario
+}
+
+fn reported(scenario: &Scenario, format: &str) -> Outcome {
+    scenario.run(&["report", "runs/plan", "--format", format]).expect_exit(0)
+}
+
+#[test]
+fn every_format_says_what_the_summary_says() {
+    let scenario = mixed();
+    let (_, summary) = scenario.run_plan(0, &[]);
+    let candidates = list(&summary.job(SOFTMAX)["candidates"]);
+    assert_eq!(candidates.len(), 5);
+
+    let text = reported(&scenario, "text");
+    text.expect_stdout(&[
+        "predicted",
+        "measured",
+        "worst phase of",
+        "memory owed over",
+        "all processes",
+        "stage",
+    ]);
+    let wide: Vec<&str> = text.stdout.lines().filter(|line| 80 < line.chars().count()).collect();
+    text.expect(wide.is_empty(), format_args!("no line is wider than eighty columns: {wide:#?}"));
+
+    let markdown = reported(&scenario, "md");
+    markdown.expect_stdout(&[
+        "`fast` wins",
+        "| 1 | `fast` |",
+        "<details>",
+        "Reproduce with",
+        "run plan.toml",
+    ]);
+    markdown
+        .expect(!markdown.stdout.lines().any(|line| line.starts_with("<script")), "no markup of strangers");
+
+    let csv = reported(&scenario, "csv");
+    let winner = summary.candidate(SOFTMAX, "fast");
+    let speedup = winner["speedup"]["value"].as_f64().expect("it was timed");
+    csv.expect(csv.stdout.contains(&format!("softmax,fast,PASSED,,,1,{speedup}")), "the winner's row");
+    csv.expect(csv.stdout.lines().count() >= 6, "a row for each");
+
+    let lines = reported(&scenario, "jsonl");
+    let traces: Vec<Value> =
+        lines.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is a document")).collect();
+    for candidate in candidates {
+        let of: Vec<&Value> = traces.iter().filter(|trace| trace["solution"] == candidate["name"]).collect();
+        let timed = list(&candidate["profile"]["entries"]).len();
+        lines.expect_equal(of.len(), timed.max(1), format_args!("lines of {}", candidate["name"]));
+        lines.expect(of.iter().all(|it| it["evaluation"]["status"].is_string()), "each has a verdict");
+    }
+
+    let file = scenario.path().join("out/report.md");
+    std::fs::create_dir(scenario.path().join("out")).expect("folder");
+    scenario.run(&["report", "runs/plan", "--format", "md", "-o", "out/report.md"]).expect_exit(0);
+    markdown.expect_equal(
+        std::fs::read_to_string(file).expect("written"),
+        markdown.stdout.clone(),
+        "the file",
+    );
+    let beside = std::fs::read_dir(scenario.path().join("out")).expect("lists").count();
+    markdown.expect_equal(beside, 1, "files beside it");
+}
+
+#[test]
+fn the_page_is_whole_in_a_browser() {
+    let scenario = mixed();
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    reported(&scenario, "html").expect(true, "to standard output");
+    scenario.run(&["report", "runs/latest", "--format", "html", "-o", "page.html"]).expect_exit(0);
+    let page = scenario.path().join("page.html");
+    let bytes = std::fs::metadata(&page).expect("the page").len();
+    outcome.expect(bytes < 2 << 20, format_args!("{bytes} bytes are a small page"));
+    let Some(browser) = Browser::find() else {
+        browser::skipped("the HTML report was not opened in a browser: there is no chromium here");
+        return;
+    };
+    let shown = browser.open(&scenario, &page);
+    shown.expect(shown.console().is_empty(), format_args!("nothing on the console: {:#?}", shown.console()));
+    let dom = &shown.dom;
+    for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
+        let name = candidate["name"].as_str().expect("a name");
+        shown.expect(dom.contains(&as_markup(name)), format_args!("{name} is in the page"));
+        shown.expect(dom.contains(candidate["status"].as_str().expect("ended")), "its status is");
+    }
+    let winner = summary.candidate(SOFTMAX, "fast");
+    let mut figures = vec![three_digits(&winner["speedup"]["value"]) + "×"];
+    figures.extend(["ci_low", "ci_high"].map(|name| three_digits(&winner["speedup"][name])));
+    for name in ["peak_owed_bytes", "predicted_peak_owed_bytes", "host_ceiling_bytes", "min_available_bytes"]
+    {
+        let bytes = summary.document["memory"][name].as_u64().expect("it was measured");
+        figures.push(opt_shared::units::Bytes::new(bytes).to_string());
+    }
+    for figure in figures {
+        shown.expect(dom.contains(&figure), format_args!("{figure} is in the page"));
+    }
+    shown.expect(!dom.contains("<script"), "no script is in the page");
+    shown.expect(dom.matches("<svg").count() == 2, "both plots are in the page");
+    shown.expect(!dom.contains("class=\"\""), "no class is empty");
+}
+
+/// As a page writes a text.
+fn as_markup(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn three_digits(value: &Value) -> String {
+    let value = value.as_f64().expect("a figure");
+    let decimals = match value {
+        value if value >= 99.95 => 0,
+        value if value >= 9.995 => 1,
+        value if value >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    scenario.run_plan(0, &[]);
+    let second = Plan::softmax(&["fast", "bad/segfaults"]).text();
+    scenario.write("plan.toml", &second);
+    scenario.run(&["run", "plan.toml", "--dir", "runs/second", "--quiet"]).expect_exit(0);
+    let both = ["report", "runs/plan", "runs/second", "--format"];
+    let compared = |format: &str| scenario.run(&[&both[..], &[format]].concat());
+
+    let document = compared("json").expect_exit(0).json();
+    let job = &document["jobs"][0];
+    assert_eq!(job["same_captures"], true);
+    assert_eq!(job["only_in_second"], serde_json::json!(["segfaults"]));
+    let fast = list(&job["candidates"]).iter().find(|it| it["name"] == "fast").expect("in both");
+    assert_eq!(fast["ratio_of"], "speedup");
+    assert!(fast["ratio"]["ci_low"].as_f64() <= fast["ratio"]["value"].as_f64(), "{fast}");
+    compared("text").expect_exit(0).expect_stdout(&["2 candidates in both", "only in the second: segfaults"]);
+    compared("md").expect_exit(0).expect_stdout(&["| candidate | first | second | ratio | change |"]);
+    compared("html").expect_exit(2).expect_stderr(&["text, md or json"]);
+}
+
+fn blocks(scenario: &Scenario) -> Vec<(i64, i64)> {
+    let Ok(store) = Connection::open(scenario.run_folder().join("run.sqlite")) else { return Vec::new() };
+    let Ok(mut blocks) = store.prepare("SELECT key, started FROM sample ORDER BY key") else {
+        return Vec::new();
+    };
+    let Ok(rows) = blocks.query_map([], |row| Ok((row.get(0)?, row.get(1)?))) else { return Vec::new() };
+    rows.filter_map(Result::ok).collect()
+}
+
+#[test]
+fn samples_outlive_a_killed_supervisor_and_go_on_with_the_run() {
+    let mut plan = Plan::softmax(&["bad/loops_forever"]);
+    plan.extra = "verify.call_timeout = \"8s\"\n".to_owned();
+    let scenario = Scenario::with_plan(&plan.text());
+    let arguments = ["run", "plan.toml"];
+    let child = scenario.command(&arguments).spawn().expect("it starts");
+    let patience = Instant::now() + Duration::from_secs(120);
+    while blocks(&scenario).is_empty() && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::KILL).expect("it runs");
+    let killed = scenario.finish(child, &arguments);
+    killed.expect_equal(killed.signal, Some(Signal::KILL.as_raw()), "its end");
+    let before = blocks(&scenario);
+    killed.expect(!before.is_empty(), "samples were written while it ran");
+
+    let resumed = scenario.run(&["run", "plan.toml", "--resume"]).expect_exit(1);
+    let after = blocks(&scenario);
+    resumed.expect(after.starts_with(&before), format_args!("{before:?} are still there: {after:?}"));
+    resumed.expect(before.len() < after.len(), "there are more of the second part");
+    resumed.expect_stdout(&["memory owed over", "kill x"]);
+    let summary = Summary::read(&scenario.run_folder(), &resumed);
+    let phases = list(&summary.document["memory"]["phases"]);
+    resumed.expect(
+        phases.iter().all(|it| it["peak_reclaimable_bytes"].is_u64() && it["swap_delta_bytes"].is_i64()),
+        "phases say what was reclaimable, and what they swapped",
+    );
+}

@@ -1,0 +1,95 @@
+//! A browser without a window: what it makes of a page, and what it has to say about it.
+
+use std::fmt;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Outcome, Scenario};
+
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+pub struct Browser {
+    program: PathBuf,
+}
+
+/// A page as the browser holds it once it was read.
+pub struct Shown {
+    pub dom: String,
+    outcome: Outcome,
+}
+
+impl Browser {
+    pub fn find() -> Option<Self> {
+        let path = std::env::var_os("PATH")?;
+        let program = std::env::split_paths(&path)
+            .flat_map(|folder| NAMES.map(|name| folder.join(name)))
+            .find(|program| program.is_file())?;
+        Some(Self { program })
+    }
+
+    /// Everything that it would keep or fetch by itself is switched off; its home is the scenario's.
+    pub fn open(&self, scenario: &Scenario, page: &Path) -> Shown {
+        let home = scenario.path().join("browser");
+        std::fs::create_dir_all(&home).expect("folder");
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--enable-logging=stderr",
+            "--dump-dom",
+        ];
+        let child = Command::new(&self.program)
+            .args(arguments)
+            .arg(format!("--user-data-dir={}", home.join("data").display()))
+            .arg(format!("file://{}", page.display()))
+            .env("HOME", &home)
+            .env("XDG_CONFIG_HOME", &home)
+            .env("XDG_CACHE_HOME", &home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not start: {error}", self.program.display()));
+        let outcome = scenario.finish(child, &arguments).expect_exit(0);
+        Shown { dom: outcome.stdout.clone(), outcome }
+    }
+}
+
+impl Shown {
+    /// What a reader would find in the browser's console.
+    pub fn console(&self) -> Vec<&str> {
+        self.outcome.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
+    }
+
+    #[track_caller]
+    pub fn expect(&self, holds: bool, what: impl fmt::Display) {
+        self.outcome.expect(holds, what);
+    }
+}
+
+/// Aloud: the test harness does not keep what is written to the descriptor itself.
+pub fn skipped(what: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
+}
+
+/// A page with a mistake is heard of, or the test above could not fail.
+#[test]
+fn a_console_error_is_seen() {
+    let Some(browser) = Browser::find() else {
+        skipped("no browser was tried: there is no chromium here");
+        return;
+    };
+    let scenario = Scenario::new();
+    let page =
+        scenario.write("page.html", "<!doctype html><script>console.error('seen')</script><p>text</p>");
+    let shown = browser.open(&scenario, &page);
+    shown.expect(shown.console().iter().any(|line| line.contains("seen")), "the error is in the log");
+    shown.expect(shown.dom.contains("<p>text</p>"), "the page is in the dump");
+}
