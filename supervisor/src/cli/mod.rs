@@ -3,6 +3,7 @@
 //! Parsing does nothing; each command has a file of its own. Results go to standard output, everything else to
 //! standard error; errors are printed here, once, with their causes.
 
+mod captures;
 mod check;
 mod init;
 mod inspect;
@@ -43,6 +44,8 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run
     Report(ReportArguments),
+    /// Pack captures so that every repeated tensor exists once, unpack them, check a store
+    Captures(captures::CapturesArguments),
 }
 
 #[derive(Args)]
@@ -168,6 +171,7 @@ pub fn main() -> u8 {
         Command::Repro(arguments) => repro::repro(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Captures(arguments) => captures::captures(&arguments),
     };
     match answer {
         Ok(exit) => exit.code(),

@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 
 use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
 use super::summary;
-use crate::record::{CandidateRecord, JobRecord, JobStatus, RunRecord};
+use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -180,6 +180,9 @@ impl Page {
                 Some(unique) => format!("{bytes} captured, {unique} without repeats"),
                 None => format!("{bytes} captured"),
             });
+        }
+        if captures.form == Some(CapturesForm::Store) {
+            facts.push("from a store".to_owned());
         }
         if !facts.is_empty() {
             self.wrapped("  ", &facts.join(", "));

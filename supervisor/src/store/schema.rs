@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -38,6 +38,7 @@ CREATE TABLE job (
     bytes             INTEGER,
     unique_bytes      INTEGER,
     captures_digest   TEXT,
+    captures_form     TEXT,
     signature_digest  TEXT
 ) STRICT;
 
