@@ -1,7 +1,7 @@
 //! What a run comes to: exit codes, statuses of jobs and candidates, and every way to read them.
 
 mod commands;
-mod plans;
+pub mod plans;
 
 use plans::{Plan, SOFTMAX};
 use serde_json::Value;

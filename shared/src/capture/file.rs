@@ -161,29 +161,36 @@ impl CaptureFile {
         &self.storages[id.index()]
     }
 
-    /// Reads the whole record of a storage and compares its CRC, or its digest if it is a blob. Fine where the writer
-    /// computed no CRC.
+    /// Reads the whole record of a storage and compares its CRC, and its digest if it is a blob. Fine where the writer
+    /// computed none.
     pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
-        if let (Some(blob), Body::Packed(packed)) = (storage.blob, &self.body) {
-            return self.check_blob(packed, blob);
-        }
-        let Some(expected) = storage.crc32 else { return Ok(()) };
         let record_bytes = self.record_bytes[id.index()];
-        let mut hasher = crc32fast::Hasher::new();
+        let blob = self.whole_blob(storage, record_bytes)?;
+        if storage.crc32.is_none() && blob.is_none() {
+            return Ok(());
+        }
+        let (mut crc, mut digest) = (crc32fast::Hasher::new(), blake3::Hasher::new());
         let mut buffer = vec![0; Bytes::new(CHUNK_BYTES.min(record_bytes)).to_usize()];
         let mut done = 0;
         while done < record_bytes {
             let length = Bytes::new(CHUNK_BYTES.min(record_bytes - done)).to_usize();
             let chunk = &mut buffer[..length];
             self.read_at(storage, chunk, storage.file_offset + done)?;
-            hasher.update(chunk);
+            crc.update(chunk);
+            if blob.is_some() {
+                digest.update(chunk);
+            }
             done += length as u64;
         }
-        let found = hasher.finalize();
-        if found == expected {
-            return Ok(());
+        let digest = BlobId::from(digest.finalize());
+        if let Some((_, place)) = blob.filter(|(blob, _)| *blob != digest) {
+            let place = place.display();
+            let detail = format!("blob {place} is damaged: its digest is {digest} (run `captures check`)");
+            return Err(Fault::new(ErrorKind::CorruptStore, detail).at(&self.path));
         }
+        let found = crc.finalize();
+        let Some(expected) = storage.crc32.filter(|&expected| expected != found) else { return Ok(()) };
         let detail = format!(
             "the CRC of record {} is {found:08x}, the directory says {expected:08x} (the file is damaged: save it again)",
             quoted(&storage.name)
@@ -191,31 +198,20 @@ impl CaptureFile {
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
     }
 
-    fn check_blob(&self, packed: &Packed, blob: BlobId) -> Result<(), CaptureError> {
-        let place = packed.blob_path(blob);
-        let failed = |source| {
-            Fault::new(ErrorKind::Io, format!("could not read blob {}", place.display()))
-                .because(source)
-                .at(&self.path)
-        };
-        let file = packed.file_of(Some(blob)).map_err(failed)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; Bytes::new(CHUNK_BYTES).to_usize()];
-        let mut done = 0;
-        loop {
-            match file.read_at(&mut buffer, done).map_err(failed)? {
-                0 => break,
-                read => hasher.update(&buffer[..read]),
-            };
-            done = hasher.count();
-        }
-        let found = BlobId::from(hasher.finalize());
-        if found == blob {
-            return Ok(());
-        }
-        let detail =
-            format!("blob {} is damaged: its digest is {found} (run `captures check`)", place.display());
-        Err(Fault::new(ErrorKind::CorruptStore, detail).at(&self.path))
+    /// The blob that is this record and nothing else, and where it lies.
+    fn whole_blob(
+        &self,
+        storage: &Storage,
+        record_bytes: u64,
+    ) -> Result<Option<(BlobId, PathBuf)>, CaptureError> {
+        let (Some(id), Body::Packed(packed)) = (storage.blob, &self.body) else { return Ok(None) };
+        let place = packed.blob_path(id);
+        let length = packed.file_of(Some(id)).and_then(|file| file.metadata()).map_err(|source| {
+            let detail = format!("could not open blob {}", place.display());
+            Fault::new(ErrorKind::Io, detail).because(source).at(&self.path)
+        })?;
+        let is_whole = storage.file_offset == 0 && length.len() == record_bytes;
+        Ok(is_whole.then_some((id, place)))
     }
 
     /// Fills `buffer` from a storage.

@@ -24,7 +24,7 @@ pub const MAX_LIBRARIES: usize = 32;
 /// Most descriptors with one frame, which is also the kernel's limit. An entry needs three (its outputs, its capture and
 /// its materialised values), or as many more as its capture has blobs in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
-const _: () = assert!(1 + MAX_LIBRARIES <= MAX_DESCRIPTORS && MAX_BLOBS + 3 <= MAX_DESCRIPTORS);
+const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 3 <= MAX_DESCRIPTORS);
 /// Longest text a runner can send back.
 pub const MAX_REPLY_TEXT: usize = 2048;
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
