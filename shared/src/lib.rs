@@ -3,6 +3,7 @@
 
 pub mod arguments;
 pub mod batch;
+pub mod cache;
 pub mod capture;
 pub mod digest;
 pub mod ids;

@@ -1,5 +1,6 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
 
+pub mod captures;
 pub mod cli;
 pub mod control;
 pub mod core;

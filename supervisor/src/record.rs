@@ -152,6 +152,28 @@ pub struct CapturesRecord {
     /// With every repeated storage counted once.
     pub unique_bytes: Option<Bytes>,
     pub digest: Option<String>,
+    /// Read from `.pt` files, or from a store.
+    pub form: Option<CapturesForm>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CapturesForm {
+    Files,
+    Store,
+}
+
+impl CapturesForm {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Store => "store",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Files, Self::Store].into_iter().find(|form| form.name() == name)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,8 +3,10 @@
 //! Owns the order of calls and poisons within an entry and the judgement over several calls. The comparison itself
 //! is the judge's; expected outputs are read by this process, in chunks, and never reach a runner.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use opt_shared::cache::CacheGuard;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, RunnerEnd, Status, VerifyReport, WorstError};
@@ -12,7 +14,6 @@ use opt_shared::units::Bytes;
 
 use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
-use crate::executor::cache::CacheGuard;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
@@ -137,9 +138,15 @@ fn one_entry(
 ) -> Result<EntryOutcome, Trouble> {
     // A file that cannot be opened is the next line's to report.
     let file = std::fs::File::open(&entry.path).ok();
-    let _cache = file.as_ref().map(|file| CacheGuard::watch(file, task.drop_cache));
-    let opened = Prepared::open(entry, &task.callee.signature)
-        .and_then(|prepared| Ok((prepared.tolerances(&task.verify)?, prepared)));
+    let _cache = file.map(|file| CacheGuard::watch(Arc::new(file), task.drop_cache));
+    let mut blobs = Vec::new();
+    let opened = Prepared::open(entry, &task.callee.signature).and_then(|prepared| {
+        if prepared.capture.is_packed() && task.drop_cache {
+            let files = prepared.capture.data_files().unwrap_or_default();
+            blobs.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
+        }
+        Ok((prepared.tolerances(&task.verify)?, prepared))
+    });
     let (tolerances, prepared) = match opened {
         Ok(opened) => opened,
         Err(error) => {

@@ -55,6 +55,7 @@ pub(super) fn storage(id: u32, bytes: u64, file_offset: u64) -> Storage {
         id: StorageId(id),
         bytes: Bytes::new(bytes),
         file_offset,
+        blob: None,
         crc32: None,
         name: format!("data/{id}"),
     }

@@ -4,12 +4,11 @@
 //! torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`); what the pickle means is `pickle`'s.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipLocator};
 
+use super::body::Body;
 use super::error::{ErrorKind, Fault, quoted};
 use super::limits::{
     DIRECTORY_SEARCH_BYTES, MAX_DIRECTORY_BYTES, MAX_FALSE_DIRECTORIES, MAX_PICKLE_BYTES, MAX_RECORDS,
@@ -52,14 +51,14 @@ pub(super) struct Place {
 }
 
 pub(super) struct Archive<'a> {
-    file: &'a File,
+    file: &'a Body,
     records: HashMap<String, Record>,
     prefix: String,
     /// torch can be told to compute no CRCs; all are 0 then.
     has_crcs: bool,
 }
 
-struct Reader<'a>(&'a File);
+struct Reader<'a>(&'a Body);
 
 impl ReaderAt for Reader<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -73,7 +72,7 @@ impl ReaderAt for Reader<'_> {
 }
 
 impl<'a> Archive<'a> {
-    pub(super) fn open(file: &'a File, file_bytes: u64) -> Result<Self, Fault> {
+    pub(super) fn open(file: &'a Body, file_bytes: u64) -> Result<Self, Fault> {
         let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
         let zip = locate(file, file_bytes, &mut buffer)?;
         let records = read_records(file, &zip, &mut buffer)?;
@@ -169,7 +168,7 @@ impl<'a> Archive<'a> {
 
 /// Finds the directory. Of several signatures the one counts after which the zip ends exactly: a comment may hold
 /// others. Bytes after the zip are let pass where there is no such one, as torch does.
-fn locate<'a>(file: &'a File, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
+fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
     let mut first = None;
@@ -202,7 +201,7 @@ fn no_directory() -> Fault {
 }
 
 fn read_records(
-    file: &File,
+    file: &Body,
     zip: &ZipArchive<Reader<'_>>,
     buffer: &mut [u8],
 ) -> Result<HashMap<String, Record>, Fault> {
@@ -274,7 +273,7 @@ struct LocalHeader {
 }
 
 impl LocalHeader {
-    fn read(file: &File, offset: u64, name: &str) -> Result<Self, Fault> {
+    fn read(file: &Body, offset: u64, name: &str) -> Result<Self, Fault> {
         let shown = || format!("the local header of record {}", quoted(name));
         let mut bytes = vec![0; LOCAL_HEADER_BYTES + name.len()];
         file.read_exact_at(&mut bytes, offset).map_err(|source| Fault::read(&shown(), source))?;

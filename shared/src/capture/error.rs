@@ -26,6 +26,10 @@ pub enum ErrorKind {
     /// A view leaves its storage, or a storage its record.
     OutOfBounds,
     Limit,
+    /// The capture lies in a store, and a blob of it is not there.
+    MissingBlob,
+    /// The store that the capture lies in is damaged.
+    CorruptStore,
 }
 
 impl ErrorKind {
@@ -43,6 +47,8 @@ impl ErrorKind {
             Self::UnsupportedCompression => "unsupported_compression",
             Self::OutOfBounds => "out_of_bounds",
             Self::Limit => "limit",
+            Self::MissingBlob => "missing_blob",
+            Self::CorruptStore => "corrupt_store",
         }
     }
 }

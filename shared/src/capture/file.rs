@@ -5,14 +5,18 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::archive::{self, Archive, Place};
+use super::body::Body;
 use super::error::{CaptureError, ErrorKind, Fault, quoted};
 use super::legacy::{self, Legacy};
 use super::limits::CHUNK_BYTES;
 use super::pickle::{StorageName, unpickle};
+use super::store::{self, BlobId, Packed};
 use super::value::{Storage, Value};
 use crate::ids::StorageId;
 use crate::units::Bytes;
@@ -20,12 +24,22 @@ use crate::units::Bytes;
 /// A capture whose pickle has been read; the bytes of its tensors stay in the file.
 pub struct CaptureFile {
     path: PathBuf,
-    file: File,
+    body: Body,
     bytes: u64,
     root: Value,
     storages: Vec<Storage>,
     /// The whole record of each storage, which its CRC is over.
     record_bytes: Vec<u64>,
+    records: Vec<RecordRange>,
+}
+
+/// A storage's bytes in the `.pt` file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordRange {
+    pub offset: u64,
+    pub bytes: u64,
+    /// None where the writer computed none.
+    pub crc32: Option<u32>,
 }
 
 /// Without the values, which can be many.
@@ -42,6 +56,8 @@ impl fmt::Debug for CaptureFile {
 struct Contents {
     root: Value,
     storages: Vec<(StorageName, Place)>,
+    /// Of storages that are named and belong to no value.
+    unused: Vec<Place>,
 }
 
 impl CaptureFile {
@@ -56,34 +72,77 @@ impl CaptureFile {
         let file = File::open(path).map_err(could_not_open)?;
         let metadata = file.metadata().map_err(could_not_open)?;
         require_regular(&metadata)?;
-        let bytes = metadata.len();
-        let contents = read_contents(&file, bytes)?;
+        let mut magic = [0; store::MAGIC.len()];
+        let begins = file.read_at(&mut magic, 0).map_err(|source| Fault::read("its first bytes", source))?;
+        let file = Arc::new(file);
+        let (body, bytes) = if begins == magic.len() && magic == store::MAGIC {
+            let packed = Packed::open(path, file)?;
+            let bytes = packed.file_bytes();
+            (Body::Packed(packed), bytes)
+        } else {
+            (Body::Whole(file), metadata.len())
+        };
+        let contents = read_contents(&body, bytes)?;
         let mut storages = Vec::with_capacity(contents.storages.len());
         let mut record_bytes = Vec::with_capacity(contents.storages.len());
+        let used = contents.storages.iter().map(|(_, place)| place);
+        let records = records(used.chain(&contents.unused));
         for (number, (name, place)) in contents.storages.into_iter().enumerate() {
             let id =
                 StorageId(u32::try_from(number).map_err(|_| Fault::limit("too many storages", u32::MAX))?);
+            let (blob, file_offset) = match &body {
+                Body::Packed(packed) if place.record_bytes != 0 => {
+                    packed.place(place.offset, place.record_bytes)?
+                }
+                _ => (None, place.offset),
+            };
             record_bytes.push(place.record_bytes);
             storages.push(Storage {
                 id,
                 bytes: Bytes::new(name.bytes),
-                file_offset: place.offset,
+                file_offset,
+                blob,
                 crc32: place.crc32,
                 name: place.name,
             });
         }
-        Ok(Self { path: path.to_owned(), file, bytes, root: contents.root, storages, record_bytes })
+        let root = contents.root;
+        Ok(Self { path: path.to_owned(), body, bytes, root, storages, record_bytes, records })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub fn file(&self) -> &File {
-        &self.file
+    /// Whether it lies in a capture store.
+    pub fn is_packed(&self) -> bool {
+        matches!(self.body, Body::Packed(_))
     }
 
-    /// Size of the whole file.
+    /// The file that storages of this `blob` lie in: the capture itself, or in a store a blob or the manifest.
+    pub fn file_of(&self, blob: Option<BlobId>) -> io::Result<Arc<File>> {
+        match &self.body {
+            Body::Whole(file) => Ok(file.clone()),
+            Body::Packed(packed) => packed.file_of(blob),
+        }
+    }
+
+    /// All files that its bytes lie in, but for the manifest of a packed one.
+    pub fn data_files(&self) -> io::Result<Vec<Arc<File>>> {
+        match &self.body {
+            Body::Whole(file) => Ok(vec![file.clone()]),
+            Body::Packed(packed) => {
+                packed.blobs().into_iter().map(|(id, _)| packed.file_of(Some(id))).collect()
+            }
+        }
+    }
+
+    /// The records of all storages that the pickle names, in the file's order, each once.
+    pub fn records(&self) -> &[RecordRange] {
+        &self.records
+    }
+
+    /// Size of the whole file, as it was before it was packed.
     pub fn file_bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
@@ -102,30 +161,57 @@ impl CaptureFile {
         &self.storages[id.index()]
     }
 
-    /// Reads the whole record of a storage and compares its CRC. Fine where the writer computed none.
+    /// Reads the whole record of a storage and compares its CRC, and its digest if it is a blob. Fine where the writer
+    /// computed none.
     pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
-        let Some(expected) = storage.crc32 else { return Ok(()) };
         let record_bytes = self.record_bytes[id.index()];
-        let mut hasher = crc32fast::Hasher::new();
+        let blob = self.whole_blob(storage, record_bytes)?;
+        if storage.crc32.is_none() && blob.is_none() {
+            return Ok(());
+        }
+        let (mut crc, mut digest) = (crc32fast::Hasher::new(), blake3::Hasher::new());
         let mut buffer = vec![0; Bytes::new(CHUNK_BYTES.min(record_bytes)).to_usize()];
         let mut done = 0;
         while done < record_bytes {
             let length = Bytes::new(CHUNK_BYTES.min(record_bytes - done)).to_usize();
             let chunk = &mut buffer[..length];
             self.read_at(storage, chunk, storage.file_offset + done)?;
-            hasher.update(chunk);
+            crc.update(chunk);
+            if blob.is_some() {
+                digest.update(chunk);
+            }
             done += length as u64;
         }
-        let found = hasher.finalize();
-        if found == expected {
-            return Ok(());
+        let digest = BlobId::from(digest.finalize());
+        if let Some((_, place)) = blob.filter(|(blob, _)| *blob != digest) {
+            let place = place.display();
+            let detail = format!("blob {place} is damaged: its digest is {digest} (run `captures check`)");
+            return Err(Fault::new(ErrorKind::CorruptStore, detail).at(&self.path));
         }
+        let found = crc.finalize();
+        let Some(expected) = storage.crc32.filter(|&expected| expected != found) else { return Ok(()) };
         let detail = format!(
             "the CRC of record {} is {found:08x}, the directory says {expected:08x} (the file is damaged: save it again)",
             quoted(&storage.name)
         );
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
+    }
+
+    /// The blob that is this record and nothing else, and where it lies.
+    fn whole_blob(
+        &self,
+        storage: &Storage,
+        record_bytes: u64,
+    ) -> Result<Option<(BlobId, PathBuf)>, CaptureError> {
+        let (Some(id), Body::Packed(packed)) = (storage.blob, &self.body) else { return Ok(None) };
+        let place = packed.blob_path(id);
+        let length = packed.file_of(Some(id)).and_then(|file| file.metadata()).map_err(|source| {
+            let detail = format!("could not open blob {}", place.display());
+            Fault::new(ErrorKind::Io, detail).because(source).at(&self.path)
+        })?;
+        let is_whole = storage.file_offset == 0 && length.len() == record_bytes;
+        Ok(is_whole.then_some((id, place)))
     }
 
     /// Fills `buffer` from a storage.
@@ -151,10 +237,21 @@ impl CaptureFile {
     }
 
     fn read_at(&self, storage: &Storage, buffer: &mut [u8], offset: u64) -> Result<(), CaptureError> {
-        self.file.read_exact_at(buffer, offset).map_err(|source| {
+        let read = self.file_of(storage.blob).and_then(|file| file.read_exact_at(buffer, offset));
+        read.map_err(|source| {
             Fault::read(&format!("storage {}", quoted(&storage.name)), source).at(&self.path)
         })
     }
+}
+
+fn records<'p>(places: impl Iterator<Item = &'p Place>) -> Vec<RecordRange> {
+    let mut records: Vec<RecordRange> = places
+        .filter(|place| place.record_bytes != 0)
+        .map(|place| RecordRange { offset: place.offset, bytes: place.record_bytes, crc32: place.crc32 })
+        .collect();
+    records.sort_unstable();
+    records.dedup();
+    records
 }
 
 fn require_regular(metadata: &std::fs::Metadata) -> Result<(), Fault> {
@@ -164,7 +261,7 @@ fn require_regular(metadata: &std::fs::Metadata) -> Result<(), Fault> {
     Err(Fault::new(ErrorKind::Io, "it is not a regular file"))
 }
 
-fn read_contents(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let mut magic = [0; 4];
     let length = magic.len().min(Bytes::new(file_bytes).to_usize());
     file.read_exact_at(&mut magic[..length], 0).map_err(|source| Fault::read("its first bytes", source))?;
@@ -183,7 +280,7 @@ fn read_contents(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
     ))
 }
 
-fn read_archive(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let archive = Archive::open(file, file_bytes)?;
     let pickle = archive.pickle()?;
     // A record has its length from the directory: a pickle that wants more is no truncated file.
@@ -193,16 +290,16 @@ fn read_archive(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
         }
         fault
     })?;
-    unpickled.unused.iter().try_for_each(|name| archive.storage(name).map(drop))?;
+    let unused = unpickled.unused.iter().map(|name| archive.storage(name)).collect::<Result<_, _>>()?;
     let mut storages = Vec::with_capacity(unpickled.storages.len());
     for name in unpickled.storages {
         let place = archive.storage(&name)?;
         storages.push((name, place));
     }
-    Ok(Contents { root: unpickled.root, storages })
+    Ok(Contents { root: unpickled.root, storages, unused })
 }
 
-fn read_legacy(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
+fn read_legacy(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let legacy = Legacy::open(file, file_bytes)?;
     let object = legacy.object()?;
     let mut places = legacy.places(&object)?;
@@ -211,11 +308,11 @@ fn read_legacy(file: &File, file_bytes: u64) -> Result<Contents, Fault> {
             Fault::new(ErrorKind::MissingRecord, format!("there is no storage {}", quoted(&name.key)))
         })
     };
-    object.unused.iter().try_for_each(|name| take(name).map(drop))?;
+    let unused = object.unused.iter().map(&mut take).collect::<Result<_, _>>()?;
     let mut storages = Vec::with_capacity(object.storages.len());
     for name in object.storages {
         let place = take(&name)?;
         storages.push((name, place));
     }
-    Ok(Contents { root: object.root, storages })
+    Ok(Contents { root: object.root, storages, unused })
 }

@@ -2,13 +2,12 @@
 //! each storage as a count and its bytes, with nothing to say where the next one starts.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use num_bigint::BigInt;
 
 use super::archive::Place;
+use super::body::Body;
 use super::error::{ErrorKind, Fault, quoted};
 use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
 use super::pickle::{StorageName, Unpickled, pickle_length, unpickle};
@@ -30,7 +29,7 @@ const FORMAT_VERSION: u32 = 1001;
 const PICKLES: usize = 5;
 
 pub(super) struct Legacy<'a> {
-    file: &'a File,
+    file: &'a Body,
     file_bytes: u64,
     /// Everything before the storages.
     pickles: Vec<u8>,
@@ -40,7 +39,7 @@ pub(super) struct Legacy<'a> {
 
 impl<'a> Legacy<'a> {
     /// Reads the pickles, in ever larger pieces: nothing says where they end.
-    pub(super) fn open(file: &'a File, file_bytes: u64) -> Result<Self, Fault> {
+    pub(super) fn open(file: &'a Body, file_bytes: u64) -> Result<Self, Fault> {
         let mut pickles = Vec::new();
         let mut bounds = [0; PICKLES + 1];
         let mut wanted = FIRST_LEGACY_READ_BYTES;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use num_bigint::BigInt;
 
 use super::DType;
+use super::store::BlobId;
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
@@ -180,8 +181,10 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
 pub struct Storage {
     pub id: StorageId,
     pub bytes: Bytes,
-    /// Where its first byte lies in the capture file.
+    /// Where its first byte lies: in the capture file, or in its blob.
     pub file_offset: u64,
+    /// Of a capture in a store: the file that holds it; none where the manifest itself does.
+    pub blob: Option<BlobId>,
     /// Of the whole record; none where the writer computed none, and in torch's old format.
     pub crc32: Option<u32>,
     /// The record's name (`data/0`), or the key in torch's old format.

@@ -93,8 +93,9 @@ fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     Ok((capture.file_bytes(), entry))
 }
 
-/// The `.pt` files of a folder, by name.
+/// The `.pt` files of a folder or the entries of a store, by name.
 pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let path = &opt_shared::capture::store::entries_folder(path);
     let entries = std::fs::read_dir(path).map_err(|error| {
         Failure::usage(anyhow::Error::new(error).context(format!("looking into {}", path.display())))
     })?;

@@ -3,6 +3,7 @@
 //! Parsing does nothing; each command has a file of its own. Results go to standard output, everything else to
 //! standard error; errors are printed here, once, with their causes.
 
+mod captures;
 mod check;
 mod ctl;
 mod ctl_text;
@@ -50,6 +51,8 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run, or compare two
     Report(ReportArguments),
+    /// Pack captures so that every repeated tensor exists once, unpack them, check a store
+    Captures(captures::CapturesArguments),
     /// Show what this machine can enforce, proved by trying
     Doctor(DoctorArguments),
     /// Ask, or tell, a run that is going on
@@ -218,6 +221,7 @@ pub fn main() -> u8 {
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Captures(arguments) => captures::captures(&arguments),
     };
     match answer {
         Ok(exit) => exit.code(),

@@ -16,6 +16,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::predict::EntryNumbers;
 use crate::plan::JobPlan;
+use crate::record::CapturesForm;
 
 /// More broken entries than this are counted, not named.
 const NAMED_PROBLEMS: usize = 5;
@@ -39,6 +40,8 @@ pub struct JobFacts {
     /// Every distinct storage content cannot be known from headers; equal (size, CRC) counts once.
     pub unique_bytes: Bytes,
     pub digest: String,
+    /// From headers: which form the captures have.
+    pub form: Option<CapturesForm>,
     /// Why the captures cannot be used.
     pub broken: Option<String>,
 }
@@ -99,6 +102,7 @@ impl JobFacts {
         if leaves.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
+        self.form = Some(if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files });
         let page = Bytes::from(rustix::param::page_size());
         let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);

@@ -155,6 +155,7 @@ pub fn register(
                 bytes: Some(facts.bytes),
                 unique_bytes: Some(facts.unique_bytes),
                 digest: Some(facts.digest.clone()),
+                form: facts.form,
             },
             baseline: baseline.map(|it| it.name.clone()),
             signature_digest: facts.signature.as_ref().map(opt_shared::arguments::Signature::digest),

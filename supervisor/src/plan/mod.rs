@@ -268,10 +268,11 @@ pub enum EntriesError {
     None { job: String, captures: PathBuf, patterns: String },
 }
 
-/// The files of a job's capture set, sorted by name.
+/// The files of a job's capture set, sorted by name; of a store, its manifests.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
+    let folder = opt_shared::capture::store::entries_folder(&job.captures);
     let listing =
-        glob::list(&job.captures, &job.entries, MAX_ENTRIES).map_err(|source| EntriesError::Unlisted {
+        glob::list(&folder, &job.entries, MAX_ENTRIES).map_err(|source| EntriesError::Unlisted {
             job: job.name.clone(),
             captures: job.captures.clone(),
             source: Box::new(source),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use opt_shared::capture::store::{FolderForm, entries_folder, form_of};
 use opt_shared::ids::{CandidateId, JobId};
 
 use super::candidates::{Draft, Roster, enlist};
@@ -230,7 +231,13 @@ fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
         Some(patterns) => patterns.iter().map(|pattern| pattern.value.clone()).collect(),
         None => vec![DEFAULT_ENTRIES.to_owned()],
     };
-    match glob::list(&path, &patterns, MAX_ENTRIES) {
+    if form_of(&path) == FolderForm::Unfinished {
+        findings
+            .report(&captures.spot, format!("`{}` is a capture store that is not finished", label(&path)))
+            .help("go on with `opt-supervisor captures pack`");
+        return None;
+    }
+    match glob::list(&entries_folder(&path), &patterns, MAX_ENTRIES) {
         Ok(listing) => {
             for (place, _) in listing.hit.iter().enumerate().filter(|(_, hit)| !**hit) {
                 let pattern = raw.entries.as_ref().and_then(|patterns| patterns.get(place));

@@ -224,6 +224,7 @@ pub(crate) fn sample() -> RunRecord {
                 bytes: Some(Bytes::gib(51)),
                 unique_bytes: Some(Bytes::gib(5)),
                 digest: text("c0ffee"),
+                form: Some(CapturesForm::Store),
             },
             baseline: text("naive.c"),
             winner: text("fast.c"),

@@ -88,7 +88,7 @@ fn names_that_the_design_gives_are_there() {
     has("/run", "name,status,started,finished,version,device,exit_code");
     has("/host", "cpu,cores,ram_bytes,kernel,rungs");
     has("/jobs/0", "name,status,captures,winner,signature_digest,candidates");
-    has("/jobs/0/captures", "entries,bytes,unique_bytes,digest");
+    has("/jobs/0/captures", "entries,bytes,unique_bytes,digest,form");
     has(
         "/jobs/0/candidates/0",
         "name,status,blame,rank,artifact_digest,detail,failed_stage,feedback,source,build,signal,exit_code,\

@@ -12,7 +12,7 @@ use super::digest::WorstPhases;
 use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
 use super::{memory, summary};
 use crate::record::timeline::Timeline;
-use crate::record::{CandidateRecord, JobRecord, JobStatus, RunRecord};
+use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -187,6 +187,9 @@ impl Page {
                 Some(unique) => format!("{bytes} captured, {unique} without repeats"),
                 None => format!("{bytes} captured"),
             });
+        }
+        if captures.form == Some(CapturesForm::Store) {
+            facts.push("from a store".to_owned());
         }
         if !facts.is_empty() {
             self.wrapped("  ", &facts.join(", "));

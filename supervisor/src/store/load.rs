@@ -15,8 +15,8 @@ use serde::{Serialize, Serializer};
 use super::write::{META_HOST, META_MEMORY};
 use super::{Store, StoreError};
 use crate::record::{
-    AttemptRecord, CandidateRecord, CandidateTimes, CapturesRecord, HostRecord, JobRecord, JobStatus,
-    MemoryRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, RunRecord, RunStatus, SCHEMA,
+    AttemptRecord, CandidateRecord, CandidateTimes, CapturesForm, CapturesRecord, HostRecord, JobRecord,
+    JobStatus, MemoryRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, RunRecord, RunStatus, SCHEMA,
     SourceRecord, Stage, UtcTime, WorkerRecord,
 };
 
@@ -146,7 +146,7 @@ impl Store {
         let mut jobs = Vec::new();
         collect(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
-                 captures_digest FROM job ORDER BY place, key",
+                 captures_digest, captures_form FROM job ORDER BY place, key",
             [],
             |row| {
                 let head = JobRecord {
@@ -161,6 +161,7 @@ impl Store {
                         bytes: bytes(row, 8)?,
                         unique_bytes: bytes(row, 9)?,
                         digest: row.get(10)?,
+                        form: row.get::<_, Option<String>>(11)?.as_deref().and_then(CapturesForm::from_name),
                     },
                     candidates: (),
                 };

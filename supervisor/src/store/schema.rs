@@ -38,6 +38,7 @@ CREATE TABLE job (
     bytes             INTEGER,
     unique_bytes      INTEGER,
     captures_digest   TEXT,
+    captures_form     TEXT,
     signature_digest  TEXT
 ) STRICT;
 

@@ -15,7 +15,7 @@ use super::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, RunRow, ScoreRow, Store,
     StoreError,
 };
-use crate::record::{HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, UtcTime};
+use crate::record::{CapturesForm, HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, UtcTime};
 
 /// Keys of the `meta` table.
 pub(super) const META_HOST: &str = "host";
@@ -111,10 +111,11 @@ impl Store {
         let key: i64 = self.ordered(OPERATION, |transaction| {
             transaction.query_row(
                 "INSERT INTO job (place, name, status, baseline, entries, bytes, unique_bytes, captures_digest,
-                     signature_digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                     signature_digest, captures_form) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
                  ON CONFLICT (name) DO UPDATE SET place = excluded.place, baseline = excluded.baseline,
                      entries = excluded.entries, bytes = excluded.bytes, unique_bytes = excluded.unique_bytes,
-                     captures_digest = excluded.captures_digest, signature_digest = excluded.signature_digest
+                     captures_digest = excluded.captures_digest, signature_digest = excluded.signature_digest,
+                     captures_form = excluded.captures_form
                  RETURNING key",
                 params![
                     job.id.0,
@@ -125,7 +126,8 @@ impl Store {
                     job.captures.bytes.map(bytes),
                     job.captures.unique_bytes.map(bytes),
                     job.captures.digest,
-                    job.signature_digest
+                    job.signature_digest,
+                    job.captures.form.map(CapturesForm::name)
                 ],
                 |row| row.get(0),
             )

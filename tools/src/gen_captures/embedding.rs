@@ -27,6 +27,9 @@ const LENGTHS: u64 = 2;
 pub(crate) struct EmbeddingSet {
     pub(crate) entries: u32,
     rows: u64,
+    widths: [u64; 2],
+    /// Frequent indices are small, as those of words are; else all are alike.
+    of_words: bool,
     seed: u64,
 }
 
@@ -34,29 +37,34 @@ impl EmbeddingSet {
     /// With a `total`, as many rows as make the tables of all entries about that large.
     pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
         ensure!(entries > 0, "a set without entries is no set (pass --entries 1 or more)");
-        let widths: u64 = (0..entries).map(Self::width).sum();
+        let widths: u64 = (0..entries).map(|entry| width(WIDTHS, entry)).sum();
         let rows = total.map_or(USUAL_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
         ensure!(
             rows > 0,
             "{} is too small for {entries} tables of even one row (pass a larger --total or fewer --entries)",
             total.unwrap_or_default()
         );
-        Ok(Self { entries, rows, seed })
+        Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })
     }
 
-    fn width(entry: u32) -> u64 {
-        WIDTHS[entry as usize % WIDTHS.len()]
+    /// Indices as a tokenizer gives them: a word's rank, and rank r about 1/r as often as the first.
+    pub(crate) fn of_words(entries: u32, rows: u64, widths: [u64; 2], seed: u64) -> Self {
+        Self { entries, rows, widths, of_words: true, seed }
     }
 
     pub(crate) fn capture(self, entry: u32) -> Capture<'static> {
-        let width = Self::width(entry);
+        let width = width(self.widths, entry);
         let rows = self.rows;
         let table = Numbers::new(self.seed, &[TABLE, width]);
         let places = Numbers::new(self.seed, &[INDICES, u64::from(entry)]);
         let span = (MOST_INDICES as f64 / FEWEST_INDICES as f64).ln();
         let length = Numbers::new(self.seed, &[LENGTHS]).fraction(u64::from(entry));
         let count = (FEWEST_INDICES as f64 * (length * span).exp()).round() as u64;
-        let index = move |place: u64| places.below(place, rows);
+        let of_words = self.of_words;
+        let index = move |place: u64| match of_words {
+            true => ((rows as f64).powf(places.fraction(place)) as u64).clamp(1, rows) - 1,
+            false => places.below(place, rows),
+        };
 
         let indices = Values {
             element: Element::I64,
@@ -91,6 +99,10 @@ impl EmbeddingSet {
             output,
         }
     }
+}
+
+fn width(widths: [u64; 2], entry: u32) -> u64 {
+    widths[entry as usize % widths.len()]
 }
 
 #[cfg(test)]

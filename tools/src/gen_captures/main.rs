@@ -7,6 +7,7 @@ mod archive;
 mod capture;
 mod embedding;
 mod folder;
+mod incident;
 mod numbers;
 mod ops;
 mod pickle;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use opt_shared::units::Bytes;
 
@@ -26,10 +27,27 @@ use crate::ops::{Op, OpSet};
 
 /// Write captures (`entry_NNNNNN.pt`) to measure with; `torch.load` reads them.
 #[derive(Parser)]
-#[command(name = "gen-captures", version)]
+#[command(
+    name = "gen-captures",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct CommandLine {
     #[command(subcommand)]
-    set: Set,
+    set: Option<Set>,
+    /// The set that this project started from, 51.3 GiB, and plans to run it with.
+    #[arg(long, required = true)]
+    incident: bool,
+    /// Of the incident: the folder to write to; made if need be, and free of captures.
+    #[arg(long, required = true)]
+    out: Option<PathBuf>,
+    /// Of the incident: shortens its tables, such as 0.1.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Of the incident: the same seed gives the same files.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
 }
 
 #[derive(Subcommand)]
@@ -75,7 +93,7 @@ struct Common {
 }
 
 fn main() -> ExitCode {
-    match run(CommandLine::parse().set) {
+    match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gen-captures: {error:#}");
@@ -84,13 +102,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(set: Set) -> Result<()> {
-    match set {
-        Set::Embedding { common, entries, total } => {
+fn run(command: CommandLine) -> Result<()> {
+    match command.set {
+        None => {
+            let out = command.out.context("--incident needs a folder (pass --out)")?;
+            let set = incident::set(command.scale, command.seed)?;
+            write_set(&out, set.entries, |entry| set.capture(entry))?;
+            incident::write_plans(&out)
+        }
+        Some(Set::Embedding { common, entries, total }) => {
             let set = EmbeddingSet::new(entries, total, common.seed)?;
             write_set(&common.out, set.entries, |entry| set.capture(entry))
         }
-        Set::Op { common, name, shape, out_features, entries, scale } => {
+        Some(Set::Op { common, name, shape, out_features, entries, scale }) => {
             let set = OpSet::new(name, &shape, out_features, scale, common.seed)?;
             write_set(&common.out, entries, |entry| set.capture(entry))
         }

@@ -1,6 +1,5 @@
 //! The trusted side of a runner: spawning it, preparing what it sees, talking to it, seeing it dead.
 
-pub(crate) mod cache;
 pub(crate) mod cell;
 pub(crate) mod compiler;
 mod elf;

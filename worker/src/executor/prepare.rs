@@ -4,6 +4,7 @@
 //! the runner may see. Values that do not lie in the file as they are (lazy conjugates and negatives) are written
 //! into a sealed memfd. Nothing here starts a process or compares anything.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use opt_shared::arguments::{
     Argument, ArgumentValue, Entry, OutputLeaf, PlainValue, Signature, bind, outputs,
 };
+use opt_shared::capture::store::BlobId;
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
 use opt_shared::ids::StorageId;
 use opt_shared::message::EntryRef;
@@ -26,6 +28,9 @@ use crate::runner::frame::{InputRange, WireArgument, WireType};
 
 /// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
 const ALIGNMENT: u64 = 64;
+
+/// Stands for the source behind all files, until their number is known.
+const MATERIALISED: u8 = u8::MAX;
 
 /// The capture cannot be used. Blame: the capture.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +59,8 @@ pub(crate) struct Prepared {
     pub(crate) leaves: Vec<OutputLeaf>,
     pub(crate) inputs: Vec<InputRange>,
     pub(crate) wire: Vec<WireArgument>,
+    /// What `InputRange::source` counts: files of the capture, then materialised values.
+    files: Vec<Arc<File>>,
     materialised: Option<OwnedFd>,
     pub(crate) materialised_bytes: Bytes,
     /// Bytes of all inputs that the candidate can see.
@@ -88,7 +95,11 @@ impl Prepared {
                     .map_err(|source| PrepareError::Materialise { name: name(), source })?,
             );
         }
-        let Ranges { inputs, memfd, written, .. } = ranges;
+        let Ranges { mut inputs, sources, memfd, written, .. } = ranges;
+        let materialised = u8::try_from(sources.len()).unwrap_or(u8::MAX);
+        for range in inputs.iter_mut().filter(|range| range.source == MATERIALISED) {
+            range.source = materialised;
+        }
         if let Some(memfd) = &memfd {
             fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
                 .map_err(|source| PrepareError::Materialise { name: name(), source: source.into() })?;
@@ -102,6 +113,7 @@ impl Prepared {
             leaves,
             inputs,
             wire,
+            files: sources.into_iter().map(|(_, file)| file).collect(),
             materialised: memfd,
             materialised_bytes: Bytes::new(written),
             input_bytes,
@@ -115,9 +127,11 @@ impl Prepared {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// What goes to the runner with the entry: the capture, the outputs, and materialised values if there are any.
+    /// What goes to the runner with the entry: the outputs, the files that inputs lie in, and materialised values if
+    /// there are any.
     pub(crate) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
-        let mut descriptors = vec![self.capture.file().as_fd(), outputs];
+        let mut descriptors = vec![outputs];
+        descriptors.extend(self.files.iter().map(|file| file.as_fd()));
         descriptors.extend(self.materialised.as_ref().map(AsFd::as_fd));
         descriptors
     }
@@ -193,13 +207,15 @@ impl From<opt_shared::capture::CaptureError> for Materialise {
 struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
+    /// Files that inputs lie in: one, unless the capture lies in a store.
+    sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
     written: u64,
 }
 
 impl<'a> Ranges<'a> {
     fn new(capture: &'a CaptureFile) -> Self {
-        Self { capture, inputs: Vec::new(), memfd: None, written: 0 }
+        Self { capture, inputs: Vec::new(), sources: Vec::new(), memfd: None, written: 0 }
     }
 
     fn argument(&mut self, value: &ArgumentValue) -> io::Result<WireArgument> {
@@ -217,13 +233,14 @@ impl<'a> Ranges<'a> {
             stride = contiguous_strides(&tensor.shape);
             let file_offset = self.materialise(tensor)?;
             let bytes = tensor.logical_bytes().get();
-            self.add(InputRange { source: 1, file_offset, bytes, address_phase: 0 })
+            self.add(InputRange { source: MATERIALISED, file_offset, bytes, address_phase: 0 })
         } else {
             let within = tensor.byte_range();
             let storage = self.capture.storage(tensor.storage);
             let address_phase = (within.start % ALIGNMENT) as u8;
+            let source = self.source(storage.blob)?;
             self.add(InputRange {
-                source: 0,
+                source,
                 file_offset: storage.file_offset + within.start,
                 bytes: within.end - within.start,
                 address_phase,
@@ -235,6 +252,19 @@ impl<'a> Ranges<'a> {
             shape: signed(&tensor.shape),
             stride: signed(&stride),
         })
+    }
+
+    fn source(&mut self, blob: Option<BlobId>) -> io::Result<u8> {
+        let known = self.sources.iter().position(|(known, _)| *known == blob);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.sources.push((blob, self.capture.file_of(blob)?));
+                self.sources.len() - 1
+            }
+        };
+        let source = u8::try_from(at).ok().filter(|&source| source < MATERIALISED);
+        source.ok_or_else(|| io::Error::other("its inputs lie in too many files"))
     }
 
     fn add(&mut self, range: InputRange) -> u32 {

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use opt_shared::capture::store::MAX_BLOBS;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, send, sendmsg,
@@ -20,9 +21,10 @@ use serde::{Deserialize, Serialize};
 pub const MAX_FRAME: usize = 128 * 1024;
 /// Most libraries that are loaded before an artifact; kernels need one or two.
 pub const MAX_LIBRARIES: usize = 32;
-/// Most descriptors with one frame: the artifact and its libraries (an entry needs three: its capture, its outputs and
-/// its materialised values).
-pub const MAX_DESCRIPTORS: usize = 1 + MAX_LIBRARIES;
+/// Most descriptors with one frame, which is also the kernel's limit. An entry needs three (its outputs, its capture and
+/// its materialised values), or as many more as its capture has blobs in a store.
+pub const MAX_DESCRIPTORS: usize = 253;
+const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 3 <= MAX_DESCRIPTORS);
 /// Longest text a runner can send back.
 pub const MAX_REPLY_TEXT: usize = 2048;
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
@@ -31,7 +33,7 @@ const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 pub enum ToRunner {
     /// First. Descriptor 0 is the artifact; its libraries follow.
     Setup(Setup),
-    /// Descriptor 0 is the capture, 1 the outputs, 2 (if any) materialised values.
+    /// Descriptor 0 is the outputs; the files that inputs lie in follow, and last (if any) materialised values.
     Entry(EntrySetup),
     /// Instead of all that: become a compiler.
     Compile(crate::executor::compiler::CompileOrder),
@@ -64,7 +66,7 @@ pub struct EntrySetup {
 /// Bytes of a descriptor that become readable in the runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputRange {
-    /// 0: the capture; 1: materialised values.
+    /// Counts the descriptors behind the outputs.
     pub source: u8,
     pub file_offset: u64,
     pub bytes: u64,

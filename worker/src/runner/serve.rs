@@ -179,16 +179,13 @@ fn map_entry(
     places: &mut Vec<Place>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let capture =
-        descriptors.next().map(File::from).ok_or_else(|| trouble("an entry without its capture"))?;
     let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
-    let materialised = descriptors.next().map(File::from);
+    let files: Vec<File> = descriptors.map(File::from).collect();
     let mut inputs = Vec::with_capacity(entry.inputs.len());
     for (index, range) in entry.inputs.iter().enumerate() {
-        let file = match range.source {
-            0 => &capture,
-            _ => materialised.as_ref().ok_or_else(|| trouble("materialised values are missing"))?,
-        };
+        let file = files
+            .get(usize::from(range.source))
+            .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
         let mapped = map_input(file, range, copy)?;
         inputs.push(mapped.data);
         places.push(Place { mapped, output: false, index: u32::try_from(index).unwrap_or(u32::MAX) });

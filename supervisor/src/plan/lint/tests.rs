@@ -48,6 +48,7 @@ fn lints(op: &str, kwargs: Vec<(&str, Value)>, output: Option<Value>, storages: 
             id: StorageId(id),
             bytes: Bytes::from(values.len() * 4),
             file_offset: 64,
+            blob: None,
             crc32: None,
             name: format!("data/{id}"),
         })

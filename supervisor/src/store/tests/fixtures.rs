@@ -14,7 +14,8 @@ use serde_json::json;
 
 use super::super::*;
 use crate::record::{
-    CandidateTimes, CapturesRecord, HostRecord, MemoryTotals, Numbers, SourceRecord, Stage, UtcTime,
+    CandidateTimes, CapturesForm, CapturesRecord, HostRecord, MemoryTotals, Numbers, SourceRecord, Stage,
+    UtcTime,
 };
 
 pub(super) fn at(second: i64) -> UtcTime {
@@ -34,6 +35,7 @@ pub(super) fn job(id: u32, name: &str) -> JobRow {
             bytes: Some(Bytes::gib(51)),
             unique_bytes: None,
             digest: Some("c0ffee".to_owned()),
+            form: Some(CapturesForm::Store),
         },
         baseline: Some("naive.c".to_owned()),
         signature_digest: Some("5160".to_owned()),

@@ -4,7 +4,9 @@
 //! plan and the machine are known; small sets stay cached, because the next candidate reads them again.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Advice, fadvise};
 
@@ -12,30 +14,37 @@ use rustix::fs::{Advice, fadvise};
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// One file whose cache is to be dropped, unless it was mostly there before.
-pub(crate) struct CacheGuard<'a> {
-    file: &'a File,
+pub struct CacheGuard {
+    file: Arc<File>,
     drop_it: bool,
 }
 
-impl<'a> CacheGuard<'a> {
+impl CacheGuard {
     /// Looks at the file before anything of it is read.
-    pub(crate) fn watch(file: &'a File, large_job: bool) -> Self {
-        let drop_it = large_job && !mostly_cached(file);
+    pub fn watch(file: Arc<File>, large_job: bool) -> Self {
+        let drop_it = large_job && !mostly_cached(&file);
         Self { file, drop_it }
+    }
+
+    /// Drops what was read up to here, so that a long read never holds much.
+    pub fn behind(&self, end: u64) {
+        if self.drop_it {
+            let _ = fadvise(&*self.file, 0, NonZeroU64::new(end), Advice::DontNeed);
+        }
     }
 }
 
-impl Drop for CacheGuard<'_> {
+impl Drop for CacheGuard {
     fn drop(&mut self) {
         if self.drop_it {
             // Clean pages that nobody maps go; advice that is not taken costs nothing but cache.
-            let _ = fadvise(self.file, 0, None, Advice::DontNeed);
+            let _ = fadvise(&*self.file, 0, None, Advice::DontNeed);
         }
     }
 }
 
 /// Bytes of the file in the cache; none where the kernel does not tell.
-pub(crate) fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
+pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     #[repr(C)]
     struct Range {
         offset: u64,
@@ -79,6 +88,7 @@ mod tests {
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");
+        let file = Arc::new(file);
         fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
         let Some(before) = cached_pages(file.as_fd()) else {
             println!("skipped: this kernel has no cachestat");
@@ -94,14 +104,14 @@ mod tests {
             return;
         }
         {
-            let _guard = CacheGuard::watch(&file, true);
+            let _guard = CacheGuard::watch(file.clone(), true);
             read_all();
             assert!(0 < cached_pages(file.as_fd()).expect("told before"));
         }
         assert_eq!(cached_pages(file.as_fd()), Some(0));
         read_all();
         {
-            let _guard = CacheGuard::watch(&file, true);
+            let _guard = CacheGuard::watch(file.clone(), true);
         }
         assert!(0 < cached_pages(file.as_fd()).expect("told before"), "it was there before");
     }

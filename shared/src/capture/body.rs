@@ -1,0 +1,45 @@
+//! The bytes of a capture, by their place in the `.pt` file: one file, or pieces that a store keeps apart.
+//!
+//! The parsers above read positions and know neither form. What a form costs and where a storage can be mapped is
+//! `CaptureFile`'s to ask.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::store::Packed;
+
+pub(super) enum Body {
+    Whole(Arc<File>),
+    Packed(Packed),
+}
+
+impl Body {
+    /// As `FileExt::read_at`.
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Whole(file) => file.read_at(buffer, offset),
+            Self::Packed(packed) => packed.read_at(buffer, offset),
+        }
+    }
+
+    /// As `FileExt::read_exact_at`.
+    pub(super) fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        if let Self::Whole(file) = self {
+            return file.read_exact_at(buffer, offset);
+        }
+        while !buffer.is_empty() {
+            match self.read_at(buffer, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    buffer = &mut buffer[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

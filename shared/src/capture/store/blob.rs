@@ -1,0 +1,128 @@
+//! One distinct storage: its name, its place in a store, and opening it without leaving the store.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::{Mode, OFlags, open, openat};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::BLOBS;
+
+/// BLAKE3 of a blob's bytes, and so its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlobId(pub [u8; 32]);
+
+impl fmt::Display for BlobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BlobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<blake3::Hash> for BlobId {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(hash.into())
+    }
+}
+
+/// Not 64 lower-case hexadecimal digits.
+#[derive(Debug, thiserror::Error)]
+#[error("it is no BLAKE3 digest (64 lower-case hexadecimal digits)")]
+pub struct NoDigest;
+
+impl FromStr for BlobId {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(NoDigest);
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(NoDigest),
+        };
+        let mut id = [0; 32];
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Ok(Self(id))
+    }
+}
+
+impl Serialize for BlobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BlobId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Below the store: `blobs/ab/ab12…`. Two levels, because some file systems are slow in folders of a million.
+pub fn blob_path(id: BlobId) -> PathBuf {
+    let name = id.to_string();
+    Path::new(BLOBS).join(&name[..2]).join(&name)
+}
+
+/// Opens a blob for reading. Links are refused at every level below the store, and so is anything but a regular file.
+pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
+    let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let blobs = open(root.join(BLOBS), folder_flags, Mode::empty())?;
+    let name = id.to_string();
+    let folder = openat(&blobs, &name[..2], folder_flags, Mode::empty())?;
+    // Without NONBLOCK, opening a FIFO would wait for a writer.
+    let file_flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(&folder, name.as_str(), file_flags, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_64_digits_in_lower_case() {
+        let id = BlobId::from(blake3::hash(b"a storage"));
+        assert_eq!(id.to_string().parse::<BlobId>().expect("its own name"), id);
+        for wrong in ["", "ab", &id.to_string()[1..], &id.to_string().to_uppercase(), &"é".repeat(32)] {
+            assert!(wrong.parse::<BlobId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed_at_any_level() {
+        let id = BlobId::from(blake3::hash(b"secret"));
+        let name = id.to_string();
+        let outside = tempfile::tempdir().expect("a folder");
+        std::fs::write(outside.path().join(&name), "secret").expect("written");
+        // The blob itself is a link.
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join(BLOBS).join(&name[..2]);
+        std::fs::create_dir_all(&folder).expect("made");
+        std::os::unix::fs::symlink(outside.path().join(&name), folder.join(&name)).expect("linked");
+        assert!(open_blob(root.path(), id).is_err());
+        // Its folder is.
+        std::fs::remove_dir_all(&folder).expect("removed");
+        std::os::unix::fs::symlink(outside.path(), &folder).expect("linked");
+        assert!(open_blob(root.path(), id).is_err());
+        // As a plain file it is found.
+        std::fs::remove_file(&folder).expect("removed");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join(&name), "secret").expect("written");
+        assert!(open_blob(root.path(), id).is_ok());
+    }
+}

@@ -1,0 +1,202 @@
+//! `captures check`: that every byte of a store is the one that was written, and that nothing is missing or too much.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use opt_shared::capture::store::{
+    BLOBS, BlobId, ENTRIES, FolderForm, INDEX, INDEX_DIGEST, Index, IndexEntry, Manifest, PARTIAL, blob_path,
+    form_of, open_blob,
+};
+use opt_shared::units::Bytes;
+
+use super::files::{Stream, read_manifest};
+use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
+
+/// Each kind of damage is a line; a store that is damaged everywhere would give one for each file.
+const MOST_FINDINGS: usize = 1000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    pub entries: u64,
+    pub blobs: u64,
+    pub blob_bytes: Bytes,
+    /// What is wrong, a line each; the first thousand.
+    pub findings: Vec<String>,
+    pub more_findings: u64,
+}
+
+impl Checked {
+    fn found(&mut self, what: String) {
+        if self.findings.len() < MOST_FINDINGS {
+            self.findings.push(what);
+        } else {
+            self.more_findings += 1;
+        }
+    }
+}
+
+pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
+    if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
+        return Err(CapturesError::Refused(format!("{} is no capture store", store.display())));
+    }
+    let mut checked = Checked::default();
+    top_level(store, &mut checked)?;
+    let entries = match Index::read(store) {
+        Ok(index) => index.entries,
+        Err(error) => {
+            checked.found(format!("{:#}", anyhow::Error::from(error)));
+            Vec::new()
+        }
+    };
+    checked.entries = entries.len() as u64;
+    let wanted = manifests(store, &entries, &mut checked)?;
+    blobs(store, wanted, &mut checked, begin, tick)?;
+    Ok(checked)
+}
+
+/// Files that a store does not have.
+fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
+    for entry in fs::read_dir(store).map_err(failed("looking into", store))? {
+        let entry = entry.map_err(failed("looking into", store))?;
+        let name = entry.file_name();
+        let kind = entry.file_type().map_err(failed("looking at", &entry.path()))?;
+        if name == PARTIAL {
+            checked.found(format!("{PARTIAL}: packing was interrupted (run `captures pack` again)"));
+        } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
+            || kind.is_dir() && (name == ENTRIES || name == BLOBS))
+        {
+            checked.found(format!("{}: it does not belong to a store", name.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever needs a blob, and how large it has to be.
+struct Wanted {
+    bytes: u64,
+    by: String,
+}
+
+fn manifests(
+    store: &Path,
+    entries: &[IndexEntry],
+    checked: &mut Checked,
+) -> Result<BTreeMap<BlobId, Wanted>, CapturesError> {
+    let folder = store.join(ENTRIES);
+    let mut wanted = BTreeMap::new();
+    for entry in entries {
+        match manifest(&folder, entry) {
+            Ok(manifest) => {
+                for (id, bytes) in manifest.blobs() {
+                    let known = wanted.entry(id).or_insert_with(|| Wanted { bytes, by: entry.name.clone() });
+                    if known.bytes != bytes {
+                        let by = &known.by;
+                        checked.found(format!(
+                            "{ENTRIES}/{}: it and {by} disagree on a blob's size",
+                            entry.name
+                        ));
+                    }
+                }
+            }
+            Err(what) => checked.found(format!("{ENTRIES}/{}: {what}", entry.name)),
+        }
+    }
+    let listed: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    for (name, is_file) in below(&folder)? {
+        if !is_file || !listed.contains(name.as_str()) {
+            checked.found(format!("{ENTRIES}/{name}: the index does not name it"));
+        }
+    }
+    Ok(wanted)
+}
+
+fn manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
+    let bytes = read_manifest(&folder.join(&entry.name))
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
+        return Err("its digest is not the one in the index".to_owned());
+    }
+    let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
+    if (manifest.file_bytes, manifest.file_digest) != (entry.bytes, entry.blake3) {
+        return Err("it is of another file than the index says".to_owned());
+    }
+    Ok(manifest)
+}
+
+fn blobs(
+    store: &Path,
+    mut wanted: BTreeMap<BlobId, Wanted>,
+    checked: &mut Checked,
+    begin: impl FnOnce(Bytes),
+    tick: Tick<'_>,
+) -> Result<(), CapturesError> {
+    let mut present = Vec::new();
+    let mut total = Bytes::ZERO;
+    for (name, is_file) in below(&store.join(BLOBS))? {
+        let id = name.rsplit('/').next().and_then(|last| last.parse::<BlobId>().ok());
+        let at_its_place = |id: &BlobId| Path::new(BLOBS).join(&name) == blob_path(*id);
+        let Some(id) = id.filter(at_its_place).filter(|_| is_file) else {
+            checked.found(format!("{BLOBS}/{name}: it is no blob"));
+            continue;
+        };
+        if wanted.remove(&id).is_none() {
+            checked.found(format!("{BLOBS}/{name}: no entry needs it"));
+        }
+        total +=
+            fs::symlink_metadata(store.join(blob_path(id))).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
+        present.push(id);
+    }
+    for (id, Wanted { by, .. }) in wanted {
+        checked.found(format!("{}: it is missing (entry {by} needs it)", blob_path(id).display()));
+    }
+    checked.blobs = present.len() as u64;
+    checked.blob_bytes = total;
+    begin(total);
+    let damaged = Mutex::new(Vec::new());
+    in_parallel(&present, |id, _| {
+        if let Some(what) = damage(store, *id, tick) {
+            let what = format!("{}: {what}", blob_path(*id).display());
+            damaged.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        }
+        Ok(())
+    })?;
+    let mut damaged = damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    damaged.sort();
+    damaged.into_iter().for_each(|what| checked.found(what));
+    Ok(())
+}
+
+/// A digest that is right leaves no room for a wrong size.
+fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
+    let path = store.join(blob_path(id));
+    let hash = || -> Result<BlobId, CapturesError> {
+        let file = open_blob(store, id).map_err(failed("opening the blob", &path))?;
+        let bytes = file.metadata().map_err(failed("looking at the blob", &path))?.len();
+        let mut hasher = blake3::Hasher::new();
+        Stream::new(&path, file).each_chunk(bytes, &mut vec![0; CHUNK], tick, |chunk| {
+            hasher.update(chunk);
+            Ok(())
+        })?;
+        Ok(hasher.finalize().into())
+    };
+    match hash() {
+        Ok(found) if found == id => None,
+        Ok(found) => Some(format!("it is damaged: its digest is {found}")),
+        Err(error) => Some(format!("{:#}", anyhow::Error::from(error))),
+    }
+}
+
+/// Everything below a folder but folders, by its name with `/`, and whether it is a regular file.
+fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
+    let mut names = Vec::new();
+    for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {
+        let entry = entry.map_err(|error| failed("looking into", folder)(error.into()))?;
+        if !entry.file_type().is_dir() {
+            let name = entry.path().strip_prefix(folder).unwrap_or(entry.path());
+            names.push((name.to_string_lossy().into_owned(), entry.file_type().is_file()));
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,178 @@
+//! Files of a store: written beside their place, flushed, then renamed; read in chunks that leave no cache behind.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use opt_shared::cache::CacheGuard;
+use opt_shared::capture::store::MAX_MANIFEST_BYTES;
+use opt_shared::units::Bytes;
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
+
+use super::{CHUNK, CapturesError, Tick, failed};
+
+/// Dirty pages that a copy may leave to the kernel before it is made to write them.
+const FLUSH_EVERY: u64 = 256 << 20;
+/// Read before what was read is dropped from the cache.
+const DROP_EVERY: u64 = 16 << 20;
+
+/// A file that is read once, from its start to its end.
+pub(super) struct Stream {
+    path: PathBuf,
+    file: Arc<File>,
+    guard: CacheGuard,
+    position: u64,
+    dropped: u64,
+}
+
+impl Stream {
+    pub(super) fn new(path: &Path, file: File) -> Self {
+        let file = Arc::new(file);
+        let guard = CacheGuard::watch(file.clone(), true);
+        Self { path: path.to_owned(), file, guard, position: 0, dropped: 0 }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn seek(&mut self, position: u64) {
+        self.position = position;
+    }
+
+    /// Fills the buffer; the file must hold that much.
+    pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), CapturesError> {
+        self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
+        self.position += buffer.len() as u64;
+        if self.dropped + DROP_EVERY <= self.position {
+            self.guard.behind(self.position);
+            self.dropped = self.position;
+        }
+        Ok(())
+    }
+
+    /// Hands the next `bytes` over in chunks.
+    pub(super) fn each_chunk(
+        &mut self,
+        bytes: u64,
+        buffer: &mut [u8],
+        tick: Tick<'_>,
+        mut take: impl FnMut(&[u8]) -> Result<(), CapturesError>,
+    ) -> Result<(), CapturesError> {
+        let mut left = bytes;
+        while 0 < left {
+            let length = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK).min(buffer.len());
+            let chunk = &mut buffer[..length];
+            self.fill(chunk)?;
+            take(chunk)?;
+            tick(Bytes::from(length));
+            left -= length as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A file in the making. Removed again unless it is put in its place.
+pub(super) struct Draft {
+    path: PathBuf,
+    file: File,
+    unflushed: u64,
+    placed: bool,
+}
+
+impl Draft {
+    /// Replaces a draft that an interrupted run left under this name.
+    pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
+        let file = File::create(&path).map_err(failed("creating", &path))?;
+        Ok(Self { path, file, unflushed: 0, placed: false })
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CapturesError> {
+        self.file.write_all(bytes).map_err(failed("writing", &self.path))?;
+        self.unflushed += bytes.len() as u64;
+        if FLUSH_EVERY <= self.unflushed {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), CapturesError> {
+        self.file.sync_all().map_err(failed("flushing", &self.path))?;
+        // What was just written is not read next; advice that is not taken costs nothing but cache.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+        self.unflushed = 0;
+        Ok(())
+    }
+
+    /// Flushes, renames, and flushes the folder: after a power cut the file is there whole, or not at all.
+    pub(super) fn place(mut self, target: &Path, mode: u32) -> Result<(), CapturesError> {
+        self.file
+            .set_permissions(fs::Permissions::from_mode(mode))
+            .map_err(failed("setting the mode of", &self.path))?;
+        self.flush()?;
+        fs::rename(&self.path, target).map_err(failed("renaming a finished file to", target))?;
+        self.placed = true;
+        sync_folder(target.parent().unwrap_or(target))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.placed {
+            // The next run would remove it too.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
+}
+
+/// With its parents, each flushed into the one above it.
+pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+    if let Some(above) = above {
+        make_folder(above)?;
+    }
+    match fs::create_dir(folder) {
+        // Another thread was faster.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(failed("making the folder", folder))?,
+    }
+    sync_folder(above.unwrap_or(Path::new(".")))
+}
+
+/// A manifest as it lies on disk, unless it is too long to be one.
+pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| failed("opening the manifest", path)(error.into()))?;
+    let mut bytes = Vec::new();
+    File::from(file)
+        .take(MAX_MANIFEST_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed("reading the manifest", path))?;
+    Ok(bytes)
+}
+
+/// Refuses beforehand what would fill the disk.
+pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
+    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let found = rustix::fs::statvfs(there)
+        .map_err(|error| failed("asking for the free space of", there)(error.into()))?;
+    let free = Bytes::new(found.f_bavail).saturating_mul(found.f_frsize);
+    if free < needed {
+        return Err(CapturesError::NoSpace { needed, free, path: folder.to_owned() });
+    }
+    Ok(())
+}

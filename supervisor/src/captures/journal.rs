@@ -1,0 +1,106 @@
+//! What an unfinished `pack` has done: `partial/journal`, a JSON line for the whole and one for each finished entry.
+//!
+//! A line is on disk only after everything that it speaks of. A line that was torn by a crash is cut off.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use opt_shared::capture::store::{IndexEntry, MAX_INDEX_BYTES, Provenance};
+
+use super::files::Draft;
+use super::sources::Stamp;
+use super::{CapturesError, failed};
+
+const NAME: &str = "journal";
+
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Line {
+    pub(super) stamp: Stamp,
+    pub(super) entry: IndexEntry,
+}
+
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+/// What an earlier run left.
+pub(super) struct Earlier {
+    pub(super) provenance: Provenance,
+    pub(super) done: BTreeMap<String, Line>,
+    /// Where the last whole line ends.
+    good: u64,
+}
+
+pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
+    let path = partial.join(NAME);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("opening", &path)(error)),
+    };
+    // Twice what the index may have: each line holds an entry and a stamp.
+    let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
+    let mut line = Vec::new();
+    let mut next = |line: &mut Vec<u8>| {
+        line.clear();
+        reader.read_until(b'\n', line).map_err(failed("reading", &path))
+    };
+    let mut good = next(&mut line)? as u64;
+    let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
+        path: path.clone(),
+        what: format!("its first line is not ours: {error}"),
+    })?;
+    let mut done = BTreeMap::new();
+    while next(&mut line)? != 0 && line.ends_with(b"\n") {
+        let Ok(entry) = serde_json::from_slice::<Line>(&line) else { break };
+        good += line.len() as u64;
+        done.insert(entry.entry.name.clone(), entry);
+    }
+    Ok(Some(Earlier { provenance, done, good }))
+}
+
+impl Journal {
+    pub(super) fn begin(partial: &Path, provenance: &Provenance) -> Result<Self, CapturesError> {
+        let path = partial.join(NAME);
+        let mut draft = Draft::create(partial.join("journal.new"))?;
+        let mut line =
+            serde_json::to_vec(provenance).map_err(|error| failed("writing", &path)(error.into()))?;
+        line.push(b'\n');
+        draft.write(&line)?;
+        draft.place(&path, 0o644)?;
+        Self::open(path)
+    }
+
+    pub(super) fn go_on(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
+        let journal = Self::open(partial.join(NAME))?;
+        journal.file.set_len(earlier.good).map_err(failed("cutting", &journal.path))?;
+        Ok(journal)
+    }
+
+    fn open(path: PathBuf) -> Result<Self, CapturesError> {
+        let file = File::options().append(true).open(&path).map_err(failed("opening", &path))?;
+        Ok(Self { path, file })
+    }
+
+    pub(super) fn add(&mut self, line: &Line) -> Result<(), CapturesError> {
+        let written = serde_json::to_vec(line).map_err(std::io::Error::from).and_then(|mut text| {
+            text.push(b'\n');
+            self.file.write_all(&text)?;
+            self.file.sync_data()
+        });
+        written.map_err(failed("writing", &self.path))
+    }
+}
+
+/// Everything but the journal: drafts that an interrupted run left.
+pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
+    for entry in fs::read_dir(partial).map_err(failed("looking into", partial))?.flatten() {
+        if entry.file_name() != NAME {
+            fs::remove_file(entry.path()).map_err(failed("removing", &entry.path()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Which bytes of a `.pt` file become blobs.
+
+use std::path::Path;
+
+use opt_shared::capture::store::{MAX_BLOBS, MAX_LITERAL_BYTES};
+use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
+
+use super::CapturesError;
+
+pub(super) struct Layout {
+    /// In the file's order; what lies between them goes into the manifest.
+    pub(super) holes: Vec<RecordRange>,
+    /// Why the file is one blob, whatever is in it.
+    pub(super) kept_whole: Option<String>,
+}
+
+/// Reads the file's headers. What is no capture is kept as it is: a store gives back what it was given.
+pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
+    match CaptureFile::open(path) {
+        Ok(capture) if capture.is_packed() => {
+            let path = path.display();
+            Err(CapturesError::Refused(format!("{path} is an entry of a capture store already")))
+        }
+        Ok(capture) => Ok(of_records(capture.records(), bytes)),
+        Err(error) if error.kind == ErrorKind::Io => Err(error.into()),
+        Err(error) => Ok(whole(bytes, format!("{}: {}", error.kind, error.detail))),
+    }
+}
+
+fn whole(bytes: u64, why: String) -> Layout {
+    let holes = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
+    Layout { holes, kept_whole: Some(why) }
+}
+
+fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
+    let mut holes = records.to_vec();
+    // The smallest stay in the manifest.
+    holes.sort_by_key(|hole| (std::cmp::Reverse(hole.bytes), hole.offset));
+    holes.truncate(MAX_BLOBS);
+    holes.sort_unstable();
+    let mut end = 0;
+    for hole in &holes {
+        if hole.offset < end {
+            return whole(file_bytes, "storages of it overlap".to_owned());
+        }
+        end = hole.offset.saturating_add(hole.bytes);
+    }
+    let in_blobs = holes.iter().fold(0u64, |sum, hole| sum.saturating_add(hole.bytes));
+    if file_bytes < end {
+        return whole(file_bytes, "a storage of it reaches behind its end".to_owned());
+    }
+    if MAX_LITERAL_BYTES < file_bytes - in_blobs {
+        return whole(file_bytes, "too much of it is no tensor".to_owned());
+    }
+    Layout { holes, kept_whole: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(offset: u64, bytes: u64) -> RecordRange {
+        RecordRange { offset, bytes, crc32: None }
+    }
+
+    #[test]
+    fn the_smallest_storages_stay_in_the_manifest() {
+        let records: Vec<RecordRange> =
+            (0..300).map(|at| record(64 + at * 1000, if at % 3 == 0 { 8 } else { 800 })).collect();
+        let layout = of_records(&records, 400_000);
+        assert!(layout.kept_whole.is_none());
+        assert_eq!(layout.holes.len(), MAX_BLOBS);
+        assert!(layout.holes.iter().all(|hole| hole.bytes == 800) && layout.holes.is_sorted());
+    }
+
+    #[test]
+    fn what_fits_no_manifest_is_one_blob() {
+        for (records, bytes) in [
+            (vec![record(0, 10), record(5, 10)], 100),
+            (vec![record(0, 200)], 100),
+            (vec![record(0, 10)], MAX_LITERAL_BYTES + 11),
+        ] {
+            let layout = of_records(&records, bytes);
+            assert!(layout.kept_whole.is_some());
+            assert_eq!(layout.holes, [record(0, bytes)]);
+        }
+        assert!(of_records(&[record(0, 10)], MAX_LITERAL_BYTES + 10).kept_whole.is_none());
+        assert!(whole(0, String::new()).holes.is_empty());
+    }
+}

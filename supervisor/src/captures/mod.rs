@@ -1,0 +1,109 @@
+//! Capture sets without repeated tensors: packing a folder into a store, unpacking and checking one.
+//!
+//! The format is `opt_shared::capture::store`'s. This room moves bytes: streaming, on a few threads, leaving no page
+//! cache behind, and so that it can be killed at any moment. It is used by the command line alone.
+
+pub mod check;
+mod claims;
+mod files;
+mod journal;
+mod layout;
+mod pack;
+mod sources;
+pub mod unpack;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub use pack::{Origin, Packed, pack};
+
+use opt_shared::capture::CaptureError;
+use opt_shared::capture::store::{IndexError, ManifestError};
+use opt_shared::units::Bytes;
+
+/// Reading and hashing saturate a disk well before this.
+const MOST_THREADS: usize = 4;
+/// Read, hashed and written at a time, per thread.
+const CHUNK: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CapturesError {
+    /// The folders named cannot be used so.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{doing} {}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(
+        "{needed} have to be written to {}, and {free} are free there (make room, or name another place)",
+        path.display()
+    )]
+    NoSpace { needed: Bytes, free: Bytes, path: PathBuf },
+    #[error("{} was changed while it was read (start again when nobody writes captures)", path.display())]
+    Changed { path: PathBuf },
+    #[error("reading the index of the store {}", path.display())]
+    Index { path: PathBuf, source: IndexError },
+    #[error("reading the manifest {}", path.display())]
+    Manifest { path: PathBuf, source: ManifestError },
+    #[error("{} is damaged: {what} (run `captures check`)", path.display())]
+    Damaged { path: PathBuf, what: String },
+    #[error("it was given up because another part of the work failed")]
+    GivenUp,
+}
+
+impl CapturesError {
+    pub fn exit(&self) -> crate::exit::Exit {
+        match self {
+            Self::Refused(_) => crate::exit::Exit::Usage,
+            Self::Index { .. } | Self::Manifest { .. } | Self::Damaged { .. } | Self::Capture(_) => {
+                crate::exit::Exit::NonePassed
+            }
+            Self::Io { .. } | Self::NoSpace { .. } | Self::Changed { .. } | Self::GivenUp => {
+                crate::exit::Exit::Host
+            }
+        }
+    }
+}
+
+/// For `map_err`.
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
+    move |source| CapturesError::Io { doing, path: path.to_owned(), source }
+}
+
+/// Told of every byte that was gone through.
+pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
+
+/// Does `work` for every item, on a few threads; the first error ends it.
+fn in_parallel<T: Sync>(
+    items: &[T],
+    work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,
+) -> Result<(), CapturesError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let first = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(MOST_THREADS).min(items.len()) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    if let Err(error) = work(item, &stop) {
+                        stop.store(true, Ordering::Relaxed);
+                        let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        // What gave up because of another error is not the one to tell.
+                        if !matches!(error, CapturesError::GivenUp) {
+                            first.get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    match first.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

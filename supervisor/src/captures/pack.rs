@@ -1,0 +1,439 @@
+//! `captures pack`: from a folder of `.pt` files to a store.
+//!
+//! Each file is read once, from its start to its end: hashed as a whole, and cut into literals and blobs. A storage that
+//! was met before is only hashed. Blobs come first, then the manifest that names them, then the journal's line, and
+//! the index when all is there: whenever it is killed, what is on disk is right, and the next run goes on behind it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use opt_shared::capture::RecordRange;
+use opt_shared::capture::store::{
+    BLOBS, BlobId, Content, ENTRIES, FolderForm, INDEX, INDEX_DIGEST, Index, IndexEntry, Manifest, PARTIAL,
+    Provenance, Segment, blob_path, form_of,
+};
+use opt_shared::units::Bytes;
+use rustix::fs::{FlockOperation, flock};
+
+use super::claims::Claims;
+use super::files::{Draft, Stream, make_folder, read_manifest, require_space, sync_folder};
+use super::journal::{self, Journal, Line};
+use super::layout::{self, Layout};
+use super::sources::{self, Source, Stamp};
+use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
+
+/// Blobs are never written again.
+const BLOB_MODE: u32 = 0o444;
+/// What a small file costs beyond its bytes.
+const BLOCK: u64 = 4096;
+
+/// What was made.
+#[derive(Clone, Debug, Default)]
+pub struct Packed {
+    pub entries: u64,
+    /// Done by an earlier, interrupted run.
+    pub found_done: u64,
+    pub bytes: Bytes,
+    pub blobs: u64,
+    pub blob_bytes: Bytes,
+    /// Entries that are one blob, and why.
+    pub kept_whole: Vec<String>,
+}
+
+/// `started` and `packed_by` go into the index; `begin` is told how many bytes will be gone through.
+pub fn pack(
+    folder: &Path,
+    store: &Path,
+    origin: Origin,
+    begin: impl FnOnce(Bytes),
+    tick: Tick<'_>,
+) -> Result<Packed, CapturesError> {
+    let sources = sources::find(folder)?;
+    let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
+    make_folder(store)?;
+    let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
+    if store.starts_with(&folder) {
+        let detail = "the store would lie inside the folder that is packed (name a place beside it)";
+        return Err(CapturesError::Refused(detail.to_owned()));
+    }
+    let lock = File::open(&store).map_err(failed("opening", &store))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        CapturesError::Refused(format!("another process is packing into {}", store.display()))
+    })?;
+    if let Some(packed) = tidied_up(&store)? {
+        return Ok(packed);
+    }
+    let mut packing = Packing::begin(&store, &folder, origin)?;
+    packing.forget_changed(&sources)?;
+    let todo: Vec<&Source> = sources.iter().filter(|it| !packing.done.contains_key(&it.name)).collect();
+    packing.require_space(&todo)?;
+    begin(todo.iter().map(|source| Bytes::new(source.stamp.bytes)).sum());
+    let found_done = (sources.len() - todo.len()) as u64;
+    in_parallel(&todo, |source, stop| packing.entry(source, stop, tick))?;
+    let mut packed = packing.finish()?;
+    packed.found_done = found_done;
+    Ok(packed)
+}
+
+pub struct Origin {
+    pub tool: String,
+    pub packed_by: String,
+    pub started: String,
+}
+
+struct Packing {
+    store: PathBuf,
+    partial: PathBuf,
+    provenance: Provenance,
+    resumed: bool,
+    done: BTreeMap<String, Line>,
+    journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
+    claims: Claims,
+    /// Sizes of blobs that an interrupted run wrote: what has such a size is hashed before it is written.
+    sizes: HashSet<u64>,
+    drafts: AtomicU64,
+}
+
+impl Packing {
+    fn begin(store: &Path, folder: &Path, origin: Origin) -> Result<Self, CapturesError> {
+        let partial = store.join(PARTIAL);
+        let shown = store.display();
+        if form_of(store) == FolderForm::Store {
+            let detail =
+                format!("{shown} is a finished store, and nothing is written over (name another place)");
+            return Err(CapturesError::Refused(detail));
+        }
+        if !partial.is_dir() {
+            let mut there = fs::read_dir(store).map_err(failed("looking into", store))?;
+            if there.next().is_some() {
+                let detail = format!("{shown} is not empty, and no unfinished store (name another place)");
+                return Err(CapturesError::Refused(detail));
+            }
+            make_folder(&partial)?;
+        }
+        make_folder(&store.join(ENTRIES))?;
+        make_folder(&store.join(BLOBS))?;
+        journal::remove_drafts(&partial)?;
+        let earlier = journal::earlier(&partial)?;
+        let source = folder.to_string_lossy().into_owned();
+        let resumed = earlier.is_some();
+        let (journal, provenance, done) = match earlier {
+            Some(earlier) if earlier.provenance.source != source => {
+                let from = &earlier.provenance.source;
+                let detail =
+                    format!("{shown} was begun from {from} (go on with that folder, or remove the store)");
+                return Err(CapturesError::Refused(detail));
+            }
+            Some(earlier) => (Journal::go_on(&partial, &earlier)?, earlier.provenance, earlier.done),
+            None => {
+                let Origin { tool, packed_by, started } = origin;
+                let provenance = Provenance { tool, packed_by, started, source };
+                (Journal::begin(&partial, &provenance)?, provenance, BTreeMap::new())
+            }
+        };
+        let sizes = if resumed { blobs_of(store)?.into_values().collect() } else { HashSet::new() };
+        Ok(Self {
+            store: store.to_owned(),
+            partial,
+            provenance,
+            resumed,
+            done,
+            journal: Mutex::new((journal, Vec::new(), Vec::new())),
+            claims: Claims::default(),
+            sizes,
+            drafts: AtomicU64::new(0),
+        })
+    }
+
+    /// Entries that are not what they were when they were packed are packed again.
+    fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
+        let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
+        let mut gone = Vec::new();
+        self.done.retain(|name, line| {
+            let manifest = read_manifest(&self.store.join(ENTRIES).join(name));
+            let intact =
+                manifest.is_ok_and(|bytes| BlobId::from(blake3::hash(&bytes)) == line.entry.manifest);
+            let stays = intact && now.get(name.as_str()) == Some(&line.stamp);
+            if !stays && !now.contains_key(name.as_str()) {
+                gone.push(name.clone());
+            }
+            stays
+        });
+        for name in gone {
+            let path = self.store.join(ENTRIES).join(name);
+            fs::remove_file(&path).map_err(failed("removing", &path))?;
+        }
+        Ok(())
+    }
+
+    /// From headers: storages of one size and CRC are taken for one.
+    fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
+        let mut seen = HashSet::new();
+        let mut needed = Bytes::ZERO;
+        for source in todo {
+            let Layout { holes, .. } = layout::of_file(&source.path, source.stamp.bytes)?;
+            let in_holes: Bytes = holes.iter().map(|hole| Bytes::new(hole.bytes)).sum();
+            needed += Bytes::new(source.stamp.bytes) - in_holes + Bytes::new(2 * BLOCK);
+            for hole in holes {
+                if hole.crc32.is_none_or(|crc| seen.insert((hole.bytes, crc))) {
+                    needed += Bytes::new(hole.bytes) + Bytes::new(BLOCK);
+                }
+            }
+        }
+        let present: Bytes = blobs_of(&self.store)?.into_values().map(Bytes::new).sum();
+        require_space(&self.store, needed - present)
+    }
+
+    fn entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
+        let file = File::open(&source.path).map_err(failed("opening", &source.path))?;
+        let layout = layout::of_file(&source.path, source.stamp.bytes)?;
+        let mut reading = Reading {
+            stream: Stream::new(&source.path, file),
+            whole: blake3::Hasher::new(),
+            buffer: vec![0; CHUNK],
+        };
+        let changed = || CapturesError::Changed { path: source.path.clone() };
+        let unchanged = |reading: &Reading| {
+            let metadata = reading.stream.file().metadata().map_err(failed("looking at", &source.path))?;
+            if Stamp::of(&metadata) == source.stamp { Ok(()) } else { Err(changed()) }
+        };
+        unchanged(&reading)?;
+        let (mut segments, mut literals) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        for hole in &layout.holes {
+            if stop.load(Ordering::Relaxed) {
+                return Err(CapturesError::GivenUp);
+            }
+            literal(&mut reading, &mut segments, &mut literals, at, hole.offset, tick)?;
+            let id = self.blob(&mut reading, hole, stop, tick)?;
+            segments.push(Segment { start: hole.offset, bytes: hole.bytes, content: Content::Blob(id) });
+            at = hole.offset + hole.bytes;
+        }
+        literal(&mut reading, &mut segments, &mut literals, at, source.stamp.bytes, tick)?;
+        unchanged(&reading)?;
+        let manifest = Manifest {
+            file_bytes: source.stamp.bytes,
+            file_digest: reading.whole.finalize().into(),
+            segments,
+        };
+        let encoded = manifest.encode(&literals);
+        // What this program could not read again is not worth having; cannot happen, and is cheap to know.
+        Manifest::parse(&encoded)
+            .map_err(|error| CapturesError::Manifest { path: source.path.clone(), source: error })?;
+        let target = self.store.join(ENTRIES).join(&source.name);
+        make_folder(target.parent().unwrap_or(&self.store))?;
+        let mut draft = self.draft()?;
+        draft.write(&encoded)?;
+        draft.place(&target, 0o644)?;
+        let line = Line {
+            stamp: source.stamp,
+            entry: IndexEntry {
+                name: source.name.clone(),
+                bytes: source.stamp.bytes,
+                blake3: manifest.file_digest,
+                manifest: blake3::hash(&encoded).into(),
+            },
+        };
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, lines, kept_whole) = &mut *journal;
+        file.add(&line)?;
+        lines.push(line);
+        kept_whole.extend(layout.kept_whole.map(|why| format!("{}: {why}", source.name)));
+        Ok(())
+    }
+
+    /// Reads the record once; writes it if it is not known to be there.
+    fn blob(
+        &self,
+        reading: &mut Reading,
+        hole: &RecordRange,
+        stop: &AtomicBool,
+        tick: Tick<'_>,
+    ) -> Result<BlobId, CapturesError> {
+        let Reading { stream, whole, buffer } = reading;
+        if hole.bytes <= CHUNK as u64 {
+            let mut taken = Vec::new();
+            stream.each_chunk(hole.bytes, buffer, tick, |chunk| {
+                whole.update(chunk);
+                taken.extend_from_slice(chunk);
+                Ok(())
+            })?;
+            let id = BlobId::from(blake3::hash(&taken));
+            if !self.has(id) {
+                let mut draft = self.draft()?;
+                draft.write(&taken)?;
+                self.place(draft, id)?;
+            }
+            return Ok(id);
+        }
+        let likeness = hole.crc32.map(|crc| (hole.bytes, crc));
+        let claim =
+            likeness.filter(|_| !self.sizes.contains(&hole.bytes)).and_then(|it| self.claims.take(it));
+        let mut draft = if claim.is_some() { Some(self.draft()?) } else { None };
+        let mut hasher = blake3::Hasher::new();
+        stream.each_chunk(hole.bytes, buffer, tick, |chunk| {
+            whole.update(chunk);
+            hasher.update(chunk);
+            draft.as_mut().map_or(Ok(()), |draft| draft.write(chunk))
+        })?;
+        let id = BlobId::from(hasher.finalize());
+        if let Some(draft) = draft {
+            if !self.has(id) {
+                self.place(draft, id)?;
+            }
+            return Ok(id);
+        }
+        if let Some(likeness) = likeness {
+            self.claims.wait(likeness, stop)?;
+        }
+        if self.has(id) {
+            return Ok(id);
+        }
+        // Alike and not the same, or without a CRC to tell: it is read a second time.
+        let mut draft = self.draft()?;
+        let mut again = blake3::Hasher::new();
+        stream.seek(hole.offset);
+        stream.each_chunk(hole.bytes, buffer, &|_| {}, |chunk| {
+            again.update(chunk);
+            draft.write(chunk)
+        })?;
+        if BlobId::from(again.finalize()) != id {
+            return Err(CapturesError::Changed { path: stream.path().to_owned() });
+        }
+        self.place(draft, id)?;
+        Ok(id)
+    }
+
+    fn has(&self, id: BlobId) -> bool {
+        self.store.join(blob_path(id)).is_file()
+    }
+
+    fn draft(&self) -> Result<Draft, CapturesError> {
+        let number = self.drafts.fetch_add(1, Ordering::Relaxed);
+        Draft::create(self.partial.join(format!("{number}.draft")))
+    }
+
+    fn place(&self, draft: Draft, id: BlobId) -> Result<(), CapturesError> {
+        let target = self.store.join(blob_path(id));
+        make_folder(target.parent().unwrap_or(&self.store))?;
+        draft.place(&target, BLOB_MODE)
+    }
+
+    fn finish(self) -> Result<Packed, CapturesError> {
+        let (journal, lines, kept_whole) = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut entries: Vec<IndexEntry> =
+            self.done.into_values().chain(lines).map(|line| line.entry).collect();
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        let used = used_blobs(&self.store, &entries)?;
+        if self.resumed {
+            // Of files that were changed in between.
+            for (id, bytes) in blobs_of(&self.store)? {
+                if !used.contains(&(id, bytes)) {
+                    let path = self.store.join(blob_path(id));
+                    fs::remove_file(&path).map_err(failed("removing", &path))?;
+                }
+            }
+        }
+        let packed = Packed::of(&entries, &used, kept_whole);
+        let index = Index::new(self.provenance, entries);
+        let (text, digest) =
+            index.encode().map_err(|source| CapturesError::Index { path: self.store.clone(), source })?;
+        for (name, contents) in [(INDEX_DIGEST, digest), (INDEX, text)] {
+            let mut draft = Draft::create(self.partial.join(format!("{name}.draft")))?;
+            draft.write(&contents)?;
+            draft.place(&self.store.join(name), 0o644)?;
+        }
+        drop(journal);
+        remove_partial(&self.partial)?;
+        sync_folder(&self.store)?;
+        Ok(packed)
+    }
+}
+
+impl Packed {
+    fn of(entries: &[IndexEntry], used: &BTreeSet<(BlobId, u64)>, kept_whole: Vec<String>) -> Self {
+        Self {
+            entries: entries.len() as u64,
+            found_done: 0,
+            bytes: entries.iter().map(|entry| Bytes::new(entry.bytes)).sum(),
+            blobs: used.len() as u64,
+            blob_bytes: used.iter().map(|(_, bytes)| Bytes::new(*bytes)).sum(),
+            kept_whole,
+        }
+    }
+}
+
+fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, u64)>, CapturesError> {
+    let mut used = BTreeSet::new();
+    for entry in entries {
+        let path = store.join(ENTRIES).join(&entry.name);
+        let manifest = Manifest::parse(&read_manifest(&path)?)
+            .map_err(|source| CapturesError::Manifest { path: path.clone(), source })?;
+        used.extend(manifest.blobs());
+    }
+    Ok(used)
+}
+
+/// Of a store that was finished by a run that was interrupted while it tidied up.
+fn tidied_up(store: &Path) -> Result<Option<Packed>, CapturesError> {
+    let partial = store.join(PARTIAL);
+    if form_of(store) != FolderForm::Store || !partial.is_dir() {
+        return Ok(None);
+    }
+    remove_partial(&partial)?;
+    let index =
+        Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;
+    let used = used_blobs(store, &index.entries)?;
+    let packed = Packed::of(&index.entries, &used, Vec::new());
+    Ok(Some(Packed { found_done: packed.entries, ..packed }))
+}
+
+fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
+    fs::remove_dir_all(partial).map_err(failed("removing", partial))
+}
+
+struct Reading {
+    stream: Stream,
+    /// Over the whole file.
+    whole: blake3::Hasher,
+    buffer: Vec<u8>,
+}
+
+/// Bytes of the file that go into the manifest. `at` in it is counted by whoever reads it.
+fn literal(
+    reading: &mut Reading,
+    segments: &mut Vec<Segment>,
+    literals: &mut Vec<u8>,
+    from: u64,
+    to: u64,
+    tick: Tick<'_>,
+) -> Result<(), CapturesError> {
+    if from == to {
+        return Ok(());
+    }
+    let Reading { stream, whole, buffer } = reading;
+    segments.push(Segment { start: from, bytes: to - from, content: Content::Literal { at: 0 } });
+    stream.each_chunk(to - from, buffer, tick, |chunk| {
+        whole.update(chunk);
+        literals.extend_from_slice(chunk);
+        Ok(())
+    })
+}
+
+/// Blobs that are there, with their sizes; names that are none are not ours to judge here.
+fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
+    let blobs = store.join(BLOBS);
+    let mut found = BTreeMap::new();
+    for entry in walkdir::WalkDir::new(&blobs).min_depth(2).max_depth(2) {
+        let entry = entry.map_err(|error| failed("looking into", &blobs)(error.into()))?;
+        if let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            let metadata =
+                entry.metadata().map_err(|error| failed("looking at", entry.path())(error.into()))?;
+            found.insert(id, metadata.len());
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,174 @@
+//! `captures unpack`: the `.pt` files as they were, byte for byte.
+//!
+//! A file gets its name only after its digest was seen to be the one of the file that was packed. What is there
+//! already is left alone if it is that file, and refused if it is another.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use opt_shared::capture::store::{
+    BlobId, Content, ENTRIES, FolderForm, Index, IndexEntry, Manifest, PARTIAL, blob_path, form_of, open_blob,
+};
+use opt_shared::units::Bytes;
+
+use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
+use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unpacked {
+    pub written: u64,
+    pub bytes: Bytes,
+    /// Were there, and the same.
+    pub found: u64,
+}
+
+/// All entries, or those that `only` names (`op/entry_000003.pt`, or without its suffix).
+pub fn unpack(
+    store: &Path,
+    folder: &Path,
+    only: &[String],
+    begin: impl FnOnce(Bytes),
+    tick: Tick<'_>,
+) -> Result<Unpacked, CapturesError> {
+    let index = read_index(store)?;
+    let chosen = choose(&index.entries, only)?;
+    let mut todo = Vec::new();
+    let mut found = 0;
+    for entry in chosen {
+        let target = folder.join(&entry.name);
+        match std::fs::symlink_metadata(&target) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => todo.push(entry),
+            Err(error) => return Err(failed("looking at", &target)(error)),
+            Ok(metadata) if metadata.is_file() && is_that(&target, entry, metadata.len())? => found += 1,
+            Ok(_) => {
+                let target = target.display();
+                let detail = format!("{target} is there already, and is another file (name another folder)");
+                return Err(CapturesError::Refused(detail));
+            }
+        }
+    }
+    let bytes = todo.iter().map(|entry| Bytes::new(entry.bytes)).sum();
+    require_space(folder, bytes)?;
+    make_folder(folder)?;
+    begin(bytes);
+    in_parallel(&todo, |entry, stop| {
+        let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
+        work.entry(entry, &folder.join(&entry.name))
+    })?;
+    Ok(Unpacked { written: todo.len() as u64, bytes, found })
+}
+
+pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
+    match form_of(store) {
+        FolderForm::Store => {}
+        FolderForm::Unfinished => {
+            let detail = format!("{} is not finished (go on with `captures pack`)", store.display());
+            return Err(CapturesError::Refused(detail));
+        }
+        FolderForm::Files => {
+            return Err(CapturesError::Refused(format!("{} is no capture store", store.display())));
+        }
+    }
+    if store.join(PARTIAL).exists() {
+        let detail = format!("{} was not tidied up (run its `captures pack` again)", store.display());
+        return Err(CapturesError::Refused(detail));
+    }
+    Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
+}
+
+fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i IndexEntry>, CapturesError> {
+    let is = |entry: &IndexEntry, wanted: &String| {
+        entry.name == *wanted || entry.name.strip_suffix(".pt") == Some(wanted)
+    };
+    if let Some(wanted) = only.iter().find(|wanted| !entries.iter().any(|entry| is(entry, wanted))) {
+        return Err(CapturesError::Refused(format!("the store has no entry `{wanted}`")));
+    }
+    let chosen = |entry: &&IndexEntry| only.is_empty() || only.iter().any(|wanted| is(entry, wanted));
+    Ok(entries.iter().filter(chosen).collect())
+}
+
+fn is_that(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bool, CapturesError> {
+    if bytes != entry.bytes {
+        return Ok(false);
+    }
+    let file = File::open(path).map_err(failed("opening", path))?;
+    let mut hasher = blake3::Hasher::new();
+    Stream::new(path, file).each_chunk(bytes, &mut vec![0; CHUNK], &|_| {}, |chunk| {
+        hasher.update(chunk);
+        Ok(())
+    })?;
+    Ok(BlobId::from(hasher.finalize()) == entry.blake3)
+}
+
+struct Work<'w> {
+    store: &'w Path,
+    stop: &'w AtomicBool,
+    tick: Tick<'w>,
+    buffer: Vec<u8>,
+}
+
+impl Work<'_> {
+    fn entry(&mut self, entry: &IndexEntry, target: &Path) -> Result<(), CapturesError> {
+        let path = self.store.join(ENTRIES).join(&entry.name);
+        let bytes = read_manifest(&path)?;
+        if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
+            return Err(CapturesError::Damaged {
+                path,
+                what: "it is not the manifest of the index".to_owned(),
+            });
+        }
+        let manifest = Manifest::parse(&bytes)
+            .map_err(|source| CapturesError::Manifest { path: path.clone(), source })?;
+        make_folder(target.parent().unwrap_or(target))?;
+        let mut part = PathBuf::from(target).into_os_string();
+        part.push(".part");
+        let mut draft = Draft::create(part.into())?;
+        let mut hasher = blake3::Hasher::new();
+        for segment in &manifest.segments {
+            match segment.content {
+                Content::Literal { at } => {
+                    let literal = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
+                    let literal = literal.and_then(|rest| rest.get(..Bytes::new(segment.bytes).to_usize()));
+                    // Checked when it was parsed.
+                    let literal = literal.unwrap_or_default();
+                    hasher.update(literal);
+                    draft.write(literal)?;
+                    (self.tick)(Bytes::new(segment.bytes));
+                }
+                Content::Blob(id) => self.blob(id, segment.bytes, &mut hasher, &mut draft)?,
+            }
+        }
+        let found = BlobId::from(hasher.finalize());
+        if found != manifest.file_digest || found != entry.blake3 {
+            let what = "what comes out is not the file that went in: a blob of it is damaged".to_owned();
+            return Err(CapturesError::Damaged { path, what });
+        }
+        draft.place(target, 0o644)
+    }
+
+    fn blob(
+        &mut self,
+        id: BlobId,
+        bytes: u64,
+        hasher: &mut blake3::Hasher,
+        draft: &mut Draft,
+    ) -> Result<(), CapturesError> {
+        let path = self.store.join(blob_path(id));
+        let file = open_blob(self.store, id).map_err(failed("opening the blob", &path))?;
+        let found = file.metadata().map_err(failed("looking at the blob", &path))?.len();
+        if found != bytes {
+            let what = format!("it has {found} bytes instead of {bytes}");
+            return Err(CapturesError::Damaged { path, what });
+        }
+        let stop = self.stop;
+        Stream::new(&path, file).each_chunk(bytes, &mut self.buffer, self.tick, |chunk| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(CapturesError::GivenUp);
+            }
+            hasher.update(chunk);
+            draft.write(chunk)
+        })
+    }
+}

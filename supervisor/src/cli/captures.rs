@@ -1,0 +1,158 @@
+//! `opt-supervisor captures`: packing a capture set so that every repeated tensor exists once, and back.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use opt_shared::units::Bytes;
+use serde_json::json;
+
+use super::{Answer, Failure, print_out};
+use crate::captures::{self, CapturesError, check, unpack};
+use crate::exit::Exit;
+use crate::record::UtcTime;
+
+#[derive(Args)]
+pub(super) struct CapturesArguments {
+    #[command(subcommand)]
+    command: CapturesCommand,
+}
+
+#[derive(Subcommand)]
+enum CapturesCommand {
+    /// Write the captures of a folder into a store; goes on where it was interrupted
+    Pack {
+        /// Folder with `.pt` files, in it or below
+        dir: PathBuf,
+        /// The store to make
+        store: PathBuf,
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the captures of a store as the `.pt` files they were, byte for byte
+    Unpack {
+        store: PathBuf,
+        dir: PathBuf,
+        /// Only this entry, such as `entry_000003` or `op/entry_000003.pt`
+        #[arg(long, value_name = "ENTRY")]
+        entry: Vec<String>,
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read a whole store: every digest, what is missing, what nothing needs
+    Check {
+        store: PathBuf,
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
+    match &arguments.command {
+        CapturesCommand::Pack { dir, store, json } => {
+            let bar = bar("packing");
+            let tick = |bytes: Bytes| bar.inc(bytes.get());
+            let packed = captures::pack(dir, store, origin(), |total| bar.set_length(total.get()), &tick)
+                .map_err(failure);
+            bar.finish_and_clear();
+            let packed = packed?;
+            for whole in &packed.kept_whole {
+                eprintln!("kept as one blob: {whole}");
+            }
+            let document = json!({
+                "entries": packed.entries, "found_done": packed.found_done, "bytes": packed.bytes,
+                "blobs": packed.blobs, "blob_bytes": packed.blob_bytes, "kept_whole": packed.kept_whole,
+            });
+            let went_on = match packed.found_done {
+                0 => String::new(),
+                done => format!(" ({done} were done before)"),
+            };
+            let text = format!(
+                "{} entries of {}{went_on} in {} blobs of {}: {}\n",
+                packed.entries,
+                packed.bytes,
+                packed.blobs,
+                packed.blob_bytes,
+                store.display()
+            );
+            print_out(&if *json { format!("{document:#}\n") } else { text })?;
+            Ok(Exit::Good)
+        }
+        CapturesCommand::Unpack { store, dir, entry, json } => {
+            let bar = bar("unpacking");
+            let tick = |bytes: Bytes| bar.inc(bytes.get());
+            let unpacked = unpack::unpack(store, dir, entry, |total| bar.set_length(total.get()), &tick)
+                .map_err(failure);
+            bar.finish_and_clear();
+            let unpacked = unpacked?;
+            let document =
+                json!({"written": unpacked.written, "bytes": unpacked.bytes, "found": unpacked.found});
+            let there = match unpacked.found {
+                0 => String::new(),
+                found => format!(", {found} were there"),
+            };
+            let text = format!(
+                "{} files of {} written{there}: {}\n",
+                unpacked.written,
+                unpacked.bytes,
+                dir.display()
+            );
+            print_out(&if *json { format!("{document:#}\n") } else { text })?;
+            Ok(Exit::Good)
+        }
+        CapturesCommand::Check { store, json } => {
+            let bar = bar("checking");
+            let tick = |bytes: Bytes| bar.inc(bytes.get());
+            let checked = check::check(store, |total| bar.set_length(total.get()), &tick).map_err(failure);
+            bar.finish_and_clear();
+            let checked = checked?;
+            let document = json!({
+                "entries": checked.entries, "blobs": checked.blobs, "blob_bytes": checked.blob_bytes,
+                "findings": checked.findings, "more_findings": checked.more_findings,
+            });
+            let good = checked.findings.is_empty();
+            let mut text: String = checked.findings.iter().map(|finding| format!("{finding}\n")).collect();
+            if checked.more_findings != 0 {
+                text.push_str(&format!("… and {} more\n", checked.more_findings));
+            }
+            text.push_str(&format!(
+                "{}: {} entries, {} blobs of {}\n",
+                if good { "good" } else { "damaged" },
+                checked.entries,
+                checked.blobs,
+                checked.blob_bytes
+            ));
+            print_out(&if *json { format!("{document:#}\n") } else { text })?;
+            Ok(if good { Exit::Good } else { Exit::NonePassed })
+        }
+    }
+}
+
+fn failure(error: CapturesError) -> Failure {
+    Failure { exit: error.exit(), error: error.into() }
+}
+
+/// On anything but a terminal it shows nothing.
+fn bar(doing: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    let template = "{prefix} {bar:24} {bytes}/{total_bytes} at {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(doing);
+    bar
+}
+
+fn origin() -> captures::Origin {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
+    let user = user.map_or_else(|| nix::unistd::Uid::effective().to_string(), |user| user.name);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    captures::Origin {
+        tool: format!("opt-supervisor {}", env!("CARGO_PKG_VERSION")),
+        packed_by: format!("{user}@{}", host.trim()),
+        started: UtcTime::now().to_string(),
+    }
+}

@@ -1,0 +1,144 @@
+//! `captures pack | unpack | check`, and runs from a store: the same bytes, the same verdicts, and no damage unseen.
+
+mod damage;
+mod interrupted;
+mod runs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use opt_shared::capture::inspect::document;
+
+use crate::support::{Scenario, data};
+
+/// Files below a folder with their bytes, by their name in it.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).expect("below the folder").to_owned();
+                files.insert(name, std::fs::read(&path).expect("a readable file"));
+            }
+        }
+    }
+    files
+}
+
+fn captures_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = tree(folder);
+    files.retain(|name, _| name.extension().is_some_and(|extension| extension == "pt"));
+    files
+}
+
+/// Packs `folder` into `store` in the scenario.
+#[track_caller]
+fn pack(scenario: &Scenario, folder: &Path, store: &str) -> PathBuf {
+    let folder = folder.to_str().expect("UTF-8");
+    scenario.run(&["captures", "pack", folder, store]).expect_exit(0);
+    scenario.path().join(store)
+}
+
+/// The blobs of a store, sorted by name.
+fn blobs(store: &Path) -> Vec<PathBuf> {
+    tree(&store.join("blobs")).into_keys().map(|name| store.join("blobs").join(name)).collect()
+}
+
+#[test]
+fn every_fixture_comes_out_as_it_went_in() {
+    let scenario = Scenario::new();
+    let store = pack(&scenario, &data(""), "store");
+    let outcome = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
+    let (before, after) = (captures_below(&data("")), tree(&scenario.path().join("out")));
+    outcome.expect(100 < before.len(), "there are fixtures");
+    outcome.expect(before == after, "every file is there, byte for byte, and no other");
+    let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
+    checked.expect_equal(&checked.json()["entries"], &before.len().into(), "entries");
+    checked.expect_equal(checked.json()["findings"].as_array().map(Vec::len), Some(0), "findings");
+    // No two blobs are alike, and each is named by what is in it.
+    for path in blobs(&store) {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let bytes = std::fs::read(&path).expect("a readable blob");
+        assert_eq!(blake3::hash(&bytes).to_hex().as_str(), name);
+    }
+}
+
+/// Values, digests, kinds of errors: what a reader makes of a file does not depend on where its bytes lie.
+#[test]
+fn a_packed_capture_is_read_as_the_file_it_was() {
+    let scenario = Scenario::new();
+    let store = pack(&scenario, &data(""), "store");
+    for name in captures_below(&data("")).keys() {
+        let (file, packed) = (data("").join(name), store.join("entries").join(name));
+        let mut documents = [document(&file, true), document(&packed, true)];
+        for document in &mut documents {
+            // Both name the file that was read.
+            document.as_object_mut().expect("an object").retain(|key, _| key != "path");
+        }
+        let text = documents.map(|document| {
+            let text = serde_json::to_string_pretty(&document).expect("JSON");
+            let below = [data("").join(name), store.join("entries").join(name)];
+            below.iter().fold(text, |text, path| text.replace(&*path.to_string_lossy(), "FILE"))
+        });
+        assert_eq!(text[0], text[1], "{}", name.display());
+    }
+}
+
+#[test]
+fn a_store_has_every_storage_once() {
+    let scenario = Scenario::new();
+    let folder = data("captures/torch_nn_functional_embedding");
+    let copies = scenario.copy_captures(&folder, "set");
+    for entry in captures_below(&folder).keys() {
+        std::fs::copy(folder.join(entry), copies.join(format!("again_{}", entry.display()))).expect("copied");
+    }
+    let single = pack(&scenario, &folder, "single");
+    let double = pack(&scenario, &copies, "double");
+    assert_eq!(tree(&single.join("blobs")), tree(&double.join("blobs")));
+}
+
+#[test]
+fn nothing_is_written_over() {
+    let scenario = Scenario::new();
+    let folder = data("captures/torch_matmul");
+    let folder = folder.to_str().expect("UTF-8");
+    let store = pack(&scenario, Path::new(folder), "store");
+    let before = tree(&store);
+    let again = scenario.run(&["captures", "pack", folder, "store"]).expect_exit(2);
+    again.expect_stderr(&["is a finished store"]);
+    scenario.write("full/file", "mine");
+    scenario.run(&["captures", "pack", folder, "full"]).expect_exit(2).expect_stderr(&["is not empty"]);
+    scenario
+        .run(&["captures", "pack", "store", "other"])
+        .expect_exit(2)
+        .expect_stderr(&["a capture store already"]);
+    let set = scenario.copy_captures(Path::new(folder), "set");
+    let inside = scenario.run(&["captures", "pack", "set", "set/store"]).expect_exit(2);
+    inside.expect_stderr(&["inside the folder"]);
+    assert!(set.is_dir());
+    // Of what is there, the same is taken and another refused.
+    scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);
+    assert_eq!(tree(&scenario.path().join("out")).len(), 1);
+    let rest = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(0);
+    rest.expect_equal(&rest.json()["found"], &1.into(), "files that were there");
+    scenario.write("out/entry_000001.pt", "mine");
+    let refused = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(2);
+    refused.expect_stderr(&["entry_000001.pt is there already"]);
+    let missing = scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_9"]).expect_exit(2);
+    missing.expect_stderr(&["no entry `entry_9`"]);
+    assert_eq!(tree(&store), before);
+}
+
+#[test]
+fn a_store_is_inspected_as_a_folder_is() {
+    let scenario = Scenario::new();
+    let folder = data("captures/torch_matmul");
+    pack(&scenario, &folder, "store");
+    let of_files = scenario.run(&["inspect", "--json", folder.to_str().expect("UTF-8")]).expect_exit(0);
+    let of_store = scenario.run(&["inspect", "--json", "store"]).expect_exit(0);
+    of_store.expect_equal(of_store.json(), of_files.json(), "signature classes");
+}

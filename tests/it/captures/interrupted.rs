@@ -1,0 +1,149 @@
+//! `pack`, killed at fifty moments: what is there is never wrong, and going on gives the same store.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{captures_below, pack, tree};
+use crate::support::{Scenario, data};
+
+const KILLS: u32 = 50;
+/// How much further a store may come between two kills.
+const MOST_FILES: u64 = 40;
+
+/// The same numbers in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn files(store: &Path) -> u64 {
+    let mut count = 0;
+    let mut folders = vec![store.to_owned()];
+    while let Some(folder) = folders.pop() {
+        // It is being changed while we look.
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.path().is_dir() { folders.push(entry.path()) } else { count += 1 }
+        }
+    }
+    count
+}
+
+/// All but the time at which it was begun.
+fn same_store(one: &Path, other: &Path) {
+    let (mut one, mut other) = (tree(one), tree(other));
+    let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
+        files.remove(Path::new("captures.blake3")).expect("a digest");
+        let text = files.remove(Path::new("captures.json")).expect("an index");
+        let mut index: Value = serde_json::from_slice(&text).expect("JSON");
+        index["provenance"]["started"] = Value::Null;
+        index
+    };
+    assert_eq!(index(&mut one), index(&mut other));
+    assert!(one == other, "{:?} and {:?}", one.keys(), other.keys());
+}
+
+#[test]
+fn an_interrupted_pack_goes_on_to_the_same_store() {
+    let scenario = Scenario::new();
+    let whole = pack(&scenario, &data(""), "whole");
+    let source = data("");
+    let arguments = ["captures", "pack", source.to_str().expect("UTF-8"), "store"];
+    let store = scenario.path().join("store");
+    let mut chance = Chance(20);
+    let (mut kills, mut finished) = (0, 0);
+    while kills < KILLS {
+        let target = files(&store) + chance.below(MOST_FILES);
+        let mut child = scenario.command(&arguments).spawn().expect("started");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let ended = loop {
+            if let Some(status) = child.try_wait().expect("a child of ours") {
+                break Some(status);
+            }
+            if target <= files(&store) {
+                break None;
+            }
+            assert!(Instant::now() < deadline, "no end and no {target} files");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        child.kill().expect("killed or dead");
+        child.wait().expect("reaped");
+        // Nothing that is under its final name is half there.
+        for (name, bytes) in tree(&store.join("blobs")) {
+            let digest = blake3::hash(&bytes).to_hex().to_string();
+            assert_eq!(name.file_name().expect("a name").to_string_lossy(), digest);
+        }
+        match ended {
+            None => kills += 1,
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                same_store(&whole, &store);
+                std::fs::remove_dir_all(&store).expect("removed");
+                finished += 1;
+            }
+        }
+    }
+    // A kill may have come after the end.
+    if !store.join("captures.json").exists() || store.join("partial").exists() {
+        scenario.run(&arguments).expect_exit(0);
+    }
+    same_store(&whole, &store);
+    println!("{kills} kills, {finished} stores finished in between");
+}
+
+#[test]
+fn an_unfinished_store_is_said_to_be_one() {
+    let scenario = Scenario::new();
+    let folder = data("captures/torch_matmul");
+    let store = pack(&scenario, &folder, "store");
+    // As it is before the last step.
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(store.join("captures.json")).expect("an index")).expect("JSON");
+    std::fs::remove_file(store.join("captures.json")).expect("removed");
+    let elsewhere = serde_json::json!({
+        "tool": "t", "packed_by": "u@h", "started": "now", "source": index["provenance"]["source"],
+    });
+    scenario.write("store/partial/journal", format!("{elsewhere}\n{{\"torn"));
+    scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(2).expect_stderr(&["is not finished"]);
+    scenario.run(&["captures", "check", "store"]).expect_exit(1).expect_stdout(&["packing was interrupted"]);
+    scenario.write("plan.toml", "[[job]]\ncaptures = \"store\"\nbaseline = \"k.c\"\n");
+    scenario.write("k.c", "");
+    scenario.run(&["check", "plan.toml"]).expect_exit(2).expect_stderr(&["not finished"]);
+    let other =
+        scenario.run(&["captures", "pack", data("demo").to_str().expect("UTF-8"), "store"]).expect_exit(2);
+    other.expect_stderr(&["was begun from"]);
+    let folder_text = folder.to_str().expect("UTF-8");
+    scenario.run(&["captures", "pack", folder_text, "store"]).expect_exit(0);
+    scenario.run(&["captures", "check", "store"]).expect_exit(0);
+}
+
+/// What changed between two runs is packed anew, and nothing of what it was stays behind.
+#[test]
+fn a_capture_that_changed_in_between_is_packed_again() {
+    let scenario = Scenario::new();
+    let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
+    let arguments = ["captures", "pack", "set", "store"];
+    let store = scenario.path().join("store");
+    let mut child = scenario.command(&arguments).spawn().expect("started");
+    while !store.join("entries/entry_000001.pt").exists() && child.try_wait().expect("ours").is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().expect("killed or dead");
+    child.wait().expect("reaped");
+    if store.join("captures.json").exists() {
+        // It was faster than we looked; then there is nothing to go on with.
+        return;
+    }
+    let other = data("captures/torch_matmul/entry_000007.pt");
+    std::fs::copy(other, set.join("entry_000001.pt")).expect("changed");
+    std::fs::remove_file(set.join("entry_000000.pt")).expect("removed");
+    scenario.run(&arguments).expect_exit(0);
+    scenario.run(&["captures", "check", "store"]).expect_exit(0);
+    scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
+    assert!(captures_below(&set) == captures_below(&scenario.path().join("out")));
+}

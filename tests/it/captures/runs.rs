@@ -1,0 +1,130 @@
+//! Runs from a store: the same verdicts as from files, and a store that lacks something harms one job alone.
+
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use opt_shared::capture::CaptureFile;
+use serde_json::Value;
+
+use super::{blobs, pack};
+use crate::results::plans::{Plan, SOFTMAX};
+use crate::support::{Scenario, Summary, data};
+
+const CANDIDATES: [&str; 4] =
+    ["fast", "bad/wrong_by_nine_percent", "bad/writes_into_an_input", "bad/segfaults"];
+
+fn run(captures: &Path) -> (Scenario, Summary) {
+    let scenario =
+        Scenario::with_plan(&Plan { captures: captures.to_owned(), ..Plan::softmax(&CANDIDATES) }.text());
+    let (_, summary) = scenario.run_plan(0, &[]);
+    (scenario, summary)
+}
+
+/// What a run found out about the candidates, without times.
+fn verdicts(summary: &Summary) -> Vec<Value> {
+    let candidates = summary.job(SOFTMAX)["candidates"].as_array().expect("a list").clone();
+    let keys = ["name", "status", "blame", "detail", "failures", "failed_stage"];
+    let of_verify = [
+        "entries_run",
+        "entries_passed",
+        "max_absolute_error",
+        "max_relative_error",
+        "worst",
+        "bytes_validated",
+    ];
+    // Where a store hit an input differs from run to run.
+    let text = serde_json::to_string(&candidates).expect("JSON");
+    let mut parts = text.split("(address 0x");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    parts.for_each(|part| plain.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit())));
+    let candidates: Vec<Value> = serde_json::from_str(&plain).expect("JSON");
+    candidates
+        .iter()
+        .map(|candidate| {
+            let mut all: Vec<Value> = keys.iter().map(|key| candidate[key].clone()).collect();
+            all.extend(of_verify.iter().map(|key| candidate["verify"][key].clone()));
+            all.into()
+        })
+        .collect()
+}
+
+#[test]
+fn a_run_from_a_store_is_a_run_from_files() {
+    let files = data("demo/torch_nn_functional_softmax");
+    let packing = Scenario::new();
+    let store = pack(&packing, &files, "store");
+    let (of_files, of_store) = (run(&files).1, run(&store).1);
+    assert_eq!(verdicts(&of_store), verdicts(&of_files));
+    let (job, other) = (of_store.job(SOFTMAX), of_files.job(SOFTMAX));
+    for key in ["entries", "bytes", "unique_bytes", "digest"] {
+        assert_eq!(job["captures"][key], other["captures"][key], "{key}");
+    }
+    assert_eq!(job["signature_digest"], other["signature_digest"]);
+    assert_eq!((&job["captures"]["form"], &other["captures"]["form"]), (&"store".into(), &"files".into()));
+}
+
+/// Every kind of input: shared storages, strided views, lazy conjugates, scalars, lists.
+#[test]
+fn checks_of_a_store_are_checks_of_files() {
+    let scenario = Scenario::new();
+    for folder in std::fs::read_dir(data("captures")).expect("fixtures") {
+        let folder = folder.expect("a folder").path();
+        let op = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        let store = pack(&scenario, &folder, &op);
+        let [of_files, of_store] = [&folder, &store].map(|captures| {
+            let plan = Plan { captures: captures.clone(), ..Plan::softmax(&[]) };
+            scenario.write("plan.toml", plan.text());
+            let signature =
+                scenario.run(&["check", "plan.toml", "--signature", "--json"]).expect_exit(0).json();
+            let facts = scenario.run(&["check", "plan.toml", "--json"]).json();
+            (signature, facts["jobs"][0]["captures"].clone())
+        });
+        assert_eq!(of_files, of_store, "{op}");
+    }
+}
+
+#[test]
+fn a_missing_blob_is_the_captures_fault_and_other_jobs_go_on() {
+    let scenario = Scenario::new();
+    let files = data("demo/torch_nn_functional_softmax");
+    pack(&scenario, &files, "good");
+    let broken = pack(&scenario, &files, "broken");
+    let blob = blobs(&broken).remove(0);
+    std::fs::remove_file(&blob).expect("removed");
+    let job = |name: &str| {
+        let captures = scenario.path().join(name);
+        Plan { name: name.to_owned(), captures, ..Plan::softmax(&["fast"]) }
+    };
+    scenario.write("plan.toml", format!("{}{}", job("broken").text(), job("good").job()));
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    let (broken_job, good_job) = (summary.job("broken"), summary.job("good"));
+    outcome.expect_equal(&broken_job["status"], &"CAPTURE_ERROR".into(), "the broken job");
+    outcome.expect_equal(&good_job["status"], &"PASSED".into(), "the good job");
+    let detail = broken_job["detail"].as_str().unwrap_or_default();
+    let name = blob.file_name().expect("a name").to_string_lossy();
+    outcome.expect(detail.contains(&*name), format_args!("`{detail}` names the blob {name}"));
+}
+
+/// Damage that keeps the size shows only in the values; what looks like the candidate's fault is looked into.
+#[test]
+fn a_damaged_blob_is_not_the_candidates_fault() {
+    let scenario = Scenario::new();
+    let store = pack(&scenario, &data("demo/torch_nn_functional_softmax"), "store");
+    let first = CaptureFile::open(&store.join("entries/entry_000000.pt")).expect("a packed capture");
+    let expected =
+        first.storages().last().expect("the output is the last storage").blob.expect("it is a blob");
+    let name = expected.to_string();
+    let path = store.join("blobs").join(&name[..2]).join(&name);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("writable");
+    let file = std::fs::File::options().write(true).open(&path).expect("opened");
+    file.write_all_at(&[0x7f; 64], 128).expect("damaged");
+    scenario.write("plan.toml", Plan { captures: store, ..Plan::softmax(&["fast"]) }.text());
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(
+        summary.verdict(SOFTMAX, "fast"),
+        (Some("CAPTURE_ERROR"), Some("capture")),
+        "the verdict",
+    );
+    let detail = summary.candidate(SOFTMAX, "fast")["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains(&name), format_args!("`{detail}` names the blob {name}"));
+}

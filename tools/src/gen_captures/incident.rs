@@ -1,0 +1,80 @@
+//! The set this project started from, at its full size: 20 entries, two tables of bfloat16 saved ten times each,
+//! 51.3 GiB; and a plan beside it, so that it can be run as it lies there.
+//!
+//! The numbers are `embedding`'s. Nothing is written before the disk is known to have room for all of it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::embedding::EmbeddingSet;
+
+pub(crate) const ENTRIES: u32 = 20;
+/// Rows and widths of the incident's two tables.
+const ROWS: u64 = 262_144;
+const WIDTHS: [u64; 2] = [8960, 1536];
+
+const KERNELS: [(&str, &str); 3] = [
+    ("naive.c", include_str!("../../../configs/demo/embedding/naive.c")),
+    ("fast.c", include_str!("../../../configs/demo/embedding/fast.c")),
+    ("ahead.c", include_str!("../../../configs/incident/ahead.c")),
+];
+
+/// `scale` shortens the tables; everything else stays.
+pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
+    ensure!(0.0 < scale && scale <= 1.0, "--scale {scale} is not in 0..=1 (1 is the incident's own size)");
+    let rows = ((ROWS as f64 * scale) as u64).max(1);
+    Ok(EmbeddingSet::of_words(ENTRIES, rows, WIDTHS, seed))
+}
+
+/// The plans and kernels go into the folder of the captures.
+pub(crate) fn write_plans(out: &Path) -> Result<()> {
+    let kernels = out.join("kernels");
+    fs::create_dir_all(&kernels).with_context(|| format!("cannot create `{}`", kernels.display()))?;
+    for (name, text) in KERNELS {
+        write(&kernels.join(name), text)?;
+    }
+    let whole = std::path::absolute(out).with_context(|| format!("cannot resolve `{}`", out.display()))?;
+    let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let store = format!("../{name}.store");
+    let files = "# The captures as they were recorded: 20 files that hold two tables ten times each.";
+    write(&out.join("incident.toml"), &plan(files, "incident", "."))?;
+    let packed = format!(
+        "# The same from a store, in which each table is there once. Make it first, here:\n\
+         #   opt-supervisor captures pack . {store}"
+    );
+    write(&out.join("incident-packed.toml"), &plan(&packed, "incident-packed", &store))
+}
+
+fn plan(comment: &str, name: &str, captures: &str) -> String {
+    format!(
+        "{comment}\n\n[run]\nname = \"{name}\"\ndevice = \"cpu\"\n\n\
+         [memory]\nhost_ceiling = \"1GiB\"       # the verifier of the incident alone owed 53.9 GB\n\n\
+         [[job]]\nname = \"embedding\"\ncaptures = '{captures}'\nentries = [\"entry_*.pt\"]\n\
+         baseline = \"kernels/naive.c\"\ncandidates = [\"kernels/fast.c\", \"kernels/ahead.c\"]\n"
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn the_set_has_the_incidents_size() {
+        let total = |scale| -> Bytes {
+            let set = set(scale, 0).unwrap();
+            (0..set.entries).map(|entry| set.capture(entry).estimate()).sum()
+        };
+        let gib = 1u64 << 30;
+        assert!((51 * gib..52 * gib).contains(&total(1.0).get()), "{}", total(1.0));
+        assert!(total(0.01) < Bytes::gib(1));
+        assert!(set(0.0, 0).is_err() && set(1.5, 0).is_err());
+    }
+}
