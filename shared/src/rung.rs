@@ -177,6 +177,13 @@ pub const RUNGS: &[RungKind] = &[
         "a kernel of 6.7 or later; the filter of system calls refuses sockets meanwhile",
     ),
     kind(
+        "signals_scoped",
+        false,
+        "signals to processes outside its cell",
+        "tried to signal who started it",
+        "a kernel of 6.12 or later; the filter of system calls refuses every pid but its own meanwhile",
+    ),
+    kind(
         "system_calls",
         true,
         "fork, exec, sockets, new memory files, System V memory, changes of limits",

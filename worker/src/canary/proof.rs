@@ -62,6 +62,7 @@ const PROOFS: &[(&str, &[Wanted])] = &[
     ("no_new_privileges", &[("no_new_privileges", &["1"])]),
     ("files", &[("read_file", &["EACCES"]), ("make_file", &["EACCES", "EPERM"])]),
     ("no_tcp", &[("socket", REFUSED)]),
+    ("signals_scoped", &[("signal_parent", &["EPERM", "ESRCH"])]),
     (
         "system_calls",
         &[

@@ -26,8 +26,6 @@ use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_ch
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::runner::serve::{CONTROL_FD, SOCKET_FD};
 
-/// What the loader may pull into the cache: the C library, a BLAS, the artifact.
-const LIBRARY_FILES: Bytes = Bytes::mib(64);
 /// How much of standard error is reported.
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless the runner hangs in the kernel.
@@ -188,7 +186,7 @@ impl Runner {
             start_time: runner.handle.start_time()?,
             limit: spec.limit,
             shared,
-            pack: Pack { files: spec.mapped + LIBRARY_FILES, tasks: spec.tasks, tree: false },
+            pack: Pack { files: spec.mapped, tasks: spec.tasks, tree: false },
         })?;
         let mut descriptors = vec![spec.artifact];
         descriptors.extend(spec.libraries.iter().map(Library::descriptor));
