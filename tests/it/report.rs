@@ -119,7 +119,6 @@ fn the_page_is_whole_in_a_browser() {
     }
     shown.expect(!dom.contains("<script"), "no script is in the page");
     shown.expect(dom.matches("<svg").count() == 2, "both plots are in the page");
-    shown.expect(!dom.contains("class=\"\""), "no class is empty");
 }
 
 /// As a page writes a text.
