@@ -161,7 +161,7 @@ mod tests {
         // Nothing but the supervisor and a worker, a runner that grows, nothing, two runners at once.
         let all = row("all processes");
         assert!(all.starts_with("▁▁▁▁") && all.contains("▅▅▆") && all.contains("▁███"), "{text}");
-        assert!(row("profiler's runners").trim_start().starts_with("███"), "{text}");
+        assert!(row("profiler's runners").trim_start().starts_with("▇▇▇"), "{text}");
         assert!(row("stage").contains("bbbb") && row("stage").ends_with("pppp"), "{text}");
         let marks = row("kill x, recycle r");
         assert!(marks.find('x') < marks.find('r'), "{text}");
