@@ -171,7 +171,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
             @if let Some(entries) = captures.entries { (counted(usize::try_from(entries).unwrap_or(usize::MAX), "entry", "entries")) }
             @if let Some(bytes) = captures.bytes { ", " (bytes) " captured" }
             @if let Some(unique) = captures.unique_bytes { ", " (unique) " without repeats" }
-            @for (status, count) in statuses { " · " (count) " " (status) }
+            @for (status, count) in statuses { " · " (count) "\u{a0}" (status) }
         }
         @if let Some(detail) = &job.detail { p { (one_line(detail)) } }
     })?;

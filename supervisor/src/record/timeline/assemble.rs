@@ -11,6 +11,9 @@ use opt_shared::units::Bytes;
 
 use super::{Block, Group, Kind, Lane, Point, Series, Timeline, Track};
 
+/// Owed and reclaimable.
+type Figures = (Bytes, Bytes);
+
 /// Takes blocks in the order they were written.
 #[derive(Debug)]
 pub struct Assembly {
@@ -20,10 +23,10 @@ pub struct Assembly {
     timeline: Timeline,
     lanes: BTreeMap<WorkerId, Series>,
     /// Every process that was there at the end of the last block, with what it held.
-    alive: BTreeMap<Track, (Bytes, Bytes)>,
+    alive: BTreeMap<Track, Figures>,
     /// Sums over `alive`.
-    groups: BTreeMap<Group, (Bytes, Bytes)>,
-    workers: BTreeMap<WorkerId, (Bytes, Bytes)>,
+    groups: BTreeMap<Group, Figures>,
+    workers: BTreeMap<WorkerId, Figures>,
     /// When it was last taken up after a pause of the run.
     end: Option<u64>,
 }
@@ -71,7 +74,7 @@ impl Assembly {
         for track in gone {
             self.change(before, track, None);
         }
-        let mut events: Vec<(u64, Track, Option<(Bytes, Bytes)>)> = Vec::new();
+        let mut events: Vec<(u64, Track, Option<Figures>)> = Vec::new();
         for (&track, series) in &block.series {
             if matches!(track, Track::Tree | Track::Machine) {
                 continue;
@@ -92,14 +95,14 @@ impl Assembly {
     }
 
     /// A process owes something else now, or is no more.
-    fn change(&mut self, at: u64, track: Track, now: Option<(Bytes, Bytes)>) {
+    fn change(&mut self, at: u64, track: Track, now: Option<Figures>) {
         let before = match now {
             Some(now) => self.alive.insert(track, now),
             None => self.alive.remove(&track),
         };
         let before = before.unwrap_or_default();
         let width = self.width;
-        let difference = |sum: &mut (Bytes, Bytes)| {
+        let difference = |sum: &mut Figures| {
             let now = now.unwrap_or_default();
             *sum = (sum.0 - before.0 + now.0, sum.1 - before.1 + now.1);
             Point { at, first: sum.0, second: sum.1 }

@@ -5,7 +5,7 @@ use opt_shared::units::Bytes;
 
 use super::super::digest::Digest;
 use super::super::figures::{counted, elapsed, one_line, time};
-use super::super::memory::percent;
+use super::super::memory::{percent, share};
 use super::plot::{self, PlotError};
 use crate::record::timeline::{Group, Kind, MarkKind, Timeline, milliseconds};
 
@@ -57,7 +57,7 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
             figcaption {
                 "What the whole process tree owed, over " (elapsed(timeline.to - timeline.from)) ". "
                 @if let Some(ceiling) = above {
-                    "The ceiling of " (ceiling) " is far above: " (peak) " is " (percent(peak, ceiling)) " % of it."
+                    "The ceiling of " (ceiling) " is far above: " (peak) " is " (share(peak, ceiling)) " of it."
                 }
             }
             div.scroll.plot { (PreEscaped(plot::tree(timeline)?)) }

@@ -193,6 +193,9 @@ fn two(percent: f64) -> String {
     format!("{percent:.2}")
 }
 
+/// A row's ratios and what is written for them; none where the entry was not timed.
+type Cells = Vec<Option<(f64, String)>>;
+
 /// How fast each entry is. Colour says how much better or worse than the baseline, on the job's own scale; without a
 /// baseline, than the best.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
@@ -221,7 +224,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
             None => (best / entry.times.median_time_ms, time(entry.times.median_time_ms)),
         })
     };
-    let rows: Vec<(&CandidateRecord, Vec<Option<(f64, String)>>)> = timed
+    let rows: Vec<(&CandidateRecord, Cells)> = timed
         .iter()
         .map(|it| (*it, names.iter().zip(&best).map(|((name, _), best)| cell(it, name, *best)).collect()))
         .collect();

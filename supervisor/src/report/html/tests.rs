@@ -103,12 +103,12 @@ fn no_stranger_writes_markup() {
 }
 
 #[test]
-fn a_page_of_ten_thousand_candidates_says_what_it_left_out() {
+fn a_page_of_very_many_candidates_says_what_it_left_out() {
     let mut run = sample();
-    let log = "x".repeat(60_000);
+    let log = "x".repeat(6_000);
     let job = &mut run.jobs[0];
     let (failed, passed) = (job.candidates[0].clone(), job.candidates[1].clone());
-    for number in 0..5_000 {
+    for number in 0..500 {
         let mut one = failed.clone();
         one.name = format!("bad-{number}");
         one.stderr_tail = Some(log.clone());
@@ -122,6 +122,6 @@ fn a_page_of_ten_thousand_candidates_says_what_it_left_out() {
     run.jobs = vec![other; 20];
     let page = page(run);
     assert!(page.len() < 2 << 20, "{}", page.len());
-    assert!(page.contains("5001 candidates did not pass") && page.contains("more are left out here"));
+    assert!(page.contains("501 candidates did not pass") && page.contains("more are left out here"));
     assert!(page.contains("more candidates are not shown"));
 }
