@@ -5,6 +5,7 @@ mod captures;
 mod demo;
 mod ffi;
 mod fixtures;
+mod gpu_probe;
 mod isolation;
 mod openmp;
 mod ops;

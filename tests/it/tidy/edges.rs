@@ -18,7 +18,9 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
-const ROOMS: [(&str, &[&str]); 8] = [
+const ROOMS: [(&str, &[&str]); 9] = [
+    // Known by the command line alone; says how a command ends.
+    ("captures", &["captures", "exit"]),
     ("core", &["core"]),
     ("plan", &["plan"]),
     ("pool", &["pool"]),
