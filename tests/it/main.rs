@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod ffi;
 mod fixtures;
+mod gpu_probe;
 mod isolation;
 mod openmp;
 mod ops;

@@ -19,6 +19,8 @@ const CRATES: [(&str, &[&str]); 5] = [
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
 const ROOMS: [(&str, &[&str]); 9] = [
+    // Known by the command line alone; says how a command ends.
+    ("captures", &["captures", "exit"]),
     ("core", &["core"]),
     ("enclosure", &["enclosure"]),
     ("plan", &["plan"]),

@@ -159,6 +159,22 @@ pub fn lock_down(
     Ok(rungs)
 }
 
+/// Landlock alone: for a probe that asks which protection a driver cannot live with.
+pub fn restrict_files(
+    confinement: &Confinement,
+    descriptors: &Descriptors<'_>,
+) -> Result<Vec<Rung>, ConfineError> {
+    let files = files::Rules::prepare(confinement, descriptors)?;
+    identity::refuse_new_privileges()?;
+    files.enforce()
+}
+
+/// The system call filter alone, likewise.
+pub fn restrict_calls(confinement: &Confinement) -> Result<Rung, ConfineError> {
+    identity::refuse_new_privileges()?;
+    calls::restrict(confinement)
+}
+
 fn refuse_other_threads() -> Result<(), ConfineError> {
     // Without /proc there is nothing to count; the callers are ours and lock down first thing in main.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);

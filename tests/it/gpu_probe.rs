@@ -1,0 +1,24 @@
+//! `gpu-probe` on whatever machine this is: a table where there is a driver, and a plain word where there is none.
+
+use crate::support::{Scenario, binary};
+
+#[test]
+fn without_a_driver_it_says_so_and_ends_with_3() {
+    let scenario = Scenario::new();
+    let probe = binary().with_file_name("gpu-probe");
+    assert!(
+        probe.is_file(),
+        "{} is missing: build all with `cargo build --workspace --bins`",
+        probe.display()
+    );
+    let arguments = ["--dir", "."];
+    let child = scenario.command_of(&probe, &arguments).spawn().expect("started");
+    let outcome = scenario.finish(child, &arguments);
+    if outcome.code == Some(0) {
+        outcome.expect_stdout(&["# GPU probe", "| question | answer | figures |", "maxSize"]);
+    } else {
+        outcome.expect_stderr(&["no CUDA driver"]);
+        outcome.expect_equal(outcome.stdout.as_str(), "", "standard output");
+        outcome.expect_exit(3);
+    }
+}

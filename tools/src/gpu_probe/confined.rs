@@ -1,0 +1,137 @@
+//! Whether a context starts under the protections of a runner: each alone, and all together.
+//!
+//! The protections are the product's own, not imitations. Candidates on a device need its nodes; everything else is
+//! as for a candidate on the CPU.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use opt_shared::units::Bytes;
+use opt_worker::runner::confine::{
+    Confinement, Descriptors, Inmate, ResourceLimits, lock_down, restrict_calls, restrict_files,
+};
+
+use crate::cuda::{Device, driver_is_there};
+use crate::table::{Row, mib};
+use crate::{Section, command};
+
+/// What a small candidate may owe; a context has to fit beside it.
+const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
+const LIMIT_VARIABLE: &str = "GPU_PROBE_DATA_LIMIT";
+/// Each of six children; together they stay within a section's limit.
+const CHILD_LIMIT: Duration = Duration::from_secs(3);
+
+pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for limit in DATA_LIMITS {
+        let mut command = command(Section::UnderDataLimit, device)?;
+        command.env(LIMIT_VARIABLE, limit.to_string());
+        rows.push(row(&format!("does a context start under RLIMIT_DATA = {}?", mib(limit)), command));
+    }
+    for (section, name) in [
+        (Section::UnderFilesRules, "the Landlock rules"),
+        (Section::UnderCallFilter, "the seccomp deny list"),
+        (Section::UnderAll, "the whole lock-down of a candidate"),
+    ] {
+        rows.push(row(&format!("does a context start under {name}?"), command(section, device)?));
+    }
+    Ok(rows)
+}
+
+fn row(question: &str, mut command: Command) -> Row {
+    let mut run = || -> Result<(String, String)> {
+        // A runner's socket to its worker: when its other end is gone, a runner takes itself for orphaned.
+        let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("starting a child")?;
+        let started = Instant::now();
+        while child.try_wait().context("waiting for a child")?.is_none() {
+            if CHILD_LIMIT < started.elapsed() {
+                child.kill().context("ending a child")?;
+                child.wait().context("reaping a child")?;
+                return Ok(("no".to_owned(), format!("it hung for {} s", CHILD_LIMIT.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().context("reading a child")?;
+        drop(ours);
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let trouble = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Ok(if output.status.success() {
+            ("yes".to_owned(), said)
+        } else {
+            ("no".to_owned(), format!("{}: {trouble}", output.status))
+        })
+    };
+    Row::of(question, run())
+}
+
+/// Makes a context and uses it a little.
+fn start(device: i32) -> Result<()> {
+    let started = Instant::now();
+    let open = Device::open(device)?;
+    let address = open.allocate(16 << 20)?;
+    open.upload(address, &vec![7; 1 << 20])?;
+    open.release(address)?;
+    println!("{:.0} ms", started.elapsed().as_secs_f64() * 1e3);
+    Ok(())
+}
+
+pub(crate) fn under_data_limit(device: i32) -> Result<()> {
+    let limit: u64 = std::env::var(LIMIT_VARIABLE).context(LIMIT_VARIABLE)?.parse()?;
+    let both = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+    rustix::process::setrlimit(rustix::process::Resource::Data, both).context("setting RLIMIT_DATA")?;
+    start(device)
+}
+
+pub(crate) fn under_files_rules(device: i32) -> Result<()> {
+    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    driver_is_there()?;
+    let stdin = std::io::stdin();
+    let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
+    restrict_files(&confinement(), &kept)?;
+    start(device)
+}
+
+pub(crate) fn under_call_filter(device: i32) -> Result<()> {
+    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    driver_is_there()?;
+    restrict_calls(&confinement())?;
+    start(device)
+}
+
+pub(crate) fn under_all(device: i32) -> Result<()> {
+    // Before the rules, as a runner would: the library lies wherever the driver was installed.
+    driver_is_there()?;
+    let stdin = std::io::stdin();
+    let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };
+    lock_down(&confinement(), &kept)?;
+    start(device)
+}
+
+fn confinement() -> Confinement {
+    let present = |paths: Vec<PathBuf>| paths.into_iter().filter(|path| path.exists()).collect();
+    let devices = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
+    let nodes = devices
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvidia")));
+    Confinement {
+        inmate: Inmate::Candidate,
+        limits: ResourceLimits {
+            data: Bytes::new(DATA_LIMITS[2]),
+            address_space: None,
+            file_size: Bytes::mib(1),
+            open_files: 256,
+            processes: None,
+            stack: Bytes::mib(8),
+            locked_memory: Bytes::mib(64),
+        },
+        user_number: 0,
+        readable: present(vec!["/proc".into(), "/sys".into()]),
+        writable: nodes.collect(),
+    }
+}

@@ -1,0 +1,34 @@
+//! As what the kernel counts page-locked memory, and whether freeing it gives it back.
+
+use anyhow::Result;
+
+use crate::cuda::{Device, Pinned};
+use crate::table::{Row, change, mib, resident};
+
+const BYTES: usize = 512 << 20;
+
+pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
+    let open = Device::open(device)?;
+    let before = resident();
+    let mut pinned = Pinned::allocate(&open, BYTES)?;
+    let allocated = resident();
+    pinned.as_mut_slice().fill(1);
+    let written = resident();
+    pinned.free()?;
+    let freed = resident();
+    let total = |kinds: &[(&str, u64); 5]| kinds[..3].iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let stays = total(&freed).saturating_sub(total(&before));
+    let given_back = if stays < BYTES as u64 / 10 { "yes" } else { "no" };
+    Ok(vec![
+        Row::new(
+            format!("as which kind does pinned memory count ({})?", mib(BYTES as u64)),
+            change(&before, &written),
+            format!("right after the allocation, unwritten: {}", change(&before, &allocated)),
+        ),
+        Row::new(
+            "does freeing pinned memory lower RSS?",
+            given_back,
+            format!("{}; {} stay", change(&written, &freed), mib(stays)),
+        ),
+    ])
+}

@@ -1,0 +1,57 @@
+//! Whether `CUmemPoolProps.maxSize` bounds a pool, or only each allocation.
+
+use anyhow::Result;
+
+use crate::cuda::Device;
+use crate::table::{Row, mib};
+
+const LIMIT: u64 = 64 << 20;
+const PART: u64 = 48 << 20;
+const TOO_LARGE: u64 = 128 << 20;
+
+pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
+    let open = Device::open(device)?;
+    let sum = || -> Result<(String, String)> {
+        let pool = open.pool(LIMIT)?;
+        let first = pool.allocate(PART)?;
+        let second = pool.allocate(PART);
+        let said = match &second {
+            Ok(_) => "given".to_owned(),
+            Err(error) => format!("refused ({error})"),
+        };
+        let answer = if second.is_ok() { "no" } else { "yes" };
+        pool.release(first)?;
+        if let Ok(second) = second {
+            pool.release(second)?;
+        }
+        let again = pool.allocate(PART).is_ok();
+        Ok((
+            answer.to_owned(),
+            format!(
+                "maxSize {}: {} given, {} more {said}; after a release {} {}",
+                mib(LIMIT),
+                mib(PART),
+                mib(PART),
+                mib(PART),
+                if again { "given" } else { "refused" }
+            ),
+        ))
+    };
+    let single = || -> Result<(String, String)> {
+        let pool = open.pool(LIMIT)?;
+        let result = pool.allocate(TOO_LARGE);
+        Ok(match result {
+            Ok(address) => {
+                pool.release(address)?;
+                ("no".to_owned(), format!("maxSize {}: {} given", mib(LIMIT), mib(TOO_LARGE)))
+            }
+            Err(error) => {
+                ("yes".to_owned(), format!("maxSize {}: {} refused ({error})", mib(LIMIT), mib(TOO_LARGE)))
+            }
+        })
+    };
+    Ok(vec![
+        Row::of("does CUmemPoolProps.maxSize bound the sum of allocations?", sum()),
+        Row::of("does it bound a single allocation?", single()),
+    ])
+}

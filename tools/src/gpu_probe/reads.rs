@@ -1,0 +1,124 @@
+//! Whether a file can be read straight into pinned memory, past the page cache, and how fast.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cuda::{Device, Pinned};
+use crate::table::Row;
+
+const FILE: usize = 512 << 20;
+const BLOCK: usize = 8 << 20;
+/// Linux 6.14; not in every libc's headers yet.
+const RWF_DONTCACHE: i32 = 0x80;
+/// O_DIRECT asks for the alignment of the device's blocks; pages are enough for all.
+const ALIGNMENT: usize = 4096;
+
+pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
+    let open = Device::open(device)?;
+    let file = Scratch::write(dir)?;
+    let mut pinned = Pinned::allocate(&open, BLOCK)?;
+    let mut plain = vec![0u8; BLOCK + ALIGNMENT];
+    let skip = plain.as_ptr().align_offset(ALIGNMENT);
+    let plain = &mut plain[skip..][..BLOCK];
+    let ways = [("O_DIRECT", libc::O_DIRECT, 0), ("RWF_DONTCACHE", 0, RWF_DONTCACHE), ("plain cold", 0, 0)];
+    let mut rows = Vec::new();
+    for (name, flags, read_flags) in ways {
+        let into_pinned = file.read(flags, read_flags, pinned.as_mut_slice(), |_| Ok(()));
+        let into_plain = file.read(flags, read_flags, plain, |_| Ok(()));
+        let shown = |rate: &Result<f64>| match rate {
+            Ok(rate) => format!("{rate:.2} GB/s"),
+            Err(error) => format!("no ({error:#})"),
+        };
+        rows.push(Row::new(
+            format!("preadv2, {name}, into pinned memory"),
+            shown(&into_pinned),
+            format!("into plain memory {}", shown(&into_plain)),
+        ));
+    }
+    let target = open.allocate(BLOCK as u64)?;
+    let staged = file.read(libc::O_DIRECT, 0, pinned.as_mut_slice(), |block| open.upload(target, block));
+    rows.push(Row::of(
+        "O_DIRECT into pinned memory and on to the device, one buffer",
+        staged.map(|rate| (format!("{rate:.2} GB/s"), "read, then copied, not overlapped".to_owned())),
+    ));
+    pinned.free()?;
+    open.release(target)?;
+    Ok(rows)
+}
+
+/// Removed when dropped.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn write(dir: &Path) -> Result<Self> {
+        let disk = rustix::fs::statvfs(dir).with_context(|| format!("asking {} for room", dir.display()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        ensure!(
+            2 * FILE as u64 <= free,
+            "{} has no room for 1 GiB, which is twice what is written (pass --dir)",
+            dir.display()
+        );
+        let path = dir.join(format!("gpu-probe-{}.tmp", std::process::id()));
+        let scratch = Self { path };
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create_new(&scratch.path)?;
+            let mut block = vec![0u8; BLOCK];
+            for number in 0..FILE / BLOCK {
+                // No two blocks alike, and nothing that a file system could compress away to nothing.
+                let mut state = number as u64 + 1;
+                for word in block.chunks_exact_mut(8) {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    word.copy_from_slice(&state.to_le_bytes());
+                }
+                file.write_all(&block)?;
+            }
+            file.sync_all()
+        };
+        write().with_context(|| format!("writing {}", scratch.path.display()))?;
+        Ok(scratch)
+    }
+
+    /// The whole file, cold; bytes per second in GB.
+    fn read(
+        &self,
+        flags: i32,
+        read_flags: i32,
+        buffer: &mut [u8],
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<f64> {
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path).context("opening")?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        let started = Instant::now();
+        let mut at = 0;
+        while at < FILE {
+            let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            // SAFETY: one vector over a live buffer that nothing else refers to.
+            let read =
+                unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, at as libc::off_t, read_flags) };
+            match usize::try_from(read) {
+                Ok(0) => bail!("the file ended early"),
+                Ok(read) => {
+                    take(&buffer[..read])?;
+                    at += read;
+                }
+                Err(_) => return Err(std::io::Error::last_os_error()).context("preadv2"),
+            }
+        }
+        Ok(FILE as f64 / started.elapsed().as_secs_f64() / 1e9)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It is ours; a folder that cannot be written any more has no remedy here.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
