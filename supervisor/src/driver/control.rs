@@ -131,7 +131,7 @@ impl Run<'_> {
                 Ok(request) => self.ask(request)?,
                 Err(refusal) => Err(refusal),
             },
-            Request::Set(params) => match ceiling(&params.host_ceiling) {
+            Request::Set(params) => match ceiling(&params.host_ceiling, self.whole) {
                 Ok(ceiling) => {
                     let reply = self.ask(Control::SetCeiling { ceiling })?;
                     if reply.is_ok() {
@@ -241,8 +241,7 @@ fn mode_of(mode: crate::control::Mode) -> Mode {
 }
 
 /// As a plan writes it.
-fn ceiling(text: &str) -> Result<Bytes, Refusal> {
-    let (whole, _) = super::whole_memory();
+fn ceiling(text: &str, whole: Bytes) -> Result<Bytes, Refusal> {
     let amount = Amount::parse(text).ok_or_else(|| {
         let why = format!("`{text}` is neither a size (\"8GiB\") nor a share (\"60%\")");
         Refusal::new(Code::InvalidParams, why)

@@ -18,7 +18,10 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
-const ROOMS: [(&str, &[&str]); 8] = [
+const ROOMS: [(&str, &[&str]); 11] = [
+    ("control", &["control"]),
+    ("metrics", &["metrics"]),
+    ("notify", &[]),
     ("core", &["core"]),
     ("plan", &["plan"]),
     ("pool", &["pool"]),
