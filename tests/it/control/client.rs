@@ -28,15 +28,12 @@ impl<'s> Going<'s> {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
-        let folders = || {
-            std::fs::read_dir(&runs).map_or(0, |all| {
-                all.flatten().filter(|it| it.path().is_dir() && !it.path().is_symlink()).count()
-            })
-        };
-        let before = folders();
+        // As the program names them: the first free one.
+        let folder = (1..)
+            .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
+            .find(|folder| !folder.exists())
+            .expect("a free name");
         let child = scenario.command(&arguments).spawn().expect("the program starts");
-        let name = if before == 0 { "plan".to_owned() } else { format!("plan-{}", before + 1) };
-        let folder = runs.join(name);
         let going = Self { scenario, child, folder, arguments };
         going.until("its socket is there", || going.folder.join("control.sock").exists());
         going
