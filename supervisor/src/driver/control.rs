@@ -166,6 +166,8 @@ impl Run<'_> {
             Some(Answer::Already(message)) => Ok(json!({ "outcome": "already", "message": message })),
             Some(Answer::Refused(message)) => Err(Refusal::new(Code::Refused, message)),
             Some(Answer::Unknown(message)) => Err(Refusal::new(Code::NotFound, message)),
+            // The request before it, or a happening of this very moment, was the end.
+            None if self.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
         })
     }

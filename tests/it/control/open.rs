@@ -148,6 +148,26 @@ fn eval_uses_an_open_run_and_makes_one_where_there_is_none() {
 }
 
 #[test]
+fn a_service_manager_is_told_when_the_run_can_be_reached() {
+    let scenario = scenario();
+    let path = scenario.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(120))).expect("a time limit");
+    let arguments = ["run", "plan.toml", "--quiet"];
+    let child = scenario.command(&arguments).env("NOTIFY_SOCKET", &path).spawn().expect("the program starts");
+    let mut said = [0u8; 1024];
+    let mut hear = || {
+        let count = manager.recv(&mut said).expect("a word");
+        String::from_utf8_lossy(&said[..count]).into_owned()
+    };
+    let ready = hear();
+    assert!(ready.lines().any(|line| line == "READY=1"), "{ready}");
+    assert!(ready.lines().any(|line| line == format!("MAINPID={}", child.id())), "{ready}");
+    assert_eq!(hear(), "STOPPING=1\n");
+    scenario.finish(child, &arguments).expect_exit(0);
+}
+
+#[test]
 fn completions_and_the_manual_name_every_command() {
     let scenario = Scenario::new();
     for shell in ["bash", "zsh", "fish"] {
