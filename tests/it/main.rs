@@ -2,6 +2,7 @@
 //! as the README's test command does.
 
 mod captures;
+mod control;
 mod demo;
 mod doctor;
 mod ffi;

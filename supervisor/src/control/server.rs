@@ -26,7 +26,7 @@ const BUDGET: usize = 4 << 20;
 /// Requests of one connection that wait for a result.
 const MOST_PENDING: u32 = 64;
 /// Lines served in one go, so that the run's own events are never far.
-const LINES_AT_ONCE: usize = 64;
+const LINES_A_TURN: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -41,13 +41,6 @@ pub enum ControlError {
 pub struct Token {
     connection: u64,
     id: Option<Box<str>>,
-}
-
-impl Token {
-    /// Two requests over one connection have different ids, or get answers in order.
-    pub fn connection(&self) -> u64 {
-        self.connection
-    }
 }
 
 pub struct Server {
@@ -148,7 +141,7 @@ impl Server {
         let mut requests = Vec::new();
         let mut served = 0;
         let mut more = true;
-        while more && served < LINES_AT_ONCE {
+        while more && served < LINES_A_TURN {
             more = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {

@@ -280,6 +280,25 @@ fn a_client_that_leaves_is_forgotten_and_its_requests_are_done() {
     assert!(bench.server.next_moment().is_none());
 }
 
+/// As `echo … | socat - UNIX-CONNECT:…` does.
+#[test]
+fn who_has_said_everything_still_hears_the_answers() {
+    let mut bench = Bench::new();
+    let mut socket = bench.connect();
+    say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
+    socket.shutdown(std::net::Shutdown::Write).expect("half closed");
+    bench.server.serve(bench.now);
+    let mut served = bench.server.serve(bench.now);
+    let (token, _) = served.pop().expect("the request");
+    // It waits for something that takes its time.
+    bench.pass(IDLE_TIME * 2);
+    bench.serve();
+    bench.server.answer(&token, &Ok(json!("late")), bench.now);
+    assert_eq!(hear(&socket)["result"], "late");
+    bench.serve();
+    assert!(is_closed(&socket) && bench.server.next_moment().is_none());
+}
+
 #[test]
 fn the_place_is_closed_to_others_and_cleared() {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};

@@ -131,7 +131,7 @@ impl Run<'_> {
                 Ok(request) => self.ask(request)?,
                 Err(refusal) => Err(refusal),
             },
-            Request::Set(params) => match ceiling(&params.host_ceiling) {
+            Request::Set(params) => match ceiling(&params.host_ceiling, self.whole) {
                 Ok(ceiling) => {
                     let reply = self.ask(Control::SetCeiling { ceiling })?;
                     if reply.is_ok() {
@@ -166,6 +166,8 @@ impl Run<'_> {
             Some(Answer::Already(message)) => Ok(json!({ "outcome": "already", "message": message })),
             Some(Answer::Refused(message)) => Err(Refusal::new(Code::Refused, message)),
             Some(Answer::Unknown(message)) => Err(Refusal::new(Code::NotFound, message)),
+            // The request before it, or a happening of this very moment, was the end.
+            None if self.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
         })
     }
@@ -241,8 +243,7 @@ fn mode_of(mode: crate::control::Mode) -> Mode {
 }
 
 /// As a plan writes it.
-fn ceiling(text: &str) -> Result<Bytes, Refusal> {
-    let (whole, _) = super::whole_memory();
+fn ceiling(text: &str, whole: Bytes) -> Result<Bytes, Refusal> {
     let amount = Amount::parse(text).ok_or_else(|| {
         let why = format!("`{text}` is neither a size (\"8GiB\") nor a share (\"60%\")");
         Refusal::new(Code::InvalidParams, why)

@@ -148,6 +148,8 @@ impl Run<'_> {
                 tracing::error!("{why}");
                 (RunStatus::Failed, Exit::Host)
             }
+            // Every job was cancelled.
+            StopReason::Finished if verdicts.is_empty() => (RunStatus::Finished, Exit::NonePassed),
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }

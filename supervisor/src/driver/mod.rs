@@ -131,7 +131,10 @@ pub struct Ended {
 
 /// What the plan allows the whole process tree on this machine, and what it leaves to the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    let (whole, total) = whole_memory();
+    limits_of(plan, whole_memory())
+}
+
+fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
         // There is no device yet: whether it shares the host's memory is for the plan alone to say.
@@ -141,7 +144,7 @@ pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// What there is for us, and what the machine has.
+/// What there is for us, and what the machine has. Asked once in a run: it takes room to read.
 fn whole_memory() -> (Bytes, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
@@ -192,7 +195,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     store.plan(&resolved)?;
     store.command(&evidence::command_line())?;
     let known = setup::register(&mut store, &plan, &facts, &selected, options.resume)?;
-    let (ceilings, floor) = limits(&plan);
+    let whole = whole_memory();
+    let (ceilings, floor) = limits_of(&plan, whole);
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
@@ -210,6 +214,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         metrics: Metrics::default(),
         scraped: options.metrics.map(Responder::bind).transpose()?,
         cores,
+        whole: whole.0,
         facts: &facts,
         folder: &folder,
         signals,
@@ -279,6 +284,8 @@ struct Run<'a> {
     metrics: Metrics,
     scraped: Option<Responder>,
     cores: u32,
+    /// What a ceiling may be at most.
+    whole: Bytes,
     facts: &'a [JobFacts],
     folder: &'a RunFolder,
     signals: &'a Signals,

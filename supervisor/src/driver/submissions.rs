@@ -249,6 +249,8 @@ fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
 /// Adds what was submitted in earlier parts of a run to its plan; true if there was something. What cannot be read
 /// is said, and left out.
 pub fn restore(plan: &mut Plan, run: &Path) -> bool {
+    // Compilers are shown the folders of sources by their whole paths.
+    let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     let mut restored = false;
     for number in numbers(&folder).into_iter().take(MOST as usize) {

@@ -114,6 +114,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("naive.c"), "").expect("written");
         std::fs::create_dir(folder.path().join("op")).expect("made");
+        std::fs::write(folder.path().join("op/entry_000000.pt"), "").expect("written");
         let text = "[[job]]\ncaptures = \"op\"\nbaseline = \"naive.c\"\n";
         let mut plan = Plan::parse(text, &folder.path().join("plan.toml"), &[])
             .unwrap_or_else(|errors| panic!("{}", errors.render(false)));

@@ -18,9 +18,12 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     // Known by the command line alone; says how a command ends.
     ("captures", &["captures", "exit"]),
+    ("control", &["control"]),
+    ("metrics", &["metrics"]),
+    ("notify", &[]),
     ("core", &["core"]),
     ("enclosure", &["enclosure"]),
     ("plan", &["plan"]),

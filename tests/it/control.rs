@@ -1,0 +1,214 @@
+//! The control socket and `ctl` while a real run goes on: every verb, hostile clients, other users.
+
+mod client;
+mod hostile;
+mod metrics;
+mod open;
+
+use serde_json::{Value, json};
+
+use self::client::{Client, Going};
+use crate::support::{Scenario, repository, summary::list};
+
+/// A verification that takes a while: the captures of the demo's softmax, many times over.
+fn slow_plan(candidates: &[&str]) -> String {
+    let root = repository().display();
+    let kernel = |name: &str| format!("'{root}/configs/demo/softmax/{name}.c'");
+    let files: Vec<String> = candidates.iter().map(|name| kernel(name)).collect();
+    format!(
+        "[verify]\nrepeats = 2\n[profile]\nentry_timeout = \"200ms\"\n[build]\nlibraries = [\"m\"]\n
+[[job]]\nname = \"softmax\"\ncaptures = 'many'\nbaseline = {}\ncandidates = [{}]\n",
+        kernel("naive"),
+        files.join(", ")
+    )
+}
+
+fn slow(candidates: &[&str]) -> Scenario {
+    let scenario = Scenario::new();
+    let from = crate::support::data("demo/torch_nn_functional_softmax");
+    let many = scenario.path().join("many");
+    std::fs::create_dir(&many).expect("a folder");
+    let files = ["entry_000000.pt", "entry_000001.pt"];
+    for number in 0..80 {
+        let to = many.join(format!("entry_{number:06}.pt"));
+        std::fs::copy(from.join(files[number % 2]), to).expect("a capture");
+    }
+    scenario.write("plan.toml", slow_plan(candidates));
+    scenario
+}
+
+fn outcome(answer: &Value) -> &str {
+    answer["outcome"].as_str().unwrap_or_else(|| panic!("no outcome: {answer}"))
+}
+
+#[test]
+fn every_verb_works_on_a_run_that_goes_on() {
+    let scenario = slow(&["fast", "bad/segfaults"]);
+    let run = Going::start(&scenario, &["--quiet"]);
+    let ctl = |arguments: &[&str]| run.ctl(arguments);
+
+    ctl(&["pause"]).expect_exit(0).expect_stdout(&["done: no lease is granted any more"]);
+    ctl(&["pause"]).expect_exit(0).expect_stdout(&["nothing to do"]);
+    let status = ctl(&["status", "--json"]).expect_exit(0).json();
+    assert_eq!(status["run"]["paused"], true);
+    assert_eq!(status["run"]["folder"], json!(run.folder()));
+    ctl(&["status"]).expect_exit(0).expect_stdout(&["paused", "memory:", "softmax"]);
+    ctl(&["why", "softmax/segfaults"]).expect_exit(0).expect_stdout(&[
+        "waits for its",
+        "the run is paused",
+        "MiB",
+    ]);
+    ctl(&["why", "segfaults"]).expect_exit(0);
+    ctl(&["resume"]).expect_exit(0).expect_stdout(&["done"]);
+    ctl(&["resume"]).expect_exit(0).expect_stdout(&["nothing to do"]);
+
+    ctl(&["workers"]).expect_exit(0).expect_stdout(&["verifier", "owed"]);
+    let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
+    let worker = &list(&workers["workers"])[0];
+    assert!(worker["pid"].as_u64().is_some_and(|pid| 0 < pid), "{worker}");
+    ctl(&["why", &format!("worker-{}", worker["id"])]).expect_exit(0).expect_stdout(&["charged", "leases"]);
+    ctl(&["why", "worker-4000"]).expect_exit(2).expect_stderr(&["not_found"]);
+
+    ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["6.00 GiB"]);
+    ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["nothing to do"]);
+    ctl(&["set", "host_ceiling=1MiB"]).expect_exit(1).expect_stderr(&["refused"]);
+    ctl(&["set", "host_ceiling=900TiB"]).expect_exit(1).expect_stderr(&["refused"]);
+    ctl(&["set", "host_ceiling=much"]).expect_exit(2).expect_stderr(&["neither a size"]);
+
+    ctl(&["recycle", "verifier"]).expect_exit(0);
+    ctl(&["restart", "worker-4000"]).expect_exit(2).expect_stderr(&["does not live"]);
+    ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["done"]);
+    ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["nothing to do"]);
+    ctl(&["cancel", "nothing"]).expect_exit(2).expect_stderr(&["not_found"]);
+    ctl(&["result", "softmax/segfaults", "--wait"]).expect_exit(0).expect_stdout(&["SKIPPED"]);
+    ctl(&["events"]).expect_exit(0).expect_stdout(&["pause", "set_ceiling", "cancel"]);
+    ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["no run goes on"]);
+
+    let (outcome, summary) = run.finish(0);
+    outcome.expect_equal(
+        summary.verdict("softmax", "segfaults"),
+        (Some("SKIPPED"), Some("plan")),
+        "cancelled",
+    );
+    let detail = summary.candidate("softmax", "segfaults")["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("cancelled by the user"), detail);
+    outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
+    outcome.expect_equal(
+        summary.document["memory"]["host_ceiling_bytes"].as_u64(),
+        Some(6 << 30),
+        "the ceiling",
+    );
+}
+
+#[test]
+fn a_verifier_that_is_recycled_in_the_middle_changes_no_verdict() {
+    let candidates = ["fast", "bad/wrong_by_nine_percent"];
+    let verdicts = |scenario: &Scenario, disturb: bool| {
+        let run = Going::start(scenario, &["--quiet"]);
+        if disturb {
+            let mut client = run.client();
+            // In the middle of a verification, as its progress tells.
+            run.until("an entry is verified", || {
+                let status = client.call("status", &json!({})).expect("the status");
+                list(&status["leases"]).iter().any(|lease| {
+                    lease["stage"] == "verify" && lease["entries_done"].as_u64().is_some_and(|done| 0 < done)
+                })
+            });
+            let params = json!({ "role": "verifier", "mode": "now" });
+            let answer = client.call("recycle", &params).expect("an answer");
+            assert_eq!(outcome(&answer), "done", "{answer}");
+            assert!(answer["message"].as_str().is_some_and(|it| it.contains("done again")), "{answer}");
+        }
+        let (_, summary) = run.finish(0);
+        let all = ["naive", "fast", "wrong_by_nine_percent"]
+            .map(|name| summary.candidate("softmax", name)["status"].clone());
+        (all, summary)
+    };
+    let (undisturbed, _) = verdicts(&slow(&candidates), false);
+    let scenario = slow(&candidates);
+    let (disturbed, summary) = verdicts(&scenario, true);
+    assert_eq!(disturbed, undisturbed);
+    let workers = list(&summary.document["workers"]);
+    let recycled: Vec<&Value> = workers.iter().filter(|it| it["recycled_because"] == "requested").collect();
+    assert_eq!(recycled.len(), 1, "{workers:#?}");
+    let kills = summary.policy("kill_worker");
+    assert!(kills.iter().any(|row| row["reason"] == "requested"), "the intent is on record: {kills:?}");
+    let again = list(&summary.document["jobs"][0]["candidates"])
+        .iter()
+        .flat_map(|it| list(&it["attempts"]))
+        .filter(|attempt| attempt["stage"] == "verify" && attempt["number"] == 2)
+        .count();
+    assert_eq!(again, 1, "one verification was done again");
+}
+
+#[test]
+fn a_running_job_is_cancelled_within_a_second() {
+    let scenario = slow(&["bad/loops_forever"]);
+    // Its call would be waited for a minute.
+    let run = Going::start(&scenario, &["--quiet"]);
+    let mut client = run.client();
+    run.until("the loop is verified", || {
+        let status = client.call("status", &json!({})).expect("the status");
+        list(&status["leases"])
+            .iter()
+            .any(|lease| lease["stage"] == "verify" && lease["candidate"] == "softmax/loops_forever")
+    });
+    client.call("cancel", &json!({ "job": "softmax" })).expect("an answer");
+    let result =
+        client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
+    assert_eq!(result["status"], "SKIPPED", "{result}");
+    assert_eq!(result["blame"], "plan");
+    // Long before the call's own time limit: how the run ends proves it.
+    let (outcome, summary) = run.finish(1);
+    let kills = summary.policy("kill_worker");
+    outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));
+    outcome.expect(
+        list(&summary.candidate("softmax", "loops_forever")["failures"]).is_empty(),
+        "it is blamed for nothing",
+    );
+}
+
+#[test]
+fn a_run_is_found_by_what_one_says_of_it() {
+    let scenario = slow(&[]);
+    let none = scenario.run(&["ctl", "status"]).expect_exit(2);
+    none.expect_stderr(&["no run of yours is going on here"]);
+    let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    first.ctl(&["status"]).expect_exit(0);
+    let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let both = scenario.run(&["ctl", "status"]).expect_exit(2);
+    both.expect_stderr(&["2 runs are going on", "runs/plan", "runs/plan-2"]);
+    let one = scenario.run(&["ctl", "--run", "runs/plan-2", "status", "--json"]).expect_exit(0).json();
+    assert_eq!(one["run"]["pid"], second.pid());
+    let socket = std::fs::read_link(first.folder().join("control.sock")).expect("a link");
+    let socket = socket.to_str().expect("UTF-8");
+    let one = scenario.run(&["ctl", "status", "--json", "--socket", socket]).expect_exit(0).json();
+    assert_eq!(one["run"]["pid"], first.pid());
+    // A supervisor that was killed leaves a socket and a link; nobody takes them for a run, and the next one clears them.
+    first.kill();
+    scenario.run(&["ctl", "status"]).expect_exit(0);
+    scenario.run(&["ctl", "--run", "runs/plan", "status"]).expect_exit(2).expect_stderr(&["no run goes on"]);
+    second.ctl(&["shutdown"]).expect_exit(0);
+    second.finish_any();
+    assert!(std::path::Path::new(socket).symlink_metadata().is_ok(), "the dead one's socket");
+    let third = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    assert!(std::path::Path::new(socket).symlink_metadata().is_err(), "it is cleared");
+    third.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
+    third.finish_any();
+}
+
+#[test]
+fn events_are_streamed_to_their_end() {
+    let scenario = slow(&["fast"]);
+    let run = Going::start(&scenario, &["--quiet"]);
+    let mut client = Client::connect(&run.socket());
+    assert_eq!(outcome(&client.call("events", &json!({})).expect("an answer")), "done");
+    let told = client.events_to_the_end();
+    let of = |kind: &str| told.iter().filter(|event| event["kind"] == kind).count();
+    for kind in ["attempt", "candidate", "worker", "job", "run"] {
+        assert!(0 < of(kind), "no event of the kind {kind} among {told:#?}");
+    }
+    assert_eq!(told.last().map(|event| &event["exit_code"]), Some(&json!(0)));
+    assert!(told.iter().all(|event| event["t"].is_string()), "each has its time");
+    run.finish(0);
+}

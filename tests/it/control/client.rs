@@ -1,0 +1,157 @@
+//! A run in the background, and a plain client of its socket: lines out, lines in.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Outcome, Scenario, Summary};
+
+/// For something that happens soon, on a machine with other work.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A run of `plan.toml` that goes on while the test does other things.
+pub struct Going<'s> {
+    scenario: &'s Scenario,
+    child: Child,
+    folder: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl<'s> Going<'s> {
+    /// Started, and its socket is there.
+    pub fn start(scenario: &'s Scenario, more: &[&str]) -> Self {
+        let arguments: Vec<String> =
+            ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
+        let runs = scenario.path().join("runs");
+        // As the program names them: the first free one.
+        let folder = (1..)
+            .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
+            .find(|folder| !folder.exists())
+            .expect("a free name");
+        let child = scenario.command(&arguments).spawn().expect("the program starts");
+        let going = Self { scenario, child, folder, arguments };
+        going.until("its socket is there", || going.folder.join("control.sock").exists());
+        going
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        std::fs::read_link(self.folder.join("control.sock")).expect("a link to the socket")
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket())
+    }
+
+    /// `ctl` of this run.
+    pub fn ctl(&self, arguments: &[&str]) -> Outcome {
+        let folder = self.folder.to_str().expect("UTF-8");
+        let mut all = vec!["ctl", "--run", folder];
+        if arguments.contains(&"--run") {
+            all.truncate(1);
+        }
+        all.extend(arguments);
+        self.scenario.run(&all)
+    }
+
+    pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "never: {what}");
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// The most memory that the supervisor has had resident, in KiB.
+    pub fn peak_resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// To its end, with its summary.
+    pub fn finish(self, code: i32) -> (Outcome, Summary) {
+        let outcome = self.scenario.finish(self.child, &self.arguments).expect_exit(code);
+        let summary = Summary::read(&self.folder, &outcome);
+        outcome.expect_clean(&self.folder, &self.scenario.runtime());
+        (outcome, summary)
+    }
+
+    /// To its end, whatever that is.
+    pub fn finish_any(self) -> Outcome {
+        self.scenario.finish(self.child, &self.arguments)
+    }
+
+    /// As by a signal that nobody can handle.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        let outcome = self.scenario.finish(self.child, &self.arguments);
+        let left = crate::support::processes::left(outcome.pid, &self.folder);
+        assert!(left.is_empty(), "its processes die with it: {left:?}");
+    }
+}
+
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    id: u64,
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Self {
+        let socket = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        Self { reader: BufReader::new(socket), id: 0 }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// None at the end.
+    pub fn line(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+
+    /// The error's stable word, if it is one.
+    pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
+        self.id += 1;
+        let mut line =
+            json!({ "jsonrpc": "2.0", "id": self.id, "method": method, "params": params }).to_string();
+        line.push('\n');
+        self.send(line.as_bytes()).map_err(|error| error.to_string())?;
+        loop {
+            let answer = self.line().ok_or_else(|| "closed".to_owned())?;
+            if answer["id"] == self.id {
+                return match answer["error"]["data"]["code"].as_str() {
+                    Some(code) => Err(code.to_owned()),
+                    None => Ok(answer["result"].clone()),
+                };
+            }
+        }
+    }
+
+    pub fn events_to_the_end(&mut self) -> Vec<Value> {
+        std::iter::from_fn(|| self.line())
+            .filter(|message| message["method"] == "event")
+            .map(|message| message["params"].clone())
+            .collect()
+    }
+}

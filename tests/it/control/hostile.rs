@@ -1,0 +1,198 @@
+//! Clients that mean harm, and people who may not: the run does not notice.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Going};
+use super::slow;
+use crate::support::Scenario;
+use crate::support::users::{User, set_mode, users};
+
+/// The law's bound.
+const MOST_KIB: u64 = 20 << 10;
+const LINES: usize = 10_000;
+const TALKERS: u64 = 16;
+
+/// A small generator, the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % sides
+    }
+}
+
+/// None of these ends the run, or what it does: they are mutated, and some stay whole.
+const SEEDS: [&str; 6] = [
+    r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#,
+    r#"{"jsonrpc":"2.0","id":"x","method":"workers","params":{}}"#,
+    r#"{"jsonrpc":"2.0","id":2,"method":"why","params":{"worker":1}}"#,
+    r#"{"jsonrpc":"2.0","id":3,"method":"result","params":{"candidate":"softmax/fast"}}"#,
+    r#"{"jsonrpc":"2.0","id":4,"method":"cancel","params":{"job":"nothing","candidate":"x"}}"#,
+    r#"[{"jsonrpc":"2.0","id":5,"method":"events"}]"#,
+];
+
+fn a_line(dice: &mut Dice) -> Vec<u8> {
+    let mut line = SEEDS[dice.throw(SEEDS.len())].as_bytes().to_vec();
+    match dice.throw(6) {
+        0 => {}
+        1 => line.truncate(dice.throw(line.len())),
+        2 => {
+            for _ in 0..=dice.throw(8) {
+                let at = dice.throw(line.len());
+                line[at] = u8::try_from(dice.throw(256)).expect("a byte");
+            }
+        }
+        3 => line = (0..dice.throw(400)).map(|_| u8::try_from(dice.throw(256)).expect("a byte")).collect(),
+        4 => line = "[".repeat(dice.throw(2_000)).into_bytes(),
+        _ => {
+            let at = dice.throw(line.len());
+            let more = line[dice.throw(line.len())..].to_vec();
+            line.splice(at..at, more);
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+#[test]
+fn ten_thousand_lines_two_hundred_clients_and_one_who_never_reads() {
+    let scenario = slow(&["fast"]);
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let socket = run.socket();
+    // Who never reads: it listens, asks, and its answers pile up.
+    let mut deaf = Client::connect(&socket);
+    deaf.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n".repeat(500);
+            // It is cut off at some point, which is the end of it.
+            while deaf.send(&line).is_ok() {}
+        });
+        for talker in 0..TALKERS {
+            let socket = &socket;
+            scope.spawn(move || {
+                let mut dice = Dice(0x5eed + talker);
+                let mut client = Client::connect(socket);
+                for _ in 0..LINES / usize::try_from(TALKERS).expect("a few") {
+                    let line = a_line(&mut dice);
+                    // A line of blanks has no answer, nor has one without an id: a second one is asked for.
+                    let asked = [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"]
+                        .concat();
+                    if client.send(&asked).is_err() {
+                        client = Client::connect(socket);
+                        continue;
+                    }
+                    loop {
+                        match client.line() {
+                            Some(answer) if answer["id"] == "end" => break,
+                            Some(answer) => assert_eq!(answer["jsonrpc"], "2.0", "{answer}"),
+                            None => {
+                                client = Client::connect(socket);
+                                break;
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    crowd(&run);
+    // The run is as it was: somebody who behaves is served.
+    run.until("there is room", || Client::connect(&socket).call("workers", &json!({})).is_ok());
+    let peak = run.peak_resident_kib();
+    run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
+    run.ctl(&["shutdown"]).expect_exit(0);
+    let (outcome, summary) = run.finish(0);
+    outcome.expect(peak < MOST_KIB, format_args!("the supervisor's peak is {peak} KiB"));
+    outcome.expect_equal(summary.verdict("softmax", "naive"), (Some("PASSED"), None), "naive");
+    outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
+}
+
+/// Two hundred at once: at most 32 are served, the others are told.
+fn crowd(run: &Going<'_>) {
+    let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
+    let answers: Vec<Result<Value, String>> =
+        all.iter_mut().map(|client| client.call("workers", &json!({}))).collect();
+    let served = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!((1..=32).contains(&served), "{served} were served");
+    let turned_away = answers
+        .iter()
+        .filter_map(|answer| answer.as_ref().err())
+        .filter(|why| *why == "closed" || why.contains("roken"))
+        .count();
+    assert_eq!(served + turned_away, 200, "{answers:?}");
+}
+
+#[test]
+fn who_is_turned_away_is_told_why() {
+    let scenario = slow(&[]);
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let kept: Vec<Client> = (0..32)
+        .map(|_| {
+            let mut client = run.client();
+            client.call("workers", &json!({})).expect("served");
+            client
+        })
+        .collect();
+    let mut late = run.client();
+    let told = late.line().expect("a word");
+    assert_eq!(told["error"]["data"]["code"], "busy", "{told}");
+    assert!(late.line().is_none(), "and closed");
+    run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
+    drop(kept);
+    run.until("there is room", || run.ctl(&["status"]).code == Some(0));
+    run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
+    run.finish_any();
+}
+
+/// `ctl` by another user, at the socket itself.
+fn by_another(scenario: &Scenario, socket: &str) -> crate::support::Outcome {
+    let program = scenario.path().join("opt-supervisor");
+    if !program.exists() {
+        std::fs::copy(crate::support::binary(), &program).expect("a copy of the program");
+    }
+    let arguments = ["ctl", "--socket", socket, "status"];
+    let mut command = scenario.command_of(&program, &arguments);
+    User::Ordinary.becomes(&mut command);
+    let child = command.spawn().expect("the program starts");
+    scenario.finish(child, &arguments)
+}
+
+#[test]
+fn another_user_is_refused_by_the_mode_and_by_the_peer_check() {
+    if !users().contains(&User::Ordinary) {
+        eprintln!("SKIPPED: only root can become another user to try it");
+        return;
+    }
+    let scenario = slow(&[]);
+    set_mode(scenario.path(), 0o755);
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let socket = run.socket();
+    let folder = socket.parent().expect("a folder").to_owned();
+    let name = socket.to_str().expect("UTF-8");
+    // The folder keeps everybody out; behind it, the socket's own mode does.
+    by_another(&scenario, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
+    set_mode(&scenario.runtime(), 0o755);
+    set_mode(&folder, 0o755);
+    assert_eq!(std::fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
+    by_another(&scenario, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
+    // With every door open, the kernel's word for who it is remains.
+    set_mode(&socket, 0o666);
+    by_another(&scenario, name).expect_exit(3).expect_stderr(&["forbidden", "another user"]);
+    run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
+    run.finish_any();
+}
+
+#[test]
+fn a_client_that_says_nothing_for_long_does_not_hold_the_end_up() {
+    let scenario = slow(&[]);
+    let run = Going::start(&scenario, &["--quiet"]);
+    let mut silent = run.client();
+    silent.send(b"{\"jsonrpc\":").expect("sent");
+    let (outcome, _) = run.finish(0);
+    outcome.expect(outcome.in_time, "it ended");
+    assert!(silent.line().is_none(), "and closed");
+}

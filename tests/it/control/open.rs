@@ -1,0 +1,181 @@
+//! The inner loop: candidates handed in to an open run, and `eval`.
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Going};
+use crate::support::{Scenario, repository, summary::list};
+
+fn kernel(name: &str) -> String {
+    format!("{}/configs/demo/softmax/{name}.c", repository().display())
+}
+
+fn scenario() -> Scenario {
+    let root = repository().display();
+    Scenario::with_plan(&format!(
+        "[profile]\nentry_timeout = \"200ms\"\n[build]\nlibraries = [\"m\"]\n
+[[job]]\nname = \"softmax\"\ncaptures = '{root}/tests/data/demo/torch_nn_functional_softmax'\nbaseline = '{}'\n",
+        kernel("naive")
+    ))
+}
+
+fn submit(client: &mut Client, params: Value) -> String {
+    let answer = client.call("submit", &params).unwrap_or_else(|code| panic!("{params}: {code}"));
+    answer["candidate"].as_str().expect("a name").to_owned()
+}
+
+#[test]
+fn ten_clients_submit_at_once_and_none_is_lost() {
+    let scenario = scenario();
+    let run = Going::start(&scenario, &["--jsonl", "--keep-open"]);
+    let socket = run.socket();
+    let source = std::fs::read_to_string(kernel("fast")).expect("a source");
+    let results: Vec<(String, Value)> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..10)
+            .map(|number| {
+                let (socket, source) = (&socket, &source);
+                scope.spawn(move || {
+                    let mut client = Client::connect(socket);
+                    let params = match number % 3 {
+                        0 => json!({ "job": "softmax", "sources": [kernel("fast")] }),
+                        1 => json!({ "text": format!("{source}\n// {number}\n"), "language": "c" }),
+                        _ => json!({ "sources": [kernel("bad/segfaults")] }),
+                    };
+                    let name = submit(&mut client, params);
+                    let result =
+                        client.call("result", &json!({ "candidate": name, "wait": true })).expect("a result");
+                    (name, result)
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).collect()
+    });
+    let mut names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 10, "each has a name of its own: {names:?}");
+    for (name, result) in &results {
+        assert_eq!(result["done"], true, "{result}");
+        let expected = if name.contains("segfaults") { "CRASHED" } else { "PASSED" };
+        assert_eq!(result["status"], expected, "{name}: {result}");
+        assert_eq!(result["speedup"].is_object(), expected == "PASSED", "{name}");
+    }
+    let mut client = run.client();
+    for (params, code) in [
+        (json!({ "sources": ["relative.c"] }), "invalid_params"),
+        (json!({ "sources": ["/dev/zero"] }), "invalid_params"),
+        (json!({ "sources": ["/nowhere/at/all.c"] }), "invalid_params"),
+        (json!({ "sources": [format!("{}/README.md", repository().display())] }), "invalid_params"),
+        (json!({ "text": "int x;" }), "invalid_params"),
+        (json!({ "text": "int x;", "language": "c", "job": "nothing" }), "not_found"),
+        (json!({ "text": "int x;", "language": "c", "name": "" }), "invalid_params"),
+    ] {
+        assert_eq!(client.call("submit", &params), Err(code.to_owned()), "{params}");
+    }
+    assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
+    run.ctl(&["shutdown"]).expect_exit(0);
+    let (outcome, summary) = run.finish(0);
+    let candidates = list(&summary.job("softmax")["candidates"]);
+    outcome.expect_equal(candidates.len(), 11, "all are in the record, the baseline too");
+    outcome.expect(
+        candidates.iter().filter(|it| it["status"] == "PASSED").all(|it| it["rank"].is_number()),
+        "and in the ranking",
+    );
+    let lines: Vec<Value> = outcome
+        .stdout
+        .lines()
+        .map(|line| {
+            serde_json::from_str(line).unwrap_or_else(|error| outcome.fail(format_args!("{line}: {error}")))
+        })
+        .collect();
+    outcome.expect_equal(lines.len(), 11, "a line for each");
+    // Workers and baseline were kept: nobody was started twice.
+    outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
+    let of_baseline = list(&summary.candidate("softmax", "naive")["attempts"]).len();
+    outcome.expect_equal(of_baseline, 3, "attempts of the baseline");
+}
+
+#[test]
+fn what_was_submitted_is_known_again_after_any_end() {
+    let scenario = scenario();
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let mut client = run.client();
+    let first = submit(&mut client, json!({ "sources": [kernel("fast")] }));
+    let result = client.call("result", &json!({ "candidate": first, "wait": true })).expect("a result");
+    assert_eq!(result["status"], "PASSED");
+    client.call("pause", &json!({})).expect("an answer");
+    let second = submit(&mut client, json!({ "sources": [kernel("bad/segfaults")], "name": "later" }));
+    assert_eq!(second, "softmax/later");
+    run.kill();
+    let (outcome, summary) = {
+        let outcome = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]).expect_exit(0);
+        let summary = crate::support::Summary::read(&scenario.run_folder(), &outcome);
+        (outcome, summary)
+    };
+    outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "what had ended stands");
+    outcome.expect_equal(list(&summary.candidate("softmax", "fast")["attempts"]).len(), 3, "its attempts");
+    outcome.expect_equal(
+        summary.verdict("softmax", "later"),
+        (Some("CRASHED"), Some("candidate")),
+        "what had not begun is done",
+    );
+    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+    let again = scenario.run(&["repro", "runs/plan", "later", "--entry", "entry_000001"]).expect_exit(1);
+    again.expect_stdout(&["CRASHED"]);
+}
+
+#[test]
+fn eval_uses_an_open_run_and_makes_one_where_there_is_none() {
+    let scenario = scenario();
+    let fast = kernel("fast");
+    let alone = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
+    assert_eq!(alone.json()["candidate"], "softmax/fast");
+    assert_eq!(alone.json()["status"], "PASSED");
+    alone.expect(scenario.path().join("runs/plan-eval/summary.json").is_file(), "a run of its own");
+
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
+    assert_eq!(joined.json()["status"], "PASSED");
+    assert!(joined.json()["speedup"]["value"].is_number(), "{}", joined.json());
+    let bad = scenario.run(&["eval", "plan.toml", &kernel("bad/segfaults")]).expect_exit(1);
+    bad.expect_stdout(&["CRASHED", "SIGSEGV"]);
+    scenario.run(&["eval", "plan.toml", "nowhere.c"]).expect_exit(2).expect_stderr(&["cannot find"]);
+    let by_ctl = run.ctl(&["submit", &fast, "--wait"]).expect_exit(0);
+    by_ctl.expect_stdout(&["softmax/fast-2: PASSED"]);
+    run.ctl(&["shutdown"]).expect_exit(0);
+    let (outcome, summary) = run.finish(0);
+    outcome.expect_equal(list(&summary.job("softmax")["candidates"]).len(), 4, "candidates");
+    outcome.expect(!scenario.path().join("runs/plan-eval-2").exists(), "the open run was used");
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_run_can_be_reached() {
+    let scenario = scenario();
+    let path = scenario.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(120))).expect("a time limit");
+    let arguments = ["run", "plan.toml", "--quiet"];
+    let child = scenario.command(&arguments).env("NOTIFY_SOCKET", &path).spawn().expect("the program starts");
+    let mut said = [0u8; 1024];
+    let mut hear = || {
+        let count = manager.recv(&mut said).expect("a word");
+        String::from_utf8_lossy(&said[..count]).into_owned()
+    };
+    let ready = hear();
+    assert!(ready.lines().any(|line| line == "READY=1"), "{ready}");
+    assert!(ready.lines().any(|line| line == format!("MAINPID={}", child.id())), "{ready}");
+    assert_eq!(hear(), "STOPPING=1\n");
+    scenario.finish(child, &arguments).expect_exit(0);
+}
+
+#[test]
+fn completions_and_the_manual_name_every_command() {
+    let scenario = Scenario::new();
+    for shell in ["bash", "zsh", "fish"] {
+        scenario.run(&["completions", shell]).expect_exit(0).expect_stdout(&["opt-supervisor", "recycle"]);
+    }
+    scenario.run(&["man"]).expect_exit(0).expect_stdout(&[
+        ".TH opt-supervisor",
+        "OPT-SUPERVISOR EVAL",
+        "keep\\-open",
+    ]);
+}
