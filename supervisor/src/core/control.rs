@@ -13,7 +13,7 @@ use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-pub use self::view::{CandidateView, LeaseView, RunView, WorkerView};
+pub use self::view::{CandidateView, LeaseView, RunView, RunnerView, WorkerView};
 use super::event::{Action, AttemptEnd, Moment, StopReason};
 use super::job::{Candidate, Progress};
 use super::recycle::RecycleReason;

@@ -167,7 +167,7 @@ impl Run<'_> {
         })?;
         self.metrics.granted(order.stage().name());
         self.evidence.phase_started(worker);
-        self.attempts.insert(lease, RunningAttempt { number, started: Instant::now(), done: 0, total: 0 });
+        self.attempts.insert(lease, RunningAttempt::new(number));
         let tasks = Tasks {
             plan: &self.plan,
             facts: self.facts,
@@ -214,6 +214,7 @@ impl Run<'_> {
                     Report::Profile(report) => (report.status, report.detail.clone()),
                 };
                 self.last_report = Some((candidate, order.stage(), (*report).clone()));
+                self.foresee(candidate, order.stage(), status, attempt.started.elapsed());
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
@@ -285,6 +286,7 @@ impl Run<'_> {
             },
         )?;
         self.metrics.candidate_ended(status.name());
+        self.forecast.candidate_ended();
         self.told_of_end(candidate)?;
         self.progress.said(&format!("{:<20} {}", status.name(), self.full_name(candidate)));
         if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {

@@ -9,11 +9,14 @@ mod evidence;
 pub mod facts;
 mod finish;
 pub mod folder;
+mod forecast;
 mod hands;
+mod history;
 mod kin;
 pub mod ladder;
 pub mod leaves;
 pub mod needs;
+mod overview;
 mod sample;
 mod score;
 pub mod setup;
@@ -34,6 +37,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use self::evidence::Evidence;
 use self::facts::JobFacts;
 use self::folder::{FolderError, RunFolder};
+use self::forecast::Forecast;
+use self::history::History;
 use self::leaves::Leaves;
 use self::sample::Sampler;
 use self::setup::Known;
@@ -224,6 +229,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         sampler: Sampler::new(ceilings.host),
         pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
         evidence: Evidence::new(store.samples_width()?),
+        history: History::new(),
+        forecast: Forecast::default(),
         store,
         known,
         cache_budget: ceilings.host.fraction(CACHE_SHARE),
@@ -272,6 +279,14 @@ struct RunningAttempt {
     /// Entries, as far as its worker has said.
     done: u32,
     total: u32,
+    /// Of captures, gone through so far.
+    bytes: Bytes,
+}
+
+impl RunningAttempt {
+    fn new(number: u32) -> Self {
+        Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
+    }
 }
 
 struct Run<'a> {
@@ -297,6 +312,8 @@ struct Run<'a> {
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
     evidence: Evidence,
+    history: History,
+    forecast: Forecast,
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
@@ -447,7 +464,7 @@ impl Run<'_> {
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 if let Some(attempt) = self.attempts.get_mut(&lease) {
-                    (attempt.done, attempt.total) = (done, total);
+                    (attempt.done, attempt.total, attempt.bytes) = (done, total, bytes);
                 }
                 self.progress.update(lease, done, total, bytes);
                 Ok(())
@@ -468,6 +485,7 @@ impl Run<'_> {
     /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         let sample = self.sampler.sample();
+        self.history.add(self.now(), self.sampler.look.owed, self.sampler.look.reclaimable);
         if let Some(block) = self.evidence.add(&self.sampler.look) {
             let width = self.store.samples(&block)?;
             self.evidence.widen(width);

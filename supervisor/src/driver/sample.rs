@@ -28,6 +28,7 @@ struct Watched {
     shared: Bytes,
     /// A compiler has children; a candidate has none.
     tree: bool,
+    since: Instant,
     last: Option<Last>,
 }
 
@@ -104,9 +105,15 @@ impl Sampler {
 
     pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes, tree: bool) {
         if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
-            self.watched.insert(process, Watched { pid, sampler, limit, shared, tree, last: None });
+            let watched = Watched { pid, sampler, limit, shared, tree, since: Instant::now(), last: None };
+            self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
+    }
+
+    /// Since when it is watched: from its first moments on.
+    pub fn age(&self, process: Process) -> Option<Duration> {
+        Some(self.watched.get(&process)?.since.elapsed())
     }
 
     pub fn forget(&mut self, process: Process) {
