@@ -15,6 +15,7 @@ mod history;
 mod kin;
 pub mod ladder;
 pub mod leaves;
+mod limits;
 pub mod needs;
 mod overview;
 mod sample;
@@ -40,17 +41,19 @@ use self::folder::{FolderError, RunFolder};
 use self::forecast::Forecast;
 use self::history::History;
 use self::leaves::Leaves;
+pub use self::limits::limits;
+use self::limits::{limits_of, whole_memory};
 use self::sample::Sampler;
 use self::setup::Known;
 use crate::control::{ControlError, Server, Token};
 use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
-use crate::core::{Ceilings, Core};
+use crate::core::Core;
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::metrics::Metrics;
 use crate::metrics::http::{MetricsError, Responder};
-use crate::plan::{Plan, Unified};
+use crate::plan::Plan;
 use crate::pool::{Happening, Pool, PoolError};
 use crate::progress::Progress;
 use crate::record::{HostRecord, UtcTime};
@@ -132,32 +135,6 @@ impl RunError {
 pub struct Ended {
     pub exit: Exit,
     pub folder: PathBuf,
-}
-
-/// What the plan allows the whole process tree on this machine, and what it leaves to the machine.
-pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    limits_of(plan, whole_memory())
-}
-
-fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
-    let ceilings = Ceilings {
-        host: plan.memory.host_ceiling.of(whole),
-        // There is no device yet: whether it shares the host's memory is for the plan alone to say.
-        device: Bytes::ZERO,
-        unified: plan.memory.unified == Unified::Yes,
-    };
-    (ceilings, plan.memory.host_floor.of(total))
-}
-
-/// What there is for us, and what the machine has. Asked once in a run: it takes room to read.
-fn whole_memory() -> (Bytes, Bytes) {
-    let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
-        .and_then(|mut machine| machine.sample())
-        .ok();
-    let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
-    // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
-    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
-    (group.map_or(total, |group| group.limit.min(total)), total)
 }
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
