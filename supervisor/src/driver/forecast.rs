@@ -53,7 +53,11 @@ impl Forecast {
     }
 
     /// None while a stage that is to come has never been seen.
-    pub fn remaining(&self, open: impl Iterator<Item = Open>, is_run: impl Fn(Stage) -> bool) -> Option<Duration> {
+    pub fn remaining(
+        &self,
+        open: impl Iterator<Item = Open>,
+        is_run: impl Fn(Stage) -> bool,
+    ) -> Option<Duration> {
         let mut all = Duration::ZERO;
         for it in open {
             let (mut seconds, mut chance) = (0.0, 1.0);

@@ -69,7 +69,10 @@ impl Run<'_> {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` is no number of seconds since the run began")
         })?;
-        let slots = self.history.since(since).map(|(at, slot)| json!([at.as_secs_f64(), slot.owed, slot.reclaimable]));
+        let slots = self
+            .history
+            .since(since)
+            .map(|(at, slot)| json!([at.as_secs_f64(), slot.owed, slot.reclaimable]));
         Ok(json!({ "width_s": self.history.width().as_secs_f64(), "slots": slots.collect::<Vec<_>>() }))
     }
 
