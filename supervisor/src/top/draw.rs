@@ -220,9 +220,9 @@ fn popup(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     let screen = frame.area();
     let width = screen.width.min(76);
     let within = usize::from(width.saturating_sub(4)).max(1);
-    // Wrapping at words needs more rows than the letters alone.
-    let rows: usize =
-        lines.iter().map(|line: &Line<'_>| (line.width() * 10 / 9).div_ceil(within).max(1)).sum();
+    // Wrapping at words needs more than the letters alone.
+    let rows_of = |width: usize| if width <= within { 1 } else { (width * 10 / 9).div_ceil(within) };
+    let rows: usize = lines.iter().map(|line: &Line<'_>| rows_of(line.width())).sum();
     let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(screen.height);
     let area = Rect {
         x: screen.x + (screen.width - width) / 2,
