@@ -11,6 +11,10 @@ use super::{Theme, amount, clock};
 use crate::top::model::{Candidate, Lease, Model, Pane, Standing};
 
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
+    if model.workers.is_empty() {
+        frame.render_widget(Text::raw(" no worker lives").style(theme.faint()), area);
+        return;
+    }
     let head = ["worker", "state", "age", "owed", "peak", "lease, entry", "rate"];
     let mut rows = vec![head.map(|word| Cell::new(word, theme.faint()))];
     // Rows that stand for a worker: runners below it are not chosen.
@@ -43,9 +47,8 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
             ]);
         }
     }
-    let is_empty = model.workers.is_empty();
     let lines = lines(rows, 5, 28, usize::from(area.width));
-    table(frame, theme, area, lines, (!is_empty && model.focus == Pane::Workers).then_some(chosen), chosen);
+    table(frame, theme, area, lines, (model.focus == Pane::Workers).then_some(chosen), chosen);
 }
 
 fn doing(lease: &Lease) -> String {
@@ -53,9 +56,10 @@ fn doing(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// Of captures that are gone through; a lease that has just begun has none.
+/// Of captures that are verified: timing goes through them at no rate of its own. One that has just begun has none.
 fn rate(lease: &Lease) -> Option<String> {
-    let (bytes, held) = (lease.bytes?, lease.held.filter(|held| 1.0 <= *held)?);
+    let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
+    let held = lease.held.filter(|held| 1.0 <= *held)?;
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
