@@ -61,8 +61,31 @@ impl View {
         Self { child, keys, terminal, seen, reader }
     }
 
+    /// The screen as it is now, line by line.
     fn seen(&self) -> String {
-        String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned()
+        let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        let mut screen = vec![vec![' '; 80]; 24];
+        let (mut row, mut column) = (0, 0);
+        let mut letters = written.chars();
+        while let Some(letter) = letters.next() {
+            if letter != '\u{1b}' {
+                if let Some(cell) = screen.get_mut(row).and_then(|line: &mut Vec<char>| line.get_mut(column))
+                {
+                    *cell = letter;
+                }
+                column += 1;
+                continue;
+            }
+            // `ESC [`, parameters, a letter: only places matter here.
+            let sequence: String =
+                letters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
+            if let Some((down, right)) = sequence.split_once(';')
+                && let (Ok(down), Ok(right)) = (down.parse::<usize>(), right.parse::<usize>())
+            {
+                (row, column) = (down - 1, right - 1);
+            }
+        }
+        screen.into_iter().map(|line| line.into_iter().collect::<String>() + "\n").collect()
     }
 
     fn until(&mut self, what: &str) {
@@ -71,7 +94,7 @@ impl View {
             let ended = self.child.try_wait().expect("a child of ours");
             assert!(
                 ended.is_none() && Instant::now() < deadline,
-                "never {what:?} ({ended:?}): {:?}",
+                "never {what:?} ({ended:?}):\n{}",
                 self.seen()
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -89,7 +112,7 @@ impl View {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "it does not end: {:?}", self.seen());
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.seen());
             std::thread::sleep(Duration::from_millis(5));
         };
         let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
@@ -108,7 +131,7 @@ fn gave_back(seen: &str) {
     assert!(seen.rfind("\u{1b}[?25l") < seen.rfind("\u{1b}[?25h"), "{seen:?}");
 }
 
-/// A run that stays open, under a name that is nowhere else on the screen.
+/// A plan of one job with a candidate that fails at once.
 fn scenario() -> Scenario {
     let root = repository().display();
     Scenario::with_plan(&format!(
@@ -148,10 +171,10 @@ fn a_run_is_seen_steered_and_left() {
     let (code, seen) = view.finish();
     assert_eq!(code, Some(0));
     gave_back(&seen);
-    assert!(!seen.contains("\u{1b}[3"), "NO_COLOR is set: {seen:?}");
+    assert!(!seen.contains("\u{1b}[38;"), "NO_COLOR is set: {seen:?}");
     assert!(client.call("status", &serde_json::json!({})).is_ok(), "the run goes on");
 
-    let mut second = View::start(&scenario, &["top"]);
+    let mut second = View::start(&scenario, &["top", "--run", &folder]);
     second.until("softmax/segfaults");
     let mut third = View::start(&scenario, &["top", "--socket", run.socket().to_str().expect("UTF-8")]);
     third.until("softmax/segfaults");
@@ -171,7 +194,10 @@ fn a_run_is_seen_steered_and_left() {
 fn without_a_terminal_or_a_run_it_says_so() {
     let scenario = Scenario::new();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["draws on a terminal", "ctl status"]);
-    let (code, said) = View::start(&scenario, &["top"]).finish();
+    let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no run of yours is going on here"), "{said}");
+    assert!(said.contains("no run goes on in ."), "{said}");
+    let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
+    assert_eq!(code, Some(3), "{said}");
+    assert!(!said.contains("\u{1b}[?1049h"), "the screen was never taken: {said}");
 }
