@@ -183,11 +183,12 @@ fn a_run_is_seen_steered_and_left() {
     let (code, seen) = third.finish();
     assert_eq!(code, Some(4), "told to end");
     gave_back(&seen);
+    second.until("2 of 2 have ended");
     run.ctl(&["shutdown"]).expect_exit(0);
-    second.until("the run has ended with exit code 0");
+    second.until("the run has ended with exit code 1");
     second.press("q");
     assert_eq!(second.finish().0, Some(0));
-    run.finish(0);
+    run.finish(1);
 }
 
 #[test]

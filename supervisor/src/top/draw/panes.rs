@@ -10,6 +10,9 @@ use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
 use crate::top::model::{Candidate, Lease, Model, Pane, Standing};
 
+/// Below it there is no room for every column of the workers.
+const NARROW: u16 = 64;
+
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
     if model.workers.is_empty() {
         frame.render_widget(Text::raw(" no worker lives").style(theme.faint()), area);
@@ -45,6 +48,12 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
                 Cell::new(limit, theme.faint()),
                 Cell::plain(""),
             ]);
+        }
+    }
+    if area.width < NARROW {
+        for row in &mut rows {
+            // What it does matters more than for how long, and than what it once owed.
+            [row[2], row[4]] = [Cell::plain(""), Cell::plain("")];
         }
     }
     let lines = lines(rows, 5, 28, usize::from(area.width));
