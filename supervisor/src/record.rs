@@ -426,6 +426,9 @@ pub struct PhaseRecord {
     pub peak_reclaimable_bytes: Option<Bytes>,
     /// Of the whole tree, over this time; less in swap is negative.
     pub swap_delta_bytes: Option<i64>,
+    /// Microseconds in which nothing was at work, from the end of the phase before it until its lease was sent. None for
+    /// the first, and where something ran beside its start.
+    pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }

@@ -3,6 +3,7 @@
 
 mod captures;
 mod control;
+mod cycles;
 mod demo;
 mod doctor;
 mod ffi;

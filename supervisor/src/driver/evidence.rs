@@ -51,6 +51,9 @@ pub struct Evidence {
     swapped: Bytes,
     /// What of our tree was in swap when the worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
+    /// When the phase that ended last did.
+    last_end: Option<Instant>,
+    switches: BTreeMap<WorkerId, Duration>,
 }
 
 impl Evidence {
@@ -64,6 +67,8 @@ impl Evidence {
             machine: None,
             swapped: Bytes::ZERO,
             swapped_before: BTreeMap::new(),
+            last_end: None,
+            switches: BTreeMap::new(),
         }
     }
 
@@ -114,8 +119,22 @@ impl Evidence {
         self.block.width = width;
     }
 
-    pub fn phase_started(&mut self, worker: WorkerId) {
+    /// Its lease has been sent. `alone`: nothing else is at work.
+    pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
+        if let Some(end) = self.last_end.filter(|_| alone) {
+            self.switches.insert(worker, end.elapsed());
+        }
+    }
+
+    /// A worker has said that it is done, or is dead; what follows of it is carried out later.
+    pub fn phase_ends(&mut self) {
+        self.last_end = Some(Instant::now());
+    }
+
+    /// How long nothing was at work before the phase of this worker.
+    pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
+        u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
 
     /// By how many bytes more of our tree are in swap than when the phase began; less is negative.

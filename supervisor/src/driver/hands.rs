@@ -168,7 +168,6 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.metrics.granted(order.stage().name());
-        self.evidence.phase_started(worker);
         self.attempts.insert(lease, RunningAttempt { number, started: Instant::now(), done: 0, total: 0 });
         let tasks = Tasks {
             plan: &self.plan,
@@ -191,6 +190,7 @@ impl Run<'_> {
         self.tell(|| told::attempt_started(&name, order.stage(), number, worker));
         self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
+        self.evidence.phase_started(worker, self.attempts.len() == 1);
         Ok(())
     }
 
@@ -356,6 +356,7 @@ impl Run<'_> {
             peak_owed: Some(row.peak_owed),
             peak_reclaimable: Some(row.peak_reclaimable),
             swap_delta: self.evidence.phase_swap(row.worker),
+            switch_us: self.evidence.phase_switch(row.worker),
             started,
             ended: Some(ended),
         })?;

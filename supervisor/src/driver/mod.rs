@@ -15,7 +15,7 @@ mod kin;
 pub mod ladder;
 pub mod leaves;
 pub mod needs;
-mod sample;
+pub mod sample;
 mod score;
 pub mod setup;
 pub mod submissions;
@@ -351,6 +351,9 @@ impl Run<'_> {
                 self.feed(Event::WorkerNotReady { worker, why, alive: true })
             }
             Happening::Gone { worker, how, left_runners } => {
+                if self.core.lease_of(worker).is_some() {
+                    self.evidence.phase_ends();
+                }
                 self.sampler.forget(Process::Worker(worker));
                 self.leaves.forget_worker(worker);
                 if !left_runners {
@@ -404,6 +407,7 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Finished { lease, report } => {
+                self.evidence.phase_ends();
                 self.look_now()?;
                 // An attempt that failed half-way reaps its runners without a word on each.
                 self.pool.forget_runners(worker);

@@ -193,6 +193,7 @@ pub(crate) fn sample() -> RunRecord {
         peak_owed_bytes: Some(Bytes::mib(31)),
         peak_reclaimable_bytes: Some(Bytes::gib(4)),
         swap_delta_bytes: Some(0),
+        switch_us: Some(2350),
         started: at(1),
         ended: Some(at(10)),
     };

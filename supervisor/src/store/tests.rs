@@ -62,6 +62,7 @@ fn what_was_written_is_what_is_loaded() {
     assert_eq!(run.memory.phases[0].candidate, "fast.c");
     assert_eq!(run.memory.phases[0].peak_reclaimable_bytes, Some(Bytes::mib(7)));
     assert_eq!(run.memory.phases[0].swap_delta_bytes, Some(-4096));
+    assert_eq!(run.memory.phases[0].switch_us, Some(2350));
     assert_eq!(run.policy[0].decision, "kill_runner");
     assert_eq!(run.policy[0].numbers["limit_bytes"], json!(256 << 20));
     assert_eq!(run.policy[1].numbers["ratio"], json!(0.5));

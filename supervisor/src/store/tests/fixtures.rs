@@ -227,6 +227,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
             peak_owed: Some(Bytes::mib(31)),
             peak_reclaimable: Some(Bytes::mib(7)),
             swap_delta: Some(-4096),
+            switch_us: Some(2350),
             started: at(1),
             ended: Some(at(2)),
         })
