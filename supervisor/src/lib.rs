@@ -17,3 +17,4 @@ pub mod record;
 pub mod report;
 pub mod signal;
 pub mod store;
+pub mod top;

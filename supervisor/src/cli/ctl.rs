@@ -239,12 +239,16 @@ fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
 }
 
 fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure> {
-    let path = match (socket, run) {
-        (Some(socket), _) => socket.to_owned(),
-        (None, Some(run)) => socket_of(run)?,
-        (None, None) => only_one()?.socket,
-    };
-    Client::connect(&path).map_err(failure)
+    Client::connect(&socket_path(run, socket)?).map_err(failure)
+}
+
+/// Of the run that is named, or of the only one.
+pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
+    match (socket, run) {
+        (Some(socket), _) => Ok(socket.to_owned()),
+        (None, Some(run)) => socket_of(run),
+        (None, None) => Ok(only_one()?.socket),
+    }
 }
 
 fn socket_of(run: &Path) -> Result<PathBuf, Failure> {

@@ -18,6 +18,7 @@ mod report;
 mod repro;
 mod run;
 mod shell;
+mod top;
 
 use std::path::PathBuf;
 
@@ -57,6 +58,8 @@ enum Command {
     Doctor(DoctorArguments),
     /// Ask, or tell, a run that is going on
     Ctl(ctl::CtlArguments),
+    /// Watch a run that is going on, and steer it, on a terminal
+    Top(top::TopArguments),
     /// One candidate, one answer: by an open run of the plan, or by a short one
     Eval(eval::EvalArguments),
     /// Print what a shell needs to complete arguments
@@ -217,6 +220,7 @@ pub fn main() -> u8 {
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Ctl(arguments) => ctl::ctl(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Eval(arguments) => eval::eval(arguments),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man => shell::man(),

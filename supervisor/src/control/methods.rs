@@ -15,15 +15,32 @@ pub enum Request {
     Cancel(CancelParams),
     Set(SetParams),
     Why(WhyParams),
+    Candidates(CandidatesParams),
+    History(HistoryParams),
+    Decisions(DecisionsParams),
     Events,
     Shutdown { mode: Mode },
     Submit(SubmitParams),
     Result(ResultParams),
 }
 
-pub(super) const METHODS: [&str; 13] = [
-    "status", "workers", "recycle", "restart", "pause", "resume", "cancel", "set", "why", "events",
-    "shutdown", "submit", "result",
+pub(super) const METHODS: [&str; 16] = [
+    "status",
+    "workers",
+    "candidates",
+    "history",
+    "decisions",
+    "recycle",
+    "restart",
+    "pause",
+    "resume",
+    "cancel",
+    "set",
+    "why",
+    "events",
+    "shutdown",
+    "submit",
+    "result",
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +95,28 @@ pub struct WhyParams {
     /// JOB/CANDIDATE, or a candidate's name where only one job has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CandidatesParams {
+    /// Where to go on: an answer holds a page.
+    #[serde(default)]
+    pub from: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryParams {
+    /// Seconds since the run began, as the answers before had them.
+    #[serde(default)]
+    pub since_s: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecisionsParams {
+    pub most: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +189,9 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
             one_of(method, "worker", params.worker.is_some(), "candidate", params.candidate.is_some())?;
             Ok(Request::Why(params))
         }
+        "candidates" => typed(method, params).map(Request::Candidates),
+        "history" => typed(method, params).map(Request::History),
+        "decisions" => typed(method, params).map(Request::Decisions),
         "shutdown" => typed(method, params).map(|ShutdownParams { mode }| Request::Shutdown { mode }),
         "submit" => {
             let params: SubmitParams = typed(method, params)?;

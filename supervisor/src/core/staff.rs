@@ -145,7 +145,7 @@ impl Core {
 
     /// While verifiers work: the worker that will be needed next is started, if there is room for it.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
-        if !self.spec.spare || self.ending != Ending::No {
+        if !self.spec.spare || self.ending != Ending::No || now < self.spare_rests_until {
             return;
         }
         let Some(role) = self.needed_next(index) else { return };

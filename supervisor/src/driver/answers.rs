@@ -37,6 +37,7 @@ impl Run<'_> {
                 "ending": view.ending,
                 "metrics": self.scraped.as_ref().map(|it| it.address().to_string()),
             },
+            "pace": self.pace(),
             "jobs": self.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
             "leases": leases,
             "waiting": view.waiting.map(|(since, for_what)| json!({
@@ -81,6 +82,7 @@ impl Run<'_> {
             "deadline_in_s": lease.left.as_secs_f64(),
             "entries_done": attempt.map(|it| it.done),
             "entries": attempt.map(|it| it.total),
+            "bytes_done": attempt.map(|it| it.bytes),
         })
     }
 
@@ -94,7 +96,7 @@ impl Run<'_> {
                 "age_s": it.age.as_secs_f64(),
                 "leases": it.leases,
                 "lease": it.lease.as_ref().map(|lease| self.lease(lease)),
-                "runners": it.runners,
+                "runners": it.runners.iter().map(|runner| self.runner(it.id, runner)).collect::<Vec<_>>(),
                 "owed_bytes": it.owed,
                 "peak_owed_bytes": it.peak_owed,
                 "charged_bytes": it.charged,

@@ -121,6 +121,9 @@ impl Run<'_> {
             Request::Status => Ok(self.status()),
             Request::Workers => Ok(self.workers()),
             Request::Why(params) => self.why(&params)?,
+            Request::Candidates(params) => Ok(self.candidates(params.from)),
+            Request::History(params) => self.history(params.since_s),
+            Request::Decisions(params) => Ok(self.decisions(params.most)?),
             // The server's own affair.
             Request::Events => Ok(json!({ "outcome": "done" })),
             Request::Recycle(params) => self.ask(recycle(&params))?,

@@ -210,7 +210,7 @@ mod tests {
         let mut evidence = Evidence::new(1);
         let swapped = |mib| Look { swapped: Bytes::mib(mib), ..Look::default() };
         evidence.add(&swapped(5));
-        evidence.phase_started(WorkerId(1));
+        evidence.phase_started(WorkerId(1), true);
         evidence.add(&swapped(3));
         assert_eq!(evidence.phase_swap(WorkerId(1)), Some(-(2 << 20)));
         assert_eq!(evidence.phase_swap(WorkerId(1)), None);

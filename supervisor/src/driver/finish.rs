@@ -38,7 +38,7 @@ impl Run<'_> {
         Ok(self.store.scores(&rows)?)
     }
 
-    fn job_scores(&self, job: &JobPlan) -> Scores {
+    pub(super) fn job_scores(&self, job: &JobPlan) -> Scores {
         let timed: Vec<Timed<'_>> = job
             .candidates
             .iter()

@@ -168,7 +168,7 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.metrics.granted(order.stage().name());
-        self.attempts.insert(lease, RunningAttempt { number, started: Instant::now(), done: 0, total: 0 });
+        self.attempts.insert(lease, RunningAttempt::new(number));
         let tasks = Tasks {
             plan: &self.plan,
             facts: self.facts,
@@ -246,6 +246,7 @@ impl Run<'_> {
                     Report::Profile(report) => (report.status, report.detail.clone()),
                 };
                 self.last_report = Some((candidate, order.stage(), (*report).clone()));
+                self.foresee(candidate, order.stage(), status, attempt.started.elapsed());
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
@@ -317,6 +318,7 @@ impl Run<'_> {
             },
         )?;
         self.metrics.candidate_ended(status.name());
+        self.forecast.candidate_ended();
         self.told_of_end(candidate)?;
         self.progress.said(&format!("{:<20} {}", status.name(), self.full_name(candidate)));
         if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {

@@ -10,11 +10,15 @@ mod evidence;
 pub mod facts;
 mod finish;
 pub mod folder;
+mod forecast;
 mod hands;
+mod history;
 mod kin;
 pub mod ladder;
 pub mod leaves;
+mod limits;
 pub mod needs;
+mod overview;
 pub mod sample;
 mod score;
 pub mod setup;
@@ -36,19 +40,23 @@ pub use self::error::RunError;
 use self::evidence::Evidence;
 use self::facts::JobFacts;
 use self::folder::RunFolder;
+use self::forecast::Forecast;
+use self::history::History;
 use self::leaves::Leaves;
+pub use self::limits::limits;
+use self::limits::{limits_of, whole_memory};
 use self::sample::Sampler;
 use self::setup::Known;
 use crate::control::{Server, Token};
+use crate::core::Core;
 use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
-use crate::core::{Ceilings, Core};
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::metrics::Metrics;
 use crate::metrics::http::Responder;
-use crate::plan::{Plan, Unified};
-use crate::pool::{Happening, Pool};
+use crate::plan::Plan;
+use crate::pool::{Happening, Pool, Unwatched};
 use crate::progress::Progress;
 use crate::record::{HostRecord, UtcTime};
 use crate::signal::Signals;
@@ -78,32 +86,6 @@ pub struct RunOptions {
 pub struct Ended {
     pub exit: Exit,
     pub folder: PathBuf,
-}
-
-/// What the plan allows the whole process tree on this machine, and what it leaves to the machine.
-pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    limits_of(plan, whole_memory())
-}
-
-fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
-    let ceilings = Ceilings {
-        host: plan.memory.host_ceiling.of(whole),
-        // There is no device yet: whether it shares the host's memory is for the plan alone to say.
-        device: Bytes::ZERO,
-        unified: plan.memory.unified == Unified::Yes,
-    };
-    (ceilings, plan.memory.host_floor.of(total))
-}
-
-/// What there is for us, and what the machine has. Asked once in a run: it takes room to read.
-fn whole_memory() -> (Bytes, Bytes) {
-    let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
-        .and_then(|mut machine| machine.sample())
-        .ok();
-    let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
-    // Without a figure nothing can be promised: a machine that does not say its memory has none to give.
-    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
-    (group.map_or(total, |group| group.limit.min(total)), total)
 }
 
 /// Runs a plan. Call from the main thread, with signals blocked: workers die with the thread that starts them.
@@ -175,6 +157,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         sampler: Sampler::new(ceilings.host),
         pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
         evidence: Evidence::new(store.samples_width()?),
+        history: History::new(),
+        forecast: Forecast::default(),
         store,
         known,
         cache_budget: ceilings.host.fraction(CACHE_SHARE),
@@ -223,6 +207,14 @@ struct RunningAttempt {
     /// Entries, as far as its worker has said.
     done: u32,
     total: u32,
+    /// Of captures, gone through so far.
+    bytes: Bytes,
+}
+
+impl RunningAttempt {
+    fn new(number: u32) -> Self {
+        Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
+    }
 }
 
 struct Run<'a> {
@@ -248,6 +240,8 @@ struct Run<'a> {
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
     evidence: Evidence,
+    history: History,
+    forecast: Forecast,
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
@@ -284,6 +278,9 @@ impl Run<'_> {
             };
             if self.wait(timeout)? {
                 self.feed(Event::Pressure)?;
+            }
+            if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
+                self.feed(Event::Tick)?;
             }
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
@@ -344,7 +341,11 @@ impl Run<'_> {
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.tell(|| told::worker_ready(worker, ready));
-                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false);
+                if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
+                {
+                    let why = format!("it could not be watched: {}", facts::chain(&error));
+                    return self.feed(Event::WorkerNotReady { worker, why, alive: true });
+                }
                 self.feed(Event::WorkerReady { worker })
             }
             Happening::NotReady { worker, why } => {
@@ -375,19 +376,25 @@ impl Run<'_> {
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
             FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
-                match self.pool.watch_runner(worker, pid, start_time) {
-                    Ok(()) => {
-                        let process = Process::Runner(worker, pid);
-                        self.sampler.watch(process, pid, Some(limit), shared, pack.tree);
-                        self.leaves.announce(worker, pid, limit, pack);
-                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                let process = Process::Runner(worker, pid);
+                let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
+                    self.sampler
+                        .watch(process, pid, Some(limit), shared, pack.tree)
+                        .map_err(|error| Unwatched::Trouble(facts::chain(&error)))
+                });
+                match watched {
+                    Ok(()) => self.leaves.announce(worker, pid, limit, pack),
+                    // Its worker tells next.
+                    Err(Unwatched::Gone) => {
+                        tracing::debug!(%worker, pid, "a runner died before it was watched")
                     }
-                    // It died already, or was killed: its worker tells next.
-                    Err(why) => {
-                        tracing::debug!(%worker, pid, why, "a runner could not be watched");
-                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                    // A candidate that nobody watches has no limit: it is not let loose.
+                    Err(Unwatched::Trouble(why)) => {
+                        let detail = format!("its runner {pid} could not be watched: {why}");
+                        return self.feed(Event::WorkerFault { worker, detail });
                     }
                 }
+                self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
             }
             FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
             FromWorker::RunnerDied { pid } => {
@@ -401,7 +408,7 @@ impl Run<'_> {
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 if let Some(attempt) = self.attempts.get_mut(&lease) {
-                    (attempt.done, attempt.total) = (done, total);
+                    (attempt.done, attempt.total, attempt.bytes) = (done, total, bytes);
                 }
                 self.progress.update(lease, done, total, bytes);
                 Ok(())
@@ -413,7 +420,9 @@ impl Run<'_> {
                 self.pool.forget_runners(worker);
                 self.sampler.forget_runners(worker);
                 self.leaves.forget_worker(worker);
-                self.feed(Event::Finished { worker, lease, report })
+                self.feed(Event::Finished { worker, lease, report })?;
+                // What it kept is known now: the next phase need not wait for the next look.
+                self.look_now()
             }
             FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
         }
@@ -423,6 +432,7 @@ impl Run<'_> {
     /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
         let sample = self.sampler.sample();
+        self.history.add(self.now(), self.sampler.look.owed, self.sampler.look.reclaimable);
         if let Some(block) = self.evidence.add(&self.sampler.look) {
             let width = self.store.samples(&block)?;
             self.evidence.widen(width);

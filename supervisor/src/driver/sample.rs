@@ -12,6 +12,7 @@ use super::evidence::{Look, LookedAt};
 use super::kin::Kin;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
+use crate::memory::SampleError;
 use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
@@ -28,6 +29,7 @@ struct Watched {
     shared: Bytes,
     /// A compiler has children; a candidate has none.
     tree: bool,
+    since: Instant,
     last: Option<Last>,
 }
 
@@ -112,11 +114,26 @@ impl Sampler {
         }
     }
 
-    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes, tree: bool) {
-        if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
-            self.watched.insert(process, Watched { pid, sampler, limit, shared, tree, last: None });
+    /// One that has gone already is no error.
+    pub fn watch(
+        &mut self,
+        process: Process,
+        pid: u32,
+        limit: Option<Bytes>,
+        shared: Bytes,
+        tree: bool,
+    ) -> Result<(), SampleError> {
+        if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
+            let watched = Watched { pid, sampler, limit, shared, tree, since: Instant::now(), last: None };
+            self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
+        Ok(())
+    }
+
+    /// Since when it is watched: from its first moments on.
+    pub fn age(&self, process: Process) -> Option<Duration> {
+        Some(self.watched.get(&process)?.since.elapsed())
     }
 
     pub fn forget(&mut self, process: Process) {

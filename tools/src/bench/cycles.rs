@@ -171,7 +171,9 @@ fn print(arguments: &Arguments, switches: &[Figures; 2], ratio: &Figures, rows: 
     if 0 < ratio.count() {
         println!("\nWithout a spare a switch takes {:.2} times as long (median of pairs).", ratio.median());
     }
-    println!("\n| spare | s | samples | verifier at work | profiler at work | both | idle verifier, profiler MiB |");
+    println!(
+        "\n| spare | s | samples | verifier at work | profiler at work | both | idle verifier, profiler MiB |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
         let idle = |role: &str| row["idle_owed_bytes"][role].as_u64().map_or(f64::NAN, mib);

@@ -37,10 +37,19 @@ pub struct WorkerView {
     pub peak_owed: Bytes,
     pub charged: Bytes,
     pub validated: Bytes,
-    pub runners: u32,
+    pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
     /// It goes after its lease.
     pub asked_to_go: bool,
+}
+
+/// A runner that was reported and is not yet reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunnerView {
+    pub pid: u32,
+    pub limit: Bytes,
+    pub owed: Bytes,
+    pub peak_owed: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +109,16 @@ impl Core {
             peak_owed: it.peak_owed,
             charged: self.ledger.charge(id).host,
             validated: it.validated,
-            runners: u32::try_from(it.runners.len()).unwrap_or(u32::MAX),
+            runners: it
+                .runners
+                .iter()
+                .map(|(&pid, runner)| RunnerView {
+                    pid,
+                    limit: runner.limit,
+                    owed: runner.owed + runner.shared,
+                    peak_owed: runner.peak_owed,
+                })
+                .collect(),
             lease: it.lease().map(|lease| LeaseView {
                 id: lease.id,
                 candidate: lease.order.candidate(),

@@ -1,0 +1,143 @@
+//! How long the rest of a run takes, from what its attempts have taken so far. An estimate for people, on which nothing
+//! is decided.
+//!
+//! A candidate that has not ended costs the mean time of its stage, and of each stage after it as often as candidates
+//! got that far. A job that has not been seen yet is taken for like the others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use opt_shared::ids::JobId;
+
+use crate::core::event::Stage;
+
+const STAGES: [Stage; 3] = [Stage::Build, Stage::Verify, Stage::Profile];
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    ended: u32,
+    passed: u32,
+    time: Duration,
+}
+
+/// A candidate that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    pub job: JobId,
+    pub stage: Stage,
+    /// How long its attempt has been running.
+    pub held: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct Forecast {
+    tallies: BTreeMap<(Stage, JobId), Tally>,
+    /// Candidates that have ended since the process began.
+    ended: u32,
+}
+
+impl Forecast {
+    pub fn attempt_ended(&mut self, job: JobId, stage: Stage, passed: bool, took: Duration) {
+        let tally = self.tallies.entry((stage, job)).or_default();
+        tally.ended += 1;
+        tally.passed += u32::from(passed);
+        tally.time += took;
+    }
+
+    pub fn candidate_ended(&mut self) {
+        self.ended += 1;
+    }
+
+    pub fn ended(&self) -> u32 {
+        self.ended
+    }
+
+    /// None while a stage that is to come has never been seen.
+    pub fn remaining(
+        &self,
+        open: impl Iterator<Item = Open>,
+        is_run: impl Fn(Stage) -> bool,
+    ) -> Option<Duration> {
+        let mut all = Duration::ZERO;
+        for it in open {
+            let (mut seconds, mut chance) = (0.0, 1.0);
+            for stage in STAGES.into_iter().filter(|stage| it.stage <= *stage && is_run(*stage)) {
+                if chance == 0.0 {
+                    break;
+                }
+                let tally = self.tally(stage, it.job)?;
+                let mut mean = tally.time.as_secs_f64() / f64::from(tally.ended);
+                if stage == it.stage {
+                    mean = (mean - it.held.as_secs_f64()).max(0.0);
+                }
+                seconds += chance * mean;
+                chance *= f64::from(tally.passed) / f64::from(tally.ended);
+            }
+            all = all.saturating_add(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        }
+        Some(all)
+    }
+
+    fn tally(&self, stage: Stage, job: JobId) -> Option<Tally> {
+        let own = self.tallies.get(&(stage, job)).copied();
+        own.or_else(|| {
+            let of_stage = self.tallies.iter().filter(|((of, _), _)| *of == stage);
+            of_stage.map(|(_, tally)| *tally).reduce(|sum, it| Tally {
+                ended: sum.ended + it.ended,
+                passed: sum.passed + it.passed,
+                time: sum.time + it.time,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: JobId = JobId(0);
+    const SECOND: JobId = JobId(1);
+
+    fn open(job: JobId, stage: Stage, held: u64) -> Open {
+        Open { job, stage, held: Duration::from_secs(held) }
+    }
+
+    fn seen() -> Forecast {
+        let mut forecast = Forecast::default();
+        let mut ended = |stage, passed, seconds| {
+            forecast.attempt_ended(FIRST, stage, passed, Duration::from_secs(seconds));
+        };
+        ended(Stage::Build, true, 1);
+        ended(Stage::Build, true, 3);
+        ended(Stage::Verify, true, 10);
+        ended(Stage::Verify, false, 10);
+        ended(Stage::Profile, true, 100);
+        forecast
+    }
+
+    #[test]
+    fn stages_to_come_count_as_often_as_candidates_reach_them() {
+        let forecast = seen();
+        let of = |open: &[Open], profiled: bool| {
+            let is_run = |stage| profiled || stage != Stage::Profile;
+            forecast.remaining(open.iter().copied(), is_run).map(|it| it.as_secs_f64())
+        };
+        assert_eq!(of(&[], true), Some(0.0));
+        assert_eq!(of(&[open(FIRST, Stage::Build, 0)], true), Some(2.0 + 10.0 + 50.0));
+        assert_eq!(of(&[open(FIRST, Stage::Build, 0)], false), Some(12.0));
+        assert_eq!(of(&[open(SECOND, Stage::Profile, 0)], true), Some(100.0), "taken for like the other");
+        let running = [open(FIRST, Stage::Verify, 4), open(FIRST, Stage::Profile, 400)];
+        assert_eq!(of(&running, true), Some(6.0 + 50.0), "what ran longer than usual ends at once");
+    }
+
+    #[test]
+    fn what_was_never_seen_is_not_guessed() {
+        let mut forecast = Forecast::default();
+        let one = || std::iter::once(open(FIRST, Stage::Build, 0));
+        assert_eq!(forecast.remaining(one(), |_| true), None);
+        forecast.attempt_ended(FIRST, Stage::Build, false, Duration::from_secs(2));
+        assert_eq!(forecast.remaining(one(), |_| true), Some(Duration::from_secs(2)), "nobody gets beyond");
+        forecast.attempt_ended(FIRST, Stage::Build, true, Duration::from_secs(2));
+        assert_eq!(forecast.remaining(one(), |_| true), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! Owed and reclaimable memory over the life of this process, in a fixed number of slots: for those who begin to look
+//! late, or look seldom. A slot keeps the highest of its looks, so that no peak is lost; where the slots run out, they
+//! become twice as wide.
+//!
+//! The record of a run is kept elsewhere, in full (`evidence`).
+
+use std::time::Duration;
+
+use opt_shared::units::Bytes;
+
+use crate::core::event::Moment;
+
+/// Wider than most terminals; an answer with all of them is below 32 KiB.
+const MOST: usize = 512;
+const FIRST_WIDTH: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slot {
+    /// In slots since the beginning.
+    place: u32,
+    pub owed: Bytes,
+    pub reclaimable: Bytes,
+}
+
+#[derive(Debug)]
+pub struct History {
+    width: Duration,
+    slots: Vec<Slot>,
+}
+
+impl History {
+    pub fn new() -> Self {
+        Self { width: FIRST_WIDTH, slots: Vec::new() }
+    }
+
+    pub fn add(&mut self, at: Moment, owed: Bytes, reclaimable: Bytes) {
+        let place = u32::try_from(at.as_nanos() / self.width.as_nanos()).unwrap_or(u32::MAX);
+        self.push(Slot { place, owed, reclaimable });
+        if MOST < self.slots.len() {
+            self.width *= 2;
+            for mut slot in std::mem::take(&mut self.slots) {
+                slot.place /= 2;
+                self.push(slot);
+            }
+        }
+    }
+
+    fn push(&mut self, slot: Slot) {
+        match self.slots.last_mut() {
+            Some(last) if last.place == slot.place => {
+                last.owed = last.owed.max(slot.owed);
+                last.reclaimable = last.reclaimable.max(slot.reclaimable);
+            }
+            _ => self.slots.push(slot),
+        }
+    }
+
+    pub fn width(&self) -> Duration {
+        self.width
+    }
+
+    /// Slots that do not end before `since`, with their beginnings.
+    pub fn since(&self, since: Moment) -> impl Iterator<Item = (Moment, Slot)> {
+        let begin = |slot: &Slot| self.width * slot.place;
+        let first = self.slots.partition_point(|slot| begin(slot) + self.width <= since);
+        self.slots[first..].iter().map(move |slot| (begin(slot), *slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_fits_and_no_peak_is_lost() {
+        let mut history = History::new();
+        for step in 0..100_000_u64 {
+            let owed = if step == 1234 { Bytes::gib(3) } else { Bytes::mib(step % 7) };
+            history.add(Duration::from_millis(step * 100), owed, Bytes::kib(step));
+            assert!(history.slots.len() <= MOST);
+        }
+        assert!(MOST / 2 <= history.slots.len(), "no coarser than it has to be");
+        let peak = history.since(Duration::ZERO).max_by_key(|(_, slot)| slot.owed).expect("slots");
+        assert_eq!(peak.1.owed, Bytes::gib(3));
+        let at = Duration::from_millis(123_400);
+        assert!(peak.0 <= at && at < peak.0 + history.width());
+        let times: Vec<Moment> = history.since(Duration::ZERO).map(|(at, _)| at).collect();
+        assert!(times.is_sorted_by(|one, other| one < other));
+    }
+
+    #[test]
+    fn who_knows_the_past_is_told_the_rest() {
+        let mut history = History::new();
+        for step in 0..8 {
+            history.add(FIRST_WIDTH * step, Bytes::mib(1), Bytes::ZERO);
+        }
+        let after = |since: Duration| history.since(since).count();
+        assert_eq!(after(Duration::ZERO), 8);
+        assert_eq!(after(FIRST_WIDTH * 7), 1, "the last slot may still grow");
+        assert_eq!(after(FIRST_WIDTH * 100), 0);
+    }
+}

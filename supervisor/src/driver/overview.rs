@@ -1,0 +1,129 @@
+//! What those who watch a run are answered beside its status: all candidates as they stand, memory so far, decisions.
+//! Reads only; a page of each is bounded.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use opt_shared::ids::CandidateId;
+use opt_shared::outcome::Status;
+use serde_json::{Value, json};
+
+use super::forecast::Open;
+use super::{Run, RunError};
+use crate::control::{Code, Refusal, Reply};
+use crate::core::control::{CandidateView, RunnerView};
+use crate::core::event::{Process, Stage};
+use crate::plan::JobPlan;
+use crate::store::ScoreRow;
+
+/// Candidates in one answer: names are at most a few hundred bytes, a queue holds 512 KiB.
+const PAGE: usize = 500;
+/// Decisions in one answer.
+const MOST_DECISIONS: u32 = 100;
+
+impl Run<'_> {
+    /// From the `from`th on, in the order of the plan.
+    pub(super) fn candidates(&self, from: u32) -> Value {
+        let total = self.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
+        let mut left = from as usize;
+        let mut page = Vec::new();
+        for job in &self.plan.jobs {
+            if job.candidates.len() <= left {
+                left -= job.candidates.len();
+                continue;
+            }
+            let scores: BTreeMap<CandidateId, ScoreRow> = self.job_scores(job).rows.into_iter().collect();
+            let rest = job.candidates.iter().skip(std::mem::take(&mut left)).take(PAGE - page.len());
+            page.extend(rest.map(|it| self.candidate(job, it.id, scores.get(&it.id))));
+            if page.len() == PAGE {
+                break;
+            }
+        }
+        json!({ "total": total, "from": from, "candidates": page })
+    }
+
+    fn candidate(&self, job: &JobPlan, id: CandidateId, score: Option<&ScoreRow>) -> Value {
+        let mut answer = json!({ "candidate": self.full_name(id), "baseline": job.baseline == Some(id) });
+        match self.core.candidate_view(id) {
+            Some(CandidateView::Done(status)) => answer["status"] = json!(status),
+            Some(CandidateView::Running { stage, attempt }) => {
+                answer["stage"] = json!(stage.name());
+                answer["attempt"] = json!(attempt);
+                answer["running"] = json!(true);
+            }
+            Some(CandidateView::Waiting { stage, attempt }) => {
+                answer["stage"] = json!(stage.name());
+                answer["attempt"] = json!(attempt);
+                answer["running"] = json!(false);
+            }
+            None => {}
+        }
+        if let Some(score) = score {
+            answer["rank"] = json!(score.rank);
+            answer["speedup"] = json!(score.speedup);
+        }
+        answer
+    }
+
+    pub(super) fn history(&self, since_s: f64) -> Reply {
+        let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
+            Refusal::new(Code::InvalidParams, "`since_s` is no number of seconds since the run began")
+        })?;
+        let slots = self
+            .history
+            .since(since)
+            .map(|(at, slot)| json!([at.as_secs_f64(), slot.owed, slot.reclaimable]));
+        Ok(json!({ "width_s": self.history.width().as_secs_f64(), "slots": slots.collect::<Vec<_>>() }))
+    }
+
+    pub(super) fn decisions(&self, most: u32) -> Result<Value, RunError> {
+        Ok(json!({ "decisions": self.store.latest_decisions(most.min(MOST_DECISIONS))? }))
+    }
+
+    /// How it goes: what has ended since this process began, and how long the rest may take.
+    pub(super) fn pace(&self) -> Value {
+        let now = self.now();
+        let held: BTreeMap<CandidateId, Duration> = self
+            .core
+            .worker_views(now)
+            .iter()
+            .filter_map(|it| it.lease.as_ref().map(|lease| (lease.candidate, lease.held)))
+            .collect();
+        let stages = &self.plan.run.stages;
+        let is_run = |stage| match stage {
+            Stage::Build => stages.build,
+            Stage::Verify => stages.verify,
+            Stage::Profile => stages.profile,
+        };
+        let open = self.plan.candidates().filter_map(|it| match self.core.candidate_view(it.id)? {
+            CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {
+                Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
+            }
+            CandidateView::Done(_) => None,
+        });
+        let remaining = self.forecast.remaining(open, is_run);
+        let (ended, minutes) = (self.forecast.ended(), now.as_secs_f64() / 60.0);
+        json!({
+            "candidates_ended": ended,
+            "candidates_per_minute": (0 < ended).then(|| f64::from(ended) / minutes),
+            "remaining_s": remaining.map(|it| it.as_secs_f64()),
+        })
+    }
+
+    pub(super) fn runner(&self, worker: opt_shared::ids::WorkerId, it: &RunnerView) -> Value {
+        json!({
+            "pid": it.pid,
+            "age_s": self.sampler.age(Process::Runner(worker, it.pid)).map(|age| age.as_secs_f64()),
+            "owed_bytes": it.owed,
+            "peak_owed_bytes": it.peak_owed,
+            "limit_bytes": it.limit,
+        })
+    }
+
+    /// What an attempt that stands means for the estimate; one that is tried again says nothing.
+    pub(super) fn foresee(&mut self, candidate: CandidateId, stage: Stage, status: Status, took: Duration) {
+        if let Some(job) = self.plan.candidate(candidate).map(|it| it.job) {
+            self.forecast.attempt_ended(job, stage, status == Status::Passed, took);
+        }
+    }
+}

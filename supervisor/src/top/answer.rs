@@ -1,0 +1,50 @@
+//! From the run's answers to what is shown: what is missing is unknown, what is too much is left out, and no text can
+//! do anything to a terminal.
+
+use opt_shared::units::Bytes;
+use serde_json::Value;
+
+/// Of one text. Names of candidates are paths, reasons are sentences.
+const MAX_TEXT: usize = 400;
+/// Rows of any list; a run takes 10,000 submissions.
+pub(super) const MOST_ROWS: usize = 20_000;
+
+/// Names and details come from strangers: no control characters, nothing that turns the direction of writing.
+pub(super) fn clean(text: &str) -> String {
+    let harmful = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().take(MAX_TEXT).map(|c| if harmful(c) { ' ' } else { c }).collect()
+}
+
+pub(super) fn text(value: &Value) -> String {
+    clean(value.as_str().unwrap_or_default())
+}
+
+pub(super) fn list(value: &Value) -> &[Value] {
+    let all = value.as_array().map_or(&[][..], Vec::as_slice);
+    &all[..all.len().min(MOST_ROWS)]
+}
+
+pub(super) fn bytes(value: &Value) -> Option<Bytes> {
+    value.as_u64().map(Bytes::new)
+}
+
+pub(super) fn number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+pub(super) fn seconds(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|seconds| seconds.is_finite() && 0.0 <= *seconds)
+}
+
+/// `worker 3, owed 1.00 MiB`.
+pub(super) fn figures(numbers: &Value) -> String {
+    let Some(numbers) = numbers.as_object() else { return String::new() };
+    let shown = numbers.iter().map(|(name, value)| match (name.strip_suffix("_bytes"), value.as_u64()) {
+        (Some(name), Some(bytes)) => format!("{name} {}", Bytes::new(bytes)),
+        _ => format!("{name} {value}"),
+    });
+    clean(&shown.collect::<Vec<_>>().join(", "))
+}

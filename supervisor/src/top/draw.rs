@@ -1,0 +1,254 @@
+//! From the model to a frame, at any size. What does not fit is left out, least important first; nothing is computed
+//! here but places and words.
+
+mod chart;
+mod columns;
+mod panes;
+mod place;
+
+use std::time::Duration;
+
+use opt_shared::units::Bytes;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
+
+use self::columns::fit;
+use self::place::{Places, places};
+use super::keys::KEYS;
+use super::model::{Model, Pane, Popup};
+
+/// How things look. Without colour, words and brightness have to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Theme {
+    pub color: bool,
+}
+
+impl Theme {
+    fn tint(self, color: Color) -> Style {
+        if self.color { Style::new().fg(color) } else { Style::new() }
+    }
+
+    fn good(self) -> Style {
+        self.tint(Color::Green)
+    }
+
+    fn bad(self) -> Style {
+        self.tint(Color::Red)
+    }
+
+    fn busy(self) -> Style {
+        self.tint(Color::Cyan)
+    }
+
+    fn warning(self) -> Style {
+        self.tint(Color::Yellow).add_modifier(Modifier::BOLD)
+    }
+
+    fn faint(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    fn strong(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    fn chosen(self) -> Style {
+        Style::new().add_modifier(Modifier::REVERSED)
+    }
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
+    let area = frame.area();
+    if area.width == 0 || area.height == 0 {
+        return;
+    }
+    let Places { header, panes: shown, footer } = places(area, model.focus, wanted_rows(model));
+    frame.render_widget(Paragraph::new(head(model, theme, header)), header);
+    for (pane, area) in shown {
+        let inner = framed(frame, model, theme, pane, area);
+        match pane {
+            Pane::Memory => chart::draw(frame.buffer_mut(), model, theme, inner),
+            Pane::Workers => panes::workers(frame, model, theme, inner),
+            Pane::Candidates => panes::candidates(frame, model, theme, inner),
+            Pane::Policy => panes::policy(frame, model, theme, inner),
+        }
+    }
+    frame.render_widget(Paragraph::new(foot(model, theme, footer)), footer);
+    popup(frame, model, theme);
+}
+
+/// Rows that the workers would fill: what they leave goes to the candidates.
+fn wanted_rows(model: &Model) -> u16 {
+    let rows: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
+    u16::try_from(rows).unwrap_or(u16::MAX)
+}
+
+/// A line with the title above, the rest within.
+fn framed(frame: &mut Frame<'_>, model: &Model, theme: Theme, pane: Pane, area: Rect) -> Rect {
+    let is_chosen = model.focus == pane;
+    let style = if is_chosen { theme.strong() } else { theme.faint() };
+    let mark = if is_chosen { "▸ " } else { "" };
+    let title = fit(&format!(" {mark}{} ", title(model, pane)), usize::from(area.width.saturating_sub(2)));
+    let block = Block::new().borders(Borders::TOP).border_style(style).title(Span::styled(title, style));
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    inner
+}
+
+fn title(model: &Model, pane: Pane) -> String {
+    match pane {
+        Pane::Memory => {
+            let memory = &model.memory;
+            format!("memory: █ {} owed  • {} reclaimable", amount(memory.owed), amount(memory.reclaimable))
+        }
+        Pane::Workers => "workers and runners".to_owned(),
+        Pane::Candidates => format!("candidates: {} of {} have ended", model.run.ended, model.run.candidates),
+        Pane::Policy if 0 < model.back => format!("policy, {} back", model.back),
+        Pane::Policy => "policy (UTC)".to_owned(),
+    }
+}
+
+fn head(model: &Model, theme: Theme, area: Rect) -> Vec<Line<'static>> {
+    let width = usize::from(area.width);
+    let (run, memory) = (&model.run, &model.memory);
+    let (state, style) = state(model, theme);
+    let mut first =
+        vec![(run.name.clone(), theme.strong()), (state, style), (clock(run.elapsed), Style::new())];
+    if model.over.is_none() {
+        let left = run.remaining.map_or_else(|| "ETA ?".to_owned(), |left| format!("ETA {}", clock(left)));
+        first.push((left, Style::new()));
+        if let Some(rate) = run.per_minute {
+            first.push((format!("{rate:.1} candidates/min"), Style::new()));
+        }
+    }
+    let second = [
+        format!("owed {}", amount(memory.owed)),
+        format!("charged {} of {}", amount(memory.charged), amount(memory.ceiling)),
+        format!("available {}", amount(memory.available)),
+        format!("floor {}", amount(memory.floor)),
+    ];
+    let second = second.into_iter().map(|text| (text, Style::new())).collect();
+    vec![segments(first, width), segments(second, width)]
+}
+
+fn state(model: &Model, theme: Theme) -> (String, Style) {
+    let run = &model.run;
+    if let Some(over) = &model.over {
+        return (over.clone(), theme.warning());
+    }
+    if model.silent != Duration::ZERO {
+        return (format!("no answer for {} s", model.silent.as_secs()), theme.warning());
+    }
+    match (run.ending.as_str(), run.paused, &run.waits) {
+        ("drain", _, _) => ("ending after what runs".to_owned(), theme.warning()),
+        ("now", _, _) => ("ending".to_owned(), theme.warning()),
+        (_, true, _) => ("paused".to_owned(), theme.warning()),
+        (_, _, Some(_)) => ("waits for memory".to_owned(), theme.warning()),
+        ("", _, _) => ("connecting".to_owned(), Style::new()),
+        _ if run.open => ("running, stays open".to_owned(), theme.good()),
+        _ => ("running".to_owned(), theme.good()),
+    }
+}
+
+/// As many of them as fit, the first ones; the very first is cut where even it does not.
+fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
+    let mut line = Line::default();
+    for (text, style) in all {
+        let gap = if line.spans.is_empty() { 1 } else { 2 };
+        let left = width.saturating_sub(line.width() + gap);
+        let text = if line.spans.is_empty() { fit(&text, left) } else { text };
+        let span = Span::styled(text, style);
+        if left < span.width() {
+            break;
+        }
+        line.push_span(Span::raw(" ".repeat(gap)));
+        line.push_span(span);
+    }
+    line
+}
+
+fn foot(model: &Model, theme: Theme, area: Rect) -> Line<'static> {
+    let width = usize::from(area.width);
+    if let Some(note) = &model.note {
+        return Line::styled(fit(&format!(" {note}"), width), theme.strong());
+    }
+    if model.over.is_some() {
+        let all = format!(" q quit   `opt-supervisor report {}` shows the result", model.run.folder);
+        return Line::styled(fit(&all, width), theme.strong());
+    }
+    let mut line = Line::default();
+    // What a key is good for is never half there; help is the last to go.
+    let first = ["q", "?", "p", "r", "R", "c", "w", "tab", "↑↓"];
+    for wanted in first {
+        let Some((key, word, _)) = KEYS.iter().find(|(key, _, _)| *key == wanted) else { continue };
+        let word = if *key == "p" && model.run.paused { "resume" } else { word };
+        let spans = [Span::styled(format!(" {key}"), theme.strong()), Span::raw(format!(" {word} "))];
+        if width < line.width() + spans.iter().map(Span::width).sum::<usize>() {
+            break;
+        }
+        line.extend(spans);
+    }
+    line
+}
+
+fn popup(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
+    let (title, lines) = match &model.popup {
+        Popup::None => return,
+        Popup::Help => {
+            let line = |(key, _, sentence): &(&str, &str, &str)| {
+                Line::from(vec![
+                    Span::styled(format!("{key:<4} "), theme.strong()),
+                    Span::raw((*sentence).to_owned()),
+                ])
+            };
+            (" keys ", KEYS.iter().map(line).collect())
+        }
+        Popup::Confirm { question, .. } => {
+            let answers = Line::from(vec![
+                Span::styled("y", theme.strong()),
+                Span::raw(" yes   "),
+                Span::styled("n", theme.strong()),
+                Span::raw(" no"),
+            ]);
+            (" sure? ", vec![Line::raw(question.clone()), answers])
+        }
+        Popup::Text(text) => (" any key closes ", vec![Line::raw(text.clone())]),
+    };
+    let screen = frame.area();
+    let width = screen.width.min(76);
+    let within = usize::from(width.saturating_sub(4)).max(1);
+    // Wrapping at words needs more rows than the letters alone.
+    let rows: usize =
+        lines.iter().map(|line: &Line<'_>| (line.width() * 10 / 9).div_ceil(within).max(1)).sum();
+    let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(screen.height);
+    let area = Rect {
+        x: screen.x + (screen.width - width) / 2,
+        y: screen.y + (screen.height - height) / 2,
+        width,
+        height,
+    };
+    frame.render_widget(Clear, area);
+    let block = Block::bordered()
+        .border_style(theme.strong())
+        .title(title)
+        .padding(ratatui::widgets::Padding::horizontal(1));
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }).block(block), area);
+}
+
+fn amount(bytes: Option<Bytes>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
+}
+
+/// `0:07`, `1:02:03`, `49 h`.
+fn clock(seconds: f64) -> String {
+    let all = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default().as_secs();
+    let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        1..=23 => format!("{hours}:{minutes:02}:{seconds:02}"),
+        _ => format!("{hours} h"),
+    }
+}

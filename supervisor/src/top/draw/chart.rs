@@ -1,0 +1,167 @@
+//! Owed and reclaimable memory over the life of the run, against the ceiling: blocks for what is owed, dots for what
+//! could be reclaimed, a dashed line for the ceiling where it is on the chart.
+
+use opt_shared::units::Bytes;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
+
+use super::{Theme, clock};
+use crate::top::model::{Model, Slot};
+
+const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+/// A run that has just begun fills the chart from the left.
+const LEAST_SPAN: f64 = 60.0;
+/// `1023 MiB `.
+const LABEL: u16 = 9;
+
+pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect) {
+    if area.height < 2 || area.width < LABEL + 8 {
+        return;
+    }
+    let plot = Rect { x: area.x + LABEL, width: area.width - LABEL, height: area.height - 1, ..area };
+    let span = model.run.elapsed.max(model.history.last().map_or(0.0, |slot| slot.at)).max(LEAST_SPAN);
+    let columns = columns(&model.history, span, usize::from(plot.width));
+    let highest =
+        columns.iter().flatten().map(|slot| slot.owed.max(slot.reclaimable)).max().unwrap_or_default();
+    let (top, ceiling) = scale(highest, model.memory.ceiling);
+    let rows = usize::from(plot.height);
+    if let Some(ceiling) = ceiling {
+        let y = plot.y + row_of(ceiling, top, rows);
+        for x in (plot.x..plot.x + plot.width).step_by(2) {
+            buffer.set_string(x, y, "╌", theme.warning());
+        }
+    }
+    for (x, slot) in (plot.x..).zip(&columns) {
+        let Some(slot) = slot else { continue };
+        let full = eighths(slot.owed, top, rows);
+        for row in 0..rows {
+            let level = full.saturating_sub((rows - 1 - row) * 8).min(8);
+            if 0 < level {
+                let y = plot.y + u16::try_from(row).unwrap_or(u16::MAX);
+                buffer.set_string(x, y, EIGHTHS[level], theme.busy());
+            }
+        }
+        if slot.reclaimable != Bytes::ZERO {
+            buffer.set_string(
+                x,
+                plot.y + row_of(slot.reclaimable, top, rows),
+                "•",
+                theme.tint(Color::Magenta),
+            );
+        }
+    }
+    let label = |bytes: Bytes| format!("{:>8}", bytes.to_string());
+    buffer.set_stringn(area.x, plot.y, label(top), usize::from(LABEL), theme.faint());
+    let below = area.y + area.height - 1;
+    if 1 < plot.height {
+        buffer.set_stringn(area.x, below - 1, label(Bytes::ZERO), usize::from(LABEL), theme.faint());
+    }
+    let end = clock(span);
+    let after = match (model.memory.ceiling, ceiling) {
+        (Some(above), None) => format!("ceiling {above}, above the chart"),
+        (Some(on), Some(_)) => format!("╌ ceiling {on}"),
+        (None, _) => String::new(),
+    };
+    let width = usize::from(plot.width);
+    buffer.set_stringn(plot.x, below, "0:00", width, theme.faint());
+    let right = plot.width.saturating_sub(u16::try_from(end.len()).unwrap_or(u16::MAX));
+    buffer.set_stringn(plot.x + right, below, &end, width, theme.faint());
+    let length = after.chars().count();
+    if length + end.len() + 8 <= width {
+        let middle = u16::try_from((width - length) / 2).unwrap_or_default();
+        buffer.set_stringn(plot.x + middle, below, &after, width, theme.faint());
+    }
+}
+
+/// What the top of the chart means, and the ceiling where it is on it: a run that stays far below would be a line at
+/// the bottom.
+fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
+    let ceiling = ceiling.filter(|ceiling| *ceiling != Bytes::ZERO);
+    match ceiling {
+        Some(ceiling) if ceiling.fraction(0.3) <= highest => {
+            let highest = highest.max(ceiling);
+            (highest + highest.fraction(0.05), Some(ceiling))
+        }
+        _ => (highest.max(Bytes::mib(1)) + highest.fraction(0.1), None),
+    }
+}
+
+/// The highest of the slots that begin in a column; one without any shows the one before.
+fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
+    let mut columns: Vec<Option<Slot>> = vec![None; count];
+    let mut last = 0;
+    for slot in history {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a place on a screen: times are not negative"
+        )]
+        let at = ((slot.at / span * count as f64) as usize).min(count.saturating_sub(1));
+        let Some(column) = columns.get_mut(at) else { continue };
+        last = at;
+        *column = Some(column.map_or(*slot, |it| Slot {
+            owed: it.owed.max(slot.owed),
+            reclaimable: it.reclaimable.max(slot.reclaimable),
+            ..it
+        }));
+    }
+    let mut before = None;
+    for column in columns.iter_mut().take(last + 1) {
+        *column = column.or(before);
+        before = *column;
+    }
+    columns
+}
+
+/// How high, in eighths of a row; what is there at all is seen.
+fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
+    if bytes == Bytes::ZERO {
+        return 0;
+    }
+    let share = u128::from(bytes.get()) * (rows as u128 * 8) / u128::from(top.get().max(1));
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(1, rows * 8)
+}
+
+/// From the top.
+fn row_of(bytes: Bytes, top: Bytes, rows: usize) -> u16 {
+    let level = eighths(bytes, top, rows).saturating_sub(1) / 8;
+    u16::try_from(rows.saturating_sub(1 + level)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(at: f64, mib: u64) -> Slot {
+        Slot { at, owed: Bytes::mib(mib), reclaimable: Bytes::ZERO }
+    }
+
+    #[test]
+    fn columns_keep_peaks_and_fill_gaps_but_not_the_future() {
+        let history = [slot(0.0, 1), slot(1.0, 9), slot(1.5, 2), slot(30.0, 3)];
+        let columns = columns(&history, 60.0, 30);
+        let owed: Vec<Option<u64>> = columns.iter().map(|it| it.map(|it| it.owed.get() >> 20)).collect();
+        assert_eq!(owed[0], Some(9));
+        assert_eq!(owed[14], Some(9), "nothing was seen meanwhile");
+        assert_eq!(owed[15], Some(3));
+        assert_eq!(owed[16..], [None; 14]);
+    }
+
+    #[test]
+    fn the_ceiling_is_shown_once_it_matters() {
+        let ceiling = Some(Bytes::gib(8));
+        assert_eq!(scale(Bytes::mib(100), ceiling).1, None);
+        let (top, shown) = scale(Bytes::gib(3), ceiling);
+        assert_eq!(shown, ceiling);
+        assert!(Bytes::gib(8) < top);
+        assert!(scale(Bytes::gib(9), ceiling).0 > Bytes::gib(9), "what is above the ceiling is seen");
+        assert_eq!(eighths(Bytes::new(1), Bytes::gib(8), 4), 1);
+        assert_eq!(eighths(Bytes::gib(8), Bytes::gib(8), 4), 32);
+        assert_eq!(
+            (row_of(Bytes::gib(8), Bytes::gib(8), 4), row_of(Bytes::new(1), Bytes::gib(8), 4)),
+            (0, 3)
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! The tables: workers and their runners, candidates, decisions.
+
+use opt_shared::units::Bytes;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Text};
+
+use super::columns::{Cell, fit, lines};
+use super::{Theme, amount, clock};
+use crate::top::model::{Candidate, Lease, Model, Pane, Standing};
+
+pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
+    let head = ["worker", "state", "age", "owed", "peak", "entry", "lease"];
+    let mut rows = vec![head.map(|word| Cell::new(word, theme.faint()))];
+    // Rows that stand for a worker: runners below it are not chosen.
+    let mut chosen = 0;
+    for (index, it) in model.workers.iter().enumerate() {
+        if index == model.chosen_worker() {
+            chosen = rows.len();
+        }
+        let state = if it.goes { format!("{}, goes", it.state) } else { it.state.clone() };
+        let entry = it.lease.as_ref().and_then(|lease| lease.entries);
+        rows.push([
+            Cell::plain(format!("{} {}", it.id, it.role)),
+            Cell::new(state, if it.lease.is_some() { theme.busy() } else { Style::new() }),
+            Cell::right(it.age.map_or_else(|| "?".to_owned(), clock)),
+            Cell::right(amount(it.owed)),
+            Cell::right(amount(it.peak)),
+            Cell::right(entry.map_or_else(String::new, |(done, all)| format!("{done} of {all}"))),
+            Cell::plain(it.lease.as_ref().map_or_else(String::new, doing)),
+        ]);
+        for runner in &it.runners {
+            let limit = runner.limit.map_or_else(String::new, |limit| format!("may owe {limit}"));
+            rows.push([
+                Cell::plain("└ runner"),
+                Cell::plain(runner.pid.to_string()),
+                Cell::right(runner.age.map_or_else(|| "?".to_owned(), clock)),
+                Cell::right(amount(runner.owed)),
+                Cell::right(amount(runner.peak)),
+                Cell::plain(""),
+                Cell::new(limit, theme.faint()),
+            ]);
+        }
+    }
+    let is_empty = model.workers.is_empty();
+    let lines = lines(rows, 6, 12, usize::from(area.width));
+    table(frame, theme, area, lines, (!is_empty && model.focus == Pane::Workers).then_some(chosen), chosen);
+}
+
+fn doing(lease: &Lease) -> String {
+    let mut doing = format!("{} {}", lease.stage, lease.candidate);
+    if let (Some(bytes), Some(held)) = (lease.bytes, lease.held)
+        && 1.0 <= held
+    {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate for people"
+        )]
+        let rate = Bytes::new((bytes.get() as f64 / held) as u64);
+        doing.push_str(&format!(" {rate}/s"));
+    }
+    doing
+}
+
+pub(super) fn candidates(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
+    let order = model.order();
+    let chosen = model.chosen_candidate(&order);
+    // Only what is seen is made: there may be thousands.
+    let height = usize::from(area.height).saturating_sub(1).max(1);
+    let first = (chosen + 1).saturating_sub(height);
+    let mut rows =
+        vec![["rank", "candidate", "status", "speed-up", "95 %"].map(|it| Cell::new(it, theme.faint()))];
+    rows.extend(order.iter().skip(first).take(height).map(|it| candidate(it, theme)));
+    let lines = lines(rows, 1, 16, usize::from(area.width));
+    let highlight = (model.focus == Pane::Candidates && !order.is_empty()).then_some(chosen + 1 - first);
+    table(frame, theme, area, lines, highlight, 0);
+}
+
+fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
+    let (standing, style) = match &it.standing {
+        Standing::Running(stage) => (format!("{stage} …"), theme.busy()),
+        Standing::Waiting(stage) => (format!("waits for {stage}"), theme.faint()),
+        Standing::Ended(status) if status == "PASSED" => (status.clone(), theme.good()),
+        Standing::Ended(status) if status == "SKIPPED" => (status.clone(), theme.faint()),
+        Standing::Ended(status) => (status.clone(), theme.bad()),
+        Standing::Unknown => ("?".to_owned(), theme.faint()),
+    };
+    let (value, interval) = match it.speedup {
+        Some([value, low, high]) => (format!("{value:.2}x"), format!("{low:.2}-{high:.2}")),
+        None if it.is_baseline => ("baseline".to_owned(), String::new()),
+        None => (String::new(), String::new()),
+    };
+    [
+        Cell::right(it.rank.map_or_else(String::new, |rank| rank.to_string())),
+        Cell::plain(it.name.clone()),
+        Cell::new(standing, style),
+        Cell::right(value),
+        Cell::plain(interval),
+    ]
+}
+
+pub(super) fn policy(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
+    let height = usize::from(area.height);
+    let back = model.back.min(model.policy.len().saturating_sub(1));
+    let last = model.policy.len() - back;
+    let width = usize::from(area.width);
+    let rows = model.policy.iter().take(last).skip(last.saturating_sub(height)).map(|it| {
+        let figures = if it.figures.is_empty() { String::new() } else { format!("  ({})", it.figures) };
+        let text = format!(" {} {:<14} {}{figures}", it.at, it.decision, it.reason);
+        Line::raw(head_of(&text, width))
+    });
+    let lines: Vec<Line<'static>> = rows.collect();
+    let chosen = lines.len().checked_sub(1);
+    table(frame, theme, area, lines, chosen.filter(|_| model.focus == Pane::Policy), 0);
+}
+
+/// Sentences begin with what matters.
+fn head_of(text: &str, width: usize) -> String {
+    if Line::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let short: String = text.chars().take(width.saturating_sub(1)).collect();
+    fit(&format!("{short}…"), width)
+}
+
+/// With the chosen line in sight, below the head.
+fn table(
+    frame: &mut Frame<'_>,
+    theme: Theme,
+    area: Rect,
+    mut lines: Vec<Line<'static>>,
+    chosen: Option<usize>,
+    in_sight: usize,
+) {
+    if let Some(line) = chosen.and_then(|chosen| lines.get_mut(chosen)) {
+        let missing = usize::from(area.width).saturating_sub(line.width());
+        line.push_span(" ".repeat(missing));
+        *line = std::mem::take(line).patch_style(theme.chosen());
+    }
+    let height = usize::from(area.height);
+    // A worker is seen with the runner below it.
+    let hidden = (in_sight + 2).min(lines.len()).saturating_sub(height);
+    if 0 < hidden && 1 < lines.len() {
+        lines.drain(1..=hidden.min(lines.len() - 1));
+    }
+    frame.render_widget(Text::from(lines), area);
+}

@@ -1,0 +1,131 @@
+//! Which panes there are at a size, and where.
+
+use ratatui::layout::Rect;
+
+use crate::top::model::Pane;
+
+pub(super) struct Places {
+    pub header: Rect,
+    /// In the order in which they stand.
+    pub panes: Vec<(Pane, Rect)>,
+    pub footer: Rect,
+}
+
+/// With the line that holds the title.
+fn least(pane: Pane) -> u16 {
+    match pane {
+        Pane::Memory | Pane::Candidates => 5,
+        Pane::Workers | Pane::Policy => 4,
+    }
+}
+
+const ORDER: [Pane; 4] = [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy];
+/// What is shown where not all of them can be, beside the one that is looked at.
+const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::Policy];
+/// From here on two columns.
+const WIDE: (u16, u16) = (140, 30);
+
+pub(super) fn places(area: Rect, focus: Pane, worker_rows: u16) -> Places {
+    let head = area.height.min(2);
+    let foot = u16::from(head < area.height);
+    let header = Rect { height: head, ..area };
+    let footer = Rect { y: area.y + area.height - foot, height: foot, ..area };
+    let middle = Rect { y: area.y + head, height: area.height - head - foot, ..area };
+    let panes = if WIDE.0 <= area.width && WIDE.1 <= area.height {
+        in_two_columns(middle, worker_rows)
+    } else {
+        in_one_column(middle, focus, worker_rows)
+    };
+    Places { header, panes, footer }
+}
+
+fn in_two_columns(area: Rect, worker_rows: u16) -> Vec<(Pane, Rect)> {
+    let policy = area.height / 4;
+    let upper = area.height - policy;
+    let left = area.width / 2;
+    let workers = (worker_rows + 2).clamp(6, upper / 2);
+    let memory = upper - workers;
+    let right = area.width - left;
+    vec![
+        (Pane::Memory, Rect { width: left - 1, height: memory, ..area }),
+        (Pane::Workers, Rect { y: area.y + memory, width: left - 1, height: workers, ..area }),
+        (Pane::Candidates, Rect { x: area.x + left, width: right, height: upper, ..area }),
+        (Pane::Policy, Rect { y: area.y + upper, height: policy, ..area }),
+    ]
+}
+
+fn in_one_column(area: Rect, focus: Pane, worker_rows: u16) -> Vec<(Pane, Rect)> {
+    let mut shown = vec![focus];
+    let mut left = area.height.saturating_sub(least(focus));
+    for pane in FIRST {
+        if pane != focus && least(pane) <= left {
+            left -= least(pane);
+            shown.push(pane);
+        }
+    }
+    // What is left goes to the workers as far as they need it, then to the chart, then to the candidates, or to
+    // whatever is looked at.
+    let wanted = (worker_rows + 2).saturating_sub(least(Pane::Workers)).min(4);
+    let mut more = [(Pane::Workers, wanted), (Pane::Memory, left / 3)].map(|(pane, rows)| {
+        let given = if shown.contains(&pane) { rows.min(left) } else { 0 };
+        left -= given;
+        (pane, given)
+    });
+    let rest = if shown.contains(&Pane::Candidates) { Pane::Candidates } else { focus };
+    let mut y = area.y;
+    let mut panes = Vec::new();
+    for pane in ORDER.into_iter().filter(|pane| shown.contains(pane)) {
+        let given: u16 = more.iter_mut().filter(|(of, _)| *of == pane).map(|(_, rows)| *rows).sum();
+        let rest = if pane == rest { left } else { 0 };
+        let height = (least(pane) + given + rest).min(area.y + area.height - y);
+        panes.push((pane, Rect { y, height, ..area }));
+        y += height;
+    }
+    panes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panes_fill_any_size_and_never_overlap() {
+        for width in [0, 1, 40, 80, 139, 140, 200, 500] {
+            for height in 0..120 {
+                for focus in ORDER {
+                    for workers in [0, 1, 5, 40, u16::MAX - 2] {
+                        let area = Rect { x: 0, y: 0, width, height };
+                        let places = places(area, focus, workers);
+                        let rows: u32 = places.panes.iter().map(|(_, it)| u32::from(it.height)).sum();
+                        for (pane, it) in &places.panes {
+                            assert_eq!(it.intersection(area), *it, "{pane:?} at {width}x{height}");
+                        }
+                        for (index, (_, one)) in places.panes.iter().enumerate() {
+                            for (_, other) in &places.panes[..index] {
+                                assert!(!one.intersects(*other), "at {width}x{height}: {:?}", places.panes);
+                            }
+                        }
+                        assert!(places.panes.iter().any(|(pane, _)| *pane == focus));
+                        if width < WIDE.0 && 3 < height {
+                            assert_eq!(rows, u32::from(height) - 3, "{focus:?} at {width}x{height}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_screens_have_fewer_panes() {
+        let shown = |width, height, focus| {
+            let places = places(Rect { x: 0, y: 0, width, height }, focus, 2);
+            places.panes.iter().map(|(pane, _)| *pane).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(80, 24, Pane::Candidates), ORDER);
+        assert_eq!(shown(200, 50, Pane::Candidates), ORDER);
+        assert_eq!(shown(60, 15, Pane::Candidates), [Pane::Workers, Pane::Candidates]);
+        assert_eq!(shown(60, 15, Pane::Memory), [Pane::Memory, Pane::Candidates]);
+        assert_eq!(shown(40, 10, Pane::Candidates), [Pane::Candidates]);
+        assert_eq!(shown(40, 10, Pane::Policy), [Pane::Policy]);
+    }
+}

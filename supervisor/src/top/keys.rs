@@ -1,0 +1,148 @@
+//! What a key does: to what is looked at, or a wish for the run. What cannot be taken back is asked for first.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::model::{Model, Pane, Popup, Standing, Wish};
+
+const OVER: &str = "the run is over: q quits";
+/// Rows that page up and page down go.
+const PAGE: isize = 10;
+
+/// For help and the line at the bottom: the key, in short, and in a sentence.
+pub(super) const KEYS: [(&str, &str, &str); 10] = [
+    ("q", "quit", "leave the view; the run goes on"),
+    ("p", "pause", "grant nothing any more, or go on; what runs goes on"),
+    ("r", "recycle", "replace the chosen worker after its lease; nothing is lost"),
+    ("R", "now", "replace the chosen worker at once; its attempt is done again"),
+    ("c", "cancel", "end the chosen candidate: SKIPPED"),
+    ("w", "why", "why the chosen worker or candidate is as it is"),
+    ("tab", "pane", "the next pane; on small terminals it takes the place of another"),
+    ("↑↓", "choose", "move in the pane; page up, page down, home and end, too"),
+    ("?", "help", "this"),
+    ("esc", "close", "close what is laid over the panes"),
+];
+
+pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
+    model.note = None;
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return matches!(key.code, KeyCode::Char('c')).then_some(Wish::Quit);
+    }
+    match std::mem::take(&mut model.popup) {
+        Popup::None => {}
+        Popup::Confirm { question, wish } => {
+            return match key.code {
+                KeyCode::Char('y' | 'Y') => Some(wish),
+                KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
+                // A slip is neither.
+                _ => {
+                    model.popup = Popup::Confirm { question, wish };
+                    None
+                }
+            };
+        }
+        Popup::Help | Popup::Text(_) => return None,
+    }
+    match key.code {
+        KeyCode::Char('q') => return Some(Wish::Quit),
+        KeyCode::Char('?' | 'h') => model.popup = Popup::Help,
+        KeyCode::Tab => model.focus = next(model.focus),
+        KeyCode::BackTab => model.focus = next(next(next(model.focus))),
+        KeyCode::Up | KeyCode::Char('k') => go(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => go(model, 1),
+        KeyCode::PageUp => go(model, -PAGE),
+        KeyCode::PageDown => go(model, PAGE),
+        KeyCode::Home => go(model, isize::MIN),
+        KeyCode::End => go(model, isize::MAX),
+        KeyCode::Char('p' | 'r' | 'R' | 'c' | 'w') | KeyCode::Enter if model.over.is_some() => {
+            model.note = Some(OVER.to_owned());
+        }
+        KeyCode::Char('p') => return Some(if model.run.paused { Wish::Resume } else { Wish::Pause }),
+        KeyCode::Char('r') => recycle(model, false),
+        KeyCode::Char('R') => recycle(model, true),
+        KeyCode::Char('c') => cancel(model),
+        KeyCode::Char('w') | KeyCode::Enter => return why(model),
+        _ => {}
+    }
+    None
+}
+
+fn next(pane: Pane) -> Pane {
+    match pane {
+        Pane::Memory => Pane::Workers,
+        Pane::Workers => Pane::Candidates,
+        Pane::Candidates => Pane::Policy,
+        Pane::Policy => Pane::Memory,
+    }
+}
+
+fn go(model: &mut Model, by: isize) {
+    let within = |at: usize, count: usize| at.saturating_add_signed(by).min(count.saturating_sub(1));
+    match model.focus {
+        Pane::Memory => {}
+        Pane::Workers => {
+            let to = within(model.chosen_worker(), model.workers.len());
+            model.worker = model.workers.get(to).map(|it| it.id);
+        }
+        Pane::Candidates => {
+            let order = model.order();
+            let to = within(model.chosen_candidate(&order), order.len());
+            model.candidate = order.get(to).map(|it| it.name.clone());
+        }
+        // Down is later.
+        Pane::Policy => {
+            let most = model.policy.len().saturating_sub(1);
+            let back = model.back.min(most);
+            model.back = back.saturating_add_signed(by.saturating_neg()).min(most);
+        }
+    }
+}
+
+fn recycle(model: &mut Model, now: bool) {
+    let Some(it) = model.workers.get(model.chosen_worker()) else {
+        model.note = Some("there is no worker to recycle".to_owned());
+        return;
+    };
+    let doing = it.lease.as_ref().map(|lease| format!("{} of {}", lease.stage, lease.candidate));
+    let (role, id) = (&it.role, it.id);
+    let question = match (doing, now) {
+        (Some(doing), false) => format!("Recycle {role} worker-{id} after its lease ({doing})?"),
+        (Some(doing), true) => {
+            format!("Kill {role} worker-{id} now? Its {doing} is done again by the next one.")
+        }
+        (None, _) => format!("Recycle {role} worker-{id}?"),
+    };
+    model.popup = Popup::Confirm { question, wish: Wish::Recycle { worker: id, now } };
+}
+
+fn cancel(model: &mut Model) {
+    let order = model.order();
+    let chosen = order.get(model.chosen_candidate(&order));
+    let Some((job, candidate)) = chosen.and_then(|it| it.name.split_once('/')) else {
+        model.note = Some("there is no candidate to cancel".to_owned());
+        return;
+    };
+    if let Some(Standing::Ended(status)) = chosen.map(|it| &it.standing) {
+        model.note = Some(format!("{job}/{candidate} has ended as {status}: a verdict is not taken back"));
+        return;
+    }
+    let question = format!("Cancel {job}/{candidate}? It ends as SKIPPED.");
+    let wish = Wish::Cancel { job: job.to_owned(), candidate: candidate.to_owned() };
+    model.popup = Popup::Confirm { question, wish };
+}
+
+fn why(model: &mut Model) -> Option<Wish> {
+    match model.focus {
+        Pane::Workers => model.workers.get(model.chosen_worker()).map(|it| Wish::WhyWorker(it.id)),
+        Pane::Candidates => {
+            let order = model.order();
+            order.get(model.chosen_candidate(&order)).map(|it| Wish::WhyCandidate(it.name.clone()))
+        }
+        Pane::Policy => {
+            let at = model.policy.len().checked_sub(model.back + 1)?;
+            let it = model.policy.get(at)?;
+            model.popup = Popup::Text(format!("{} {}: {} ({})", it.at, it.decision, it.reason, it.figures));
+            None
+        }
+        Pane::Memory => None,
+    }
+}

@@ -1,0 +1,155 @@
+//! Two threads that speak to the run, so that the terminal never waits for it: one asks once a second and carries
+//! wishes over, one listens.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use serde_json::{Value, json};
+
+use super::model::{News, Wish};
+use crate::control::client::{Client, ClientError};
+
+/// Four short answers each time. The run's supervisor does nothing else that is of a second's grain.
+const EVERY: Duration = Duration::from_secs(1);
+/// Decisions that the view begins with.
+const DECISIONS: u32 = 100;
+/// News that the terminal has not taken yet. A full queue lets the threads wait, and the run cut us off: not grow.
+const MOST_NEWS: usize = 1024;
+
+pub(super) struct Link {
+    pub(super) wishes: Sender<Wish>,
+    pub(super) news: Receiver<News>,
+}
+
+impl Link {
+    pub(super) fn open(socket: &Path) -> Result<Self, ClientError> {
+        let mut listener = Client::connect(socket)?;
+        // Before the past is read, so that nothing falls between the two.
+        listener.call("events", &json!({}))?;
+        listener.wait_for_ever()?;
+        let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
+        let (to_view, news) = bounded(MOST_NEWS);
+        let (wishes, from_view) = bounded(16);
+        let lost = to_view.clone();
+        let told = to_view.clone();
+        thread::Builder::new().name("top-listen".to_owned()).spawn(move || listen(listener, &told))?;
+        thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
+            // The view has gone where it does not take news any more: then there is nobody to tell.
+            if let Err(error) = asker.go(&to_view, &from_view) {
+                let _ = lost.send(News::Lost(chain(&error)));
+            }
+        })?;
+        Ok(Self { wishes, news })
+    }
+}
+
+fn listen(mut client: Client, told: &Sender<News>) {
+    loop {
+        let news = match client.event() {
+            Ok(Some(event)) => News::Event(event),
+            Ok(None) => News::Lost("the run closed the connection: it has ended, or was killed".to_owned()),
+            Err(error) => News::Lost(chain(&error)),
+        };
+        let is_last = matches!(news, News::Lost(_));
+        if told.send(news).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+struct Asker {
+    client: Client,
+    /// The next page of candidates.
+    page: u64,
+    /// Of the history, what is known already.
+    since: f64,
+}
+
+impl Asker {
+    fn go(&mut self, news: &Sender<News>, wishes: &Receiver<Wish>) -> Result<(), ClientError> {
+        let decisions = self.call("decisions", &json!({ "most": DECISIONS }))?;
+        let mut is_open = news.send(News::Decisions(decisions)).is_ok();
+        let mut due = Instant::now();
+        while is_open {
+            match wishes.recv_deadline(due) {
+                Ok(wish) => is_open = news.send(self.wish(&wish)?).is_ok(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            // What was wished for shows at once.
+            for answer in self.ask()? {
+                is_open &= news.send(answer).is_ok();
+            }
+            due = Instant::now() + EVERY;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self) -> Result<[News; 4], ClientError> {
+        let status = self.call("status", &json!({}))?;
+        let workers = self.call("workers", &json!({}))?;
+        let history = self.call("history", &json!({ "since_s": self.since }))?;
+        if let Some(at) = history["slots"].as_array().and_then(|slots| slots.last()?[0].as_f64()) {
+            self.since = at;
+        }
+        let candidates = self.call("candidates", &json!({ "from": self.page }))?;
+        let count = candidates["candidates"].as_array().map_or(0, Vec::len) as u64;
+        let total = candidates["total"].as_u64().unwrap_or_default();
+        self.page = if 0 < count && self.page + count < total { self.page + count } else { 0 };
+        Ok([
+            News::Status(status),
+            News::Workers(workers),
+            News::History(history),
+            News::Candidates(candidates),
+        ])
+    }
+
+    /// An older run may not know a question: then there is no answer to show.
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
+        match self.client.call(method, params) {
+            Err(ClientError::Refused { .. }) => Ok(Value::Null),
+            other => other,
+        }
+    }
+
+    fn wish(&mut self, wish: &Wish) -> Result<News, ClientError> {
+        let Some((method, params)) = request(wish) else { return Ok(News::Said(String::new())) };
+        match self.client.call(method, &params) {
+            Ok(answer) if method == "why" => {
+                Ok(News::Why(answer["why"].as_str().unwrap_or_default().to_owned()))
+            }
+            Ok(answer) => {
+                let word = if answer["outcome"] == "already" { "nothing to do" } else { "done" };
+                Ok(News::Said(format!("{word}: {}", answer["message"].as_str().unwrap_or_default())))
+            }
+            Err(ClientError::Refused { code, message }) => Ok(News::Said(format!("{code}: {message}"))),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+pub(super) fn request(wish: &Wish) -> Option<(&'static str, Value)> {
+    Some(match wish {
+        Wish::Quit => return None,
+        Wish::Pause => ("pause", json!({})),
+        Wish::Resume => ("resume", json!({})),
+        Wish::Recycle { worker, now } => {
+            ("recycle", json!({ "worker": worker, "mode": if *now { "now" } else { "drain" } }))
+        }
+        Wish::Cancel { job, candidate } => ("cancel", json!({ "job": job, "candidate": candidate })),
+        Wish::WhyWorker(worker) => ("why", json!({ "worker": worker })),
+        Wish::WhyCandidate(candidate) => ("why", json!({ "candidate": candidate })),
+    })
+}
+
+fn chain(error: &ClientError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(it) = cause {
+        text = format!("{text}: {it}");
+        cause = it.source();
+    }
+    text
+}

@@ -1,0 +1,425 @@
+//! What is known of the run, and what the person in front of it is looking at. Pure: news and keys change it, `draw`
+//! shows it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use opt_shared::units::Bytes;
+use serde_json::Value;
+
+use super::answer::{MOST_ROWS, bytes, clean, figures, list, number, seconds, text};
+
+/// Decisions that are kept for looking back.
+const MOST_DECISIONS: usize = 500;
+/// Slots of the history; the run answers with 512 at most.
+const MOST_SLOTS: usize = 4096;
+
+/// What comes from the run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum News {
+    Status(Value),
+    Workers(Value),
+    Candidates(Value),
+    History(Value),
+    Decisions(Value),
+    Event(Value),
+    /// The answer to a wish.
+    Said(String),
+    /// A sentence that was asked for.
+    Why(String),
+    /// Nothing more will come.
+    Lost(String),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pane {
+    Memory,
+    Workers,
+    #[default]
+    Candidates,
+    Policy,
+}
+
+/// What is laid over the panes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Popup {
+    #[default]
+    None,
+    Help,
+    /// Asks before it is done.
+    Confirm {
+        question: String,
+        wish: Wish,
+    },
+    Text(String),
+}
+
+/// What a person wants of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Quit,
+    Pause,
+    Resume,
+    Recycle { worker: u32, now: bool },
+    Cancel { job: String, candidate: String },
+    WhyWorker(u32),
+    WhyCandidate(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RunState {
+    pub name: String,
+    pub folder: String,
+    pub paused: bool,
+    pub open: bool,
+    /// `no`, `drain`, `now`.
+    pub ending: String,
+    pub elapsed: f64,
+    pub remaining: Option<f64>,
+    pub per_minute: Option<f64>,
+    /// Why the next lease has to wait.
+    pub waits: Option<String>,
+    pub ended: usize,
+    pub candidates: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Memory {
+    pub ceiling: Option<Bytes>,
+    pub floor: Option<Bytes>,
+    pub charged: Option<Bytes>,
+    pub owed: Option<Bytes>,
+    pub reclaimable: Option<Bytes>,
+    pub available: Option<Bytes>,
+}
+
+/// The highest of the looks within a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Slot {
+    pub at: f64,
+    pub owed: Bytes,
+    pub reclaimable: Bytes,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Worker {
+    pub id: u32,
+    pub role: String,
+    pub state: String,
+    pub goes: bool,
+    pub age: Option<f64>,
+    pub owed: Option<Bytes>,
+    pub peak: Option<Bytes>,
+    pub lease: Option<Lease>,
+    pub runners: Vec<Runner>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Lease {
+    pub candidate: String,
+    pub stage: String,
+    pub held: Option<f64>,
+    pub entries: Option<(u32, u32)>,
+    pub bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Runner {
+    pub pid: u32,
+    pub age: Option<f64>,
+    pub owed: Option<Bytes>,
+    pub peak: Option<Bytes>,
+    pub limit: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Standing {
+    #[default]
+    Unknown,
+    Running(String),
+    Waiting(String),
+    Ended(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Candidate {
+    pub name: String,
+    pub is_baseline: bool,
+    pub standing: Standing,
+    pub rank: Option<u32>,
+    /// Value, and its interval.
+    pub speedup: Option<[f64; 3]>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Decision {
+    pub at: String,
+    pub decision: String,
+    pub reason: String,
+    pub figures: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Model {
+    pub run: RunState,
+    pub memory: Memory,
+    pub history: Vec<Slot>,
+    width: f64,
+    pub workers: Vec<Worker>,
+    /// In the order of the plan.
+    pub candidates: Vec<Candidate>,
+    pub policy: VecDeque<Decision>,
+    /// How it ended, or why nothing more comes.
+    pub over: Option<String>,
+    pub silent: Duration,
+
+    pub focus: Pane,
+    pub popup: Popup,
+    /// Until the next key.
+    pub note: Option<String>,
+    pub worker: Option<u32>,
+    pub candidate: Option<String>,
+    /// Decisions that are scrolled past, from the latest on.
+    pub back: usize,
+}
+
+impl Model {
+    pub(super) fn hear(&mut self, news: News) {
+        match news {
+            News::Status(answer) => self.status(&answer),
+            News::Workers(answer) => self.workers = list(&answer["workers"]).iter().map(worker).collect(),
+            News::Candidates(answer) => self.page(&answer),
+            News::History(answer) => self.slots(&answer),
+            News::Decisions(answer) => {
+                // Some of it may have been heard as an event already.
+                let heard = std::mem::take(&mut self.policy);
+                self.policy = list(&answer["decisions"]).iter().map(decision).collect();
+                for it in heard {
+                    if !self.policy.contains(&it) {
+                        self.policy.push_back(it);
+                    }
+                }
+            }
+            News::Event(event) => self.event(&event),
+            News::Said(what) => self.note = Some(clean(&what)),
+            News::Why(what) => self.popup = Popup::Text(clean(&what)),
+            News::Lost(why) => self.end(clean(&why)),
+        }
+    }
+
+    /// The first word on it stands.
+    fn end(&mut self, how: String) {
+        self.over.get_or_insert(how);
+        self.workers.clear();
+        self.run.remaining = None;
+        if matches!(self.popup, Popup::Confirm { .. }) {
+            self.popup = Popup::None;
+        }
+    }
+
+    fn status(&mut self, answer: &Value) {
+        let (run, pace, memory) = (&answer["run"], &answer["pace"], &answer["memory"]);
+        let count =
+            |field: &str| -> u64 { list(&answer["jobs"]).iter().filter_map(|job| job[field].as_u64()).sum() };
+        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        self.run = RunState {
+            name: text(&run["name"]),
+            folder: text(&run["folder"]),
+            paused: run["paused"] == true,
+            open: run["open"] == true,
+            ending: text(&run["ending"]),
+            elapsed: seconds(&run["elapsed_s"]).unwrap_or_default(),
+            remaining: seconds(&pace["remaining_s"]),
+            per_minute: seconds(&pace["candidates_per_minute"]),
+            waits: answer["waiting"]["for"].as_str().map(clean),
+            ended: size(count("passed") + count("not_passed")),
+            candidates: size(count("candidates")),
+        };
+        self.memory = Memory {
+            ceiling: bytes(&memory["host_ceiling_bytes"]),
+            floor: bytes(&memory["host_floor_bytes"]),
+            charged: bytes(&memory["charged_bytes"]),
+            owed: bytes(&memory["owed_bytes"]),
+            reclaimable: bytes(&memory["reclaimable_bytes"]),
+            available: bytes(&memory["available_bytes"]),
+        };
+    }
+
+    /// Pages come one at a time, in turns; the place of a candidate never changes.
+    fn page(&mut self, answer: &Value) {
+        let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
+        for (row, place) in list(&answer["candidates"]).iter().zip(from..MOST_ROWS) {
+            let row = candidate(row);
+            if place == self.candidates.len() {
+                self.candidates.push(row);
+            } else if let Some(known) = self.candidates.get_mut(place) {
+                *known = row;
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn slots(&mut self, answer: &Value) {
+        let width = seconds(&answer["width_s"]).unwrap_or_default();
+        let slots: Vec<Slot> = list(&answer["slots"])
+            .iter()
+            .filter_map(|slot| {
+                Some(Slot { at: seconds(&slot[0])?, owed: bytes(&slot[1])?, reclaimable: bytes(&slot[2])? })
+            })
+            .collect();
+        let first = slots.first().map_or(f64::INFINITY, |slot| slot.at);
+        self.history.retain(|slot| slot.at < first);
+        self.history.extend(slots);
+        if self.width < width {
+            self.width = width;
+            // As the run did: neighbours become one.
+            let mut merged: Vec<Slot> = Vec::with_capacity(self.history.len());
+            for slot in self.history.drain(..) {
+                let at = (slot.at / width).floor() * width;
+                match merged.last_mut() {
+                    Some(last) if last.at == at => {
+                        last.owed = last.owed.max(slot.owed);
+                        last.reclaimable = last.reclaimable.max(slot.reclaimable);
+                    }
+                    _ => merged.push(Slot { at, ..slot }),
+                }
+            }
+            self.history = merged;
+        }
+        let surplus = self.history.len().saturating_sub(MOST_SLOTS);
+        self.history.drain(..surplus);
+    }
+
+    fn event(&mut self, event: &Value) {
+        match event["kind"].as_str() {
+            Some("policy") => {
+                let row = decision(event);
+                if !self.policy.contains(&row) {
+                    self.policy.push_back(row);
+                    // Who looks back keeps looking at the same rows.
+                    self.back += usize::from(0 < self.back);
+                }
+                while MOST_DECISIONS < self.policy.len() {
+                    self.policy.pop_front();
+                }
+            }
+            Some("candidate") => {
+                let told = candidate(event);
+                if let Some(known) = self.candidates.iter_mut().find(|it| it.name == told.name) {
+                    *known = Candidate { is_baseline: known.is_baseline, ..told };
+                }
+            }
+            Some("run") => {
+                let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
+                self.end(String::new());
+                // More than that the connection was closed, whichever came first.
+                self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
+            }
+            _ => {}
+        }
+    }
+
+    /// As they are shown: what runs, the ranking, what else ended, what waits; within each as in the plan.
+    pub(super) fn order(&self) -> Vec<&Candidate> {
+        let class = |it: &Candidate| match &it.standing {
+            Standing::Running(_) => 0,
+            Standing::Ended(status) if status == "PASSED" => 1,
+            Standing::Ended(_) => 2,
+            Standing::Waiting(_) | Standing::Unknown => 3,
+        };
+        let mut jobs: Vec<&str> = Vec::new();
+        let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
+        for it in &self.candidates {
+            let job = it.name.split('/').next().unwrap_or_default();
+            // Jobs are neighbours in the plan: the last one is nearly always the one.
+            let place = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
+                jobs.push(job);
+                jobs.len() - 1
+            });
+            let class = class(it);
+            // Those that failed stand together, whatever their job: in the order of the plan they are so already.
+            let (job, rank) = if class == 1 { (place, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
+            rows.push((class, job, rank, it));
+        }
+        rows.sort_by_key(|&(class, job, rank, _)| (class, job, rank));
+        rows.into_iter().map(|(_, _, _, it)| it).collect()
+    }
+
+    /// Where the chosen candidate stands in the order; the first is chosen where none is.
+    pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
+        let chosen = self.candidate.as_ref();
+        chosen.and_then(|name| order.iter().position(|it| it.name == *name)).unwrap_or(0)
+    }
+
+    pub(super) fn chosen_worker(&self) -> usize {
+        self.worker.and_then(|id| self.workers.iter().position(|it| it.id == id)).unwrap_or(0)
+    }
+}
+
+fn worker(row: &Value) -> Worker {
+    Worker {
+        id: number(&row["id"]).unwrap_or_default(),
+        role: text(&row["role"]),
+        state: text(&row["state"]),
+        goes: row["asked_to_go"] == true,
+        age: seconds(&row["age_s"]),
+        owed: bytes(&row["owed_bytes"]),
+        peak: bytes(&row["peak_owed_bytes"]),
+        lease: row["lease"].is_object().then(|| lease(&row["lease"])),
+        runners: list(&row["runners"])
+            .iter()
+            .map(|it| Runner {
+                pid: number(&it["pid"]).unwrap_or_default(),
+                age: seconds(&it["age_s"]),
+                owed: bytes(&it["owed_bytes"]),
+                peak: bytes(&it["peak_owed_bytes"]),
+                limit: bytes(&it["limit_bytes"]),
+            })
+            .collect(),
+    }
+}
+
+fn lease(row: &Value) -> Lease {
+    let entries = (number(&row["entries_done"]), number(&row["entries"]));
+    Lease {
+        candidate: text(&row["candidate"]),
+        stage: text(&row["stage"]),
+        held: seconds(&row["seconds"]),
+        entries: match entries {
+            (Some(done), Some(all)) if 0 < all => Some((done, all)),
+            _ => None,
+        },
+        bytes: bytes(&row["bytes_done"]).filter(|bytes| *bytes != Bytes::ZERO),
+    }
+}
+
+fn candidate(row: &Value) -> Candidate {
+    let stage = || text(&row["stage"]);
+    let speedup = ["value", "ci_low", "ci_high"].map(|field| row["speedup"][field].as_f64());
+    Candidate {
+        name: text(&row["candidate"]),
+        is_baseline: row["baseline"] == true,
+        standing: match (row["status"].as_str(), row["running"].as_bool()) {
+            (Some(status), _) => Standing::Ended(clean(status)),
+            (None, Some(true)) => Standing::Running(stage()),
+            (None, Some(false)) => Standing::Waiting(stage()),
+            (None, None) => Standing::Unknown,
+        },
+        rank: number(&row["rank"]),
+        speedup: match speedup {
+            [Some(value), Some(low), Some(high)] => Some([value, low, high]),
+            _ => None,
+        },
+    }
+}
+
+fn decision(row: &Value) -> Decision {
+    Decision {
+        // 2026-01-31T12:34:56.789Z
+        at: text(&row["t"]).chars().skip(11).take(8).collect(),
+        decision: text(&row["decision"]),
+        reason: text(&row["reason"]),
+        figures: figures(&row["numbers"]),
+    }
+}

@@ -1,0 +1,141 @@
+//! The terminal: taken over, and given back however the view ends. Nothing of what is drawn is known here.
+
+use std::io::{self, Stdout, Write};
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::{Frame, Terminal};
+
+/// Whether the terminal is ours, so that it is given back once.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+}
+
+impl Screen {
+    /// Call once in a process: a panic of any thread gives the terminal back before it says what happened.
+    pub(super) fn take() -> io::Result<Self> {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| on_panic(panic, &before)));
+        enable_raw_mode()?;
+        TAKEN.store(true, Ordering::SeqCst);
+        let entered = execute!(io::stdout(), EnterAlternateScreen, Hide)
+            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        match entered {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                give_back();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        if !TAKEN.load(Ordering::SeqCst) {
+            // A thread panicked and said so on what is no longer our screen.
+            return Err(io::Error::other("the terminal was given back after a panic"));
+        }
+        self.terminal.draw(draw).map(|_| ())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn on_panic(panic: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
+    give_back();
+    before(panic);
+}
+
+/// Whatever cannot be given back is lost: there is nobody to tell but the terminal.
+fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = disable_raw_mode();
+        let _ = leave(&mut io::stdout());
+    }
+}
+
+fn leave(out: &mut impl Write) -> io::Result<()> {
+    execute!(out, Show, LeaveAlternateScreen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+    use super::*;
+
+    /// Set by the test for the copy of itself that panics.
+    const PANICS: &str = "OPT_TEST_TOP_PANICS";
+
+    /// A terminal and the other end of it.
+    fn terminal() -> (File, OwnedFd) {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&ours).expect("granted");
+        unlockpt(&ours).expect("unlocked");
+        let name = ptsname(&ours, Vec::new()).expect("a name");
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+        let theirs = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).expect("opened");
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&ours, size).expect("a size");
+        (File::from(ours), theirs)
+    }
+
+    fn copy(terminal: &OwnedFd) -> Stdio {
+        Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"))
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+        if std::env::var_os(PANICS).is_some() {
+            let mut screen = Screen::take().expect("a terminal");
+            screen.draw(|_| {}).expect("drawn");
+            panic!("what happened");
+        }
+        let (mut ours, theirs) = terminal();
+        let modes = tcgetattr(&theirs).expect("modes").local_modes;
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "top::screen::tests::a_panic_gives_the_terminal_back_before_it_speaks"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(PANICS, "1")
+            .stdin(copy(&theirs))
+            .stdout(copy(&theirs))
+            .stderr(copy(&theirs))
+            .spawn()
+            .expect("started");
+        let reader = std::thread::spawn(move || {
+            let mut said = Vec::new();
+            // The end of a pseudo-terminal is an error.
+            let _ = ours.read_to_end(&mut said);
+            (String::from_utf8_lossy(&said).into_owned(), ours)
+        });
+        let status = child.wait().expect("it ends");
+        let modes = tcgetattr(&theirs).expect("modes").local_modes;
+        drop(theirs);
+        let (said, _ours) = reader.join().expect("a reader");
+        assert!(!status.success(), "it panicked: {said:?}");
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "as it was: {modes:?}");
+        let place = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
+        assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"), "{said:?}");
+        assert!(place("\u{1b}[?1049l") < place("what happened"), "{said:?}");
+        assert!(said.contains("\u{1b}[?25h"), "the cursor shows: {said:?}");
+        assert_eq!(said.matches("\u{1b}[?1049l").count(), 1, "once: {said:?}");
+    }
+}

@@ -1,0 +1,422 @@
+//! A fixed run on screens of several sizes, compared letter by letter; what keys do; what hostile answers do not.
+
+use std::path::PathBuf;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+use serde_json::{Value, json};
+
+use super::draw::{Theme, draw};
+use super::keys::press;
+use super::link::request;
+use super::model::{Model, News, Pane, Popup, Standing, Wish};
+
+const MIB: u64 = 1 << 20;
+
+fn status() -> Value {
+    json!({
+        "run": {
+            "name": "demo", "folder": "/home/ann/kernels/runs/demo", "pid": 4711, "elapsed_s": 93.4,
+            "paused": false, "open": false, "ending": "no", "metrics": null
+        },
+        "pace": { "candidates_ended": 6, "candidates_per_minute": 3.854, "remaining_s": 47.2 },
+        "jobs": [
+            { "name": "embedding", "candidates": 2, "waiting": 0, "running": 0, "passed": 2, "not_passed": 0 },
+            { "name": "softmax", "candidates": 7, "waiting": 2, "running": 1, "passed": 2, "not_passed": 2 },
+        ],
+        "leases": [],
+        "waiting": null,
+        "memory": {
+            "host_ceiling_bytes": 6 * 1024 * MIB, "host_floor_bytes": 1200 * MIB, "charged_bytes": 2580 * MIB,
+            "owed_bytes": 2211 * MIB, "reclaimable_bytes": 96 * MIB, "available_bytes": 20 * 1024 * MIB,
+            "peak_owed_bytes": 2400 * MIB
+        },
+    })
+}
+
+fn workers() -> Value {
+    json!({ "workers": [
+        {
+            "id": 3, "role": "verifier", "state": "leased", "pid": 100, "age_s": 71.0, "leases": 9,
+            "lease": {
+                "id": 17, "candidate": "softmax/bad/one_with_a_rather_long_name", "stage": "verify", "attempt": 1,
+                "seconds": 4.2, "deadline_in_s": 100.0, "entries_done": 11, "entries": 20,
+                "bytes_done": 5000 * MIB
+            },
+            "runners": [{
+                "pid": 31337, "age_s": 0.4, "owed_bytes": 2200 * MIB, "peak_owed_bytes": 2300 * MIB,
+                "limit_bytes": 2568 * MIB
+            }],
+            "owed_bytes": 2205 * MIB, "peak_owed_bytes": 2305 * MIB, "charged_bytes": 2572 * MIB,
+            "validated_bytes": 0, "asked_to_go": true
+        },
+        {
+            "id": 4, "role": "profiler", "state": "idle", "pid": 101, "age_s": 3700.0, "leases": 2, "lease": null,
+            "runners": [], "owed_bytes": 2 * MIB, "peak_owed_bytes": 640 * MIB, "charged_bytes": 8 * MIB,
+            "validated_bytes": 0, "asked_to_go": false
+        },
+    ] })
+}
+
+fn candidates() -> Value {
+    let speedup = |value: f64| json!({ "value": value, "ci_low": value * 0.98, "ci_high": value * 1.03 });
+    json!({ "total": 9, "from": 0, "candidates": [
+        { "candidate": "embedding/naive", "baseline": true, "status": "PASSED", "rank": 2, "speedup": null },
+        { "candidate": "embedding/fast", "baseline": false, "status": "PASSED", "rank": 1, "speedup": speedup(1.52) },
+        { "candidate": "softmax/naive", "baseline": true, "status": "PASSED", "rank": 2, "speedup": null },
+        { "candidate": "softmax/fast", "baseline": false, "status": "PASSED", "rank": 1, "speedup": speedup(11.25) },
+        { "candidate": "softmax/bad/segfaults", "baseline": false, "status": "CRASHED" },
+        { "candidate": "softmax/bad/wrong", "baseline": false, "status": "INCORRECT_NUMERICAL" },
+        {
+            "candidate": "softmax/bad/one_with_a_rather_long_name", "baseline": false, "stage": "verify",
+            "attempt": 1, "running": true
+        },
+        { "candidate": "softmax/later", "baseline": false, "stage": "profile", "attempt": 1, "running": false },
+        { "candidate": "softmax/last", "baseline": false, "stage": "build", "attempt": 1, "running": false },
+    ] })
+}
+
+fn history() -> Value {
+    let slots: Vec<Value> = (0..180)
+        .map(|step: u64| {
+            let owed = match step % 60 {
+                0..=9 => 8,
+                up @ 10..=39 => (up - 9) * 80,
+                down => (60 - down) * 100,
+            };
+            json!([step as f64 / 2.0, owed * MIB, (step % 90) * 10 * MIB])
+        })
+        .collect();
+    json!({ "width_s": 0.5, "slots": slots })
+}
+
+fn decision(second: u32, decision: &str, reason: &str) -> Value {
+    json!({
+        "t": format!("2026-01-31T12:34:{second:02}.789Z"), "decision": decision, "reason": reason,
+        "numbers": { "worker": 3, "owed_bytes": 48 * MIB }
+    })
+}
+
+fn decisions() -> Value {
+    json!({ "decisions": [
+        decision(1, "admit", "the first lease fits"),
+        decision(7, "batch", "entries are timed together up to 2.00 GiB"),
+        decision(31, "recycle", "the verifier validated 1.20 GiB since its birth, which is large"),
+        decision(32, "wait", "the next lease needs 2.51 GiB, and 2.52 GiB of 6.00 GiB are charged"),
+        decision(40, "kill", "a runner owed more than it may"),
+    ] })
+}
+
+/// The same at every call.
+fn model() -> Model {
+    let mut model = Model::default();
+    for news in [
+        News::Decisions(decisions()),
+        News::Status(status()),
+        News::Workers(workers()),
+        News::History(history()),
+        News::Candidates(candidates()),
+    ] {
+        model.hear(news);
+    }
+    model
+}
+
+fn frame(model: &Model, width: u16, height: u16, color: bool) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
+    terminal.draw(|frame| draw(frame, model, Theme { color })).expect("drawn");
+    terminal.backend().buffer().clone()
+}
+
+fn letters(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let rows = buffer.content().chunks(width).map(|row| {
+        let row: String = row.iter().map(|cell| cell.symbol()).collect();
+        row.trim_end().to_owned() + "\n"
+    });
+    rows.collect()
+}
+
+/// A mismatch leaves what was seen beside what was expected, as `NAME.new`.
+fn same_as_kept(name: &str, seen: &str) {
+    let kept =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(format!("{name}.txt"));
+    let expected = std::fs::read_to_string(&kept).unwrap_or_default();
+    if expected != seen {
+        let new = kept.with_extension("txt.new");
+        std::fs::write(&new, seen).expect("written");
+        panic!(
+            "{} is another now: look at {}, and take its place if it is right\n{seen}",
+            kept.display(),
+            new.display()
+        );
+    }
+}
+
+#[test]
+fn screens_are_as_they_were_looked_at() {
+    let model = model();
+    for (width, height) in [(80, 24), (200, 50), (50, 12)] {
+        same_as_kept(&format!("{width}x{height}"), &letters(&frame(&model, width, height, false)));
+    }
+}
+
+#[test]
+fn popups_are_as_they_were_looked_at() {
+    let mut help = model();
+    press(&mut help, KeyEvent::from(KeyCode::Char('?')));
+    same_as_kept("help_80x24", &letters(&frame(&help, 80, 24, false)));
+    let mut sure = model();
+    press(&mut sure, KeyEvent::from(KeyCode::Char('R')));
+    same_as_kept("confirm_50x12", &letters(&frame(&sure, 50, 12, false)));
+}
+
+#[test]
+fn no_size_is_too_small_and_none_is_written_over() {
+    let mut models = vec![Model::default(), model(), model(), model()];
+    models[2].popup = Popup::Help;
+    models[3].popup = Popup::Text("a sentence with words ".repeat(30));
+    for model in &mut models {
+        for focus in [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy] {
+            model.focus = focus;
+            for (width, height) in [
+                (0, 0),
+                (1, 1),
+                (2, 3),
+                (7, 4),
+                (10, 30),
+                (20, 5),
+                (40, 10),
+                (60, 15),
+                (139, 29),
+                (140, 30),
+                (400, 3),
+            ] {
+                frame(model, width, height, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_colour_there_is_none() {
+    let mut model = model();
+    for popup in [Popup::None, Popup::Help] {
+        model.popup = popup;
+        let plain = frame(&model, 100, 30, false);
+        assert!(plain.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    }
+    let colored = frame(&model, 100, 30, true);
+    assert!(colored.content().iter().any(|cell| cell.fg != Color::Reset));
+}
+
+#[test]
+fn strangers_cannot_speak_to_the_terminal() {
+    let nasty = "a\u{1b}[2J\u{7}\u{202e}b\r\n\u{9b}31m\u{200b}c";
+    let mut model = model();
+    model.hear(News::Candidates(json!({ "total": 1, "from": 0, "candidates": [
+        { "candidate": format!("softmax/{nasty}"), "status": nasty }
+    ] })));
+    model.hear(News::Event(
+        json!({ "kind": "policy", "t": nasty, "decision": nasty, "reason": nasty, "numbers": { nasty: 1 } }),
+    ));
+    model.hear(News::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
+    model.hear(News::Said(nasty.to_owned()));
+    for popup in [Popup::None, Popup::Help] {
+        model.popup = popup;
+        let seen = frame(&model, 160, 40, true);
+        let cells = seen.content().iter().flat_map(|cell| cell.symbol().chars());
+        assert!(
+            cells
+                .clone()
+                .all(|c| !c.is_control() && !('\u{2000}'..='\u{200f}').contains(&c) && c != '\u{202e}')
+        );
+    }
+    model.hear(News::Why(nasty.to_owned()));
+    let Popup::Text(text) = &model.popup else { panic!("{:?}", model.popup) };
+    assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
+}
+
+#[test]
+fn answers_that_make_no_sense_are_shown_as_unknown() {
+    let nothing = [
+        Value::Null,
+        json!([]),
+        json!({}),
+        json!("x"),
+        json!({ "workers": [null, 1], "slots": [[], ["a"], [-1, 2, 3]] }),
+    ];
+    let mut model = model();
+    for answer in &nothing {
+        for news in
+            [News::Status, News::Workers, News::Candidates, News::History, News::Decisions, News::Event]
+        {
+            model.hear(news(answer.clone()));
+            frame(&model, 80, 24, false);
+        }
+    }
+    model.hear(News::Candidates(json!({ "from": u64::MAX, "total": 1, "candidates": [{}] })));
+    model.hear(News::Candidates(json!({ "from": 5_000, "total": 1, "candidates": [{}] })));
+    assert_eq!(model.candidates.len(), 9, "a page that does not follow is not taken");
+}
+
+#[test]
+fn what_happens_changes_what_is_shown() {
+    let mut model = model();
+    let name = "softmax/bad/one_with_a_rather_long_name";
+    assert_eq!(model.order()[0].name, name, "what runs is first");
+    let names: Vec<&str> = model.order().iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names[1..5], ["embedding/fast", "embedding/naive", "softmax/fast", "softmax/naive"]);
+    model.hear(News::Event(json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 })));
+    let now = model.candidates.iter().find(|it| it.name == name).expect("it is there");
+    assert_eq!((&now.standing, now.rank), (&Standing::Ended("PASSED".to_owned()), Some(1)));
+    // Heard twice, as an event and in the answer: one row.
+    let row = decision(41, "kill", "another");
+    let mut event = row.clone();
+    event["kind"] = json!("policy");
+    model.hear(News::Event(event.clone()));
+    model.hear(News::Event(event));
+    model.hear(News::Decisions(json!({ "decisions": [row] })));
+    assert_eq!(model.policy.iter().filter(|it| it.reason == "another").count(), 1);
+    model.hear(News::Lost("the run closed the connection".to_owned()));
+    model.hear(News::Event(json!({ "kind": "run", "state": "ended", "exit_code": 1 })));
+    model.hear(News::Lost("whatever".to_owned()));
+    assert_eq!(model.over.as_deref(), Some("the run has ended with exit code 1"));
+    assert!(model.workers.is_empty());
+    let seen = letters(&frame(&model, 80, 24, false));
+    assert!(seen.contains("the run has ended with exit code 1") && seen.contains("q quit"), "{seen}");
+}
+
+#[test]
+fn history_becomes_coarser_as_the_runs_does() {
+    let mut model = Model::default();
+    let slot = |at: f64, mib: u64| json!([at, mib * MIB, 0]);
+    model.hear(News::History(
+        json!({ "width_s": 0.25, "slots": [slot(0.0, 1), slot(0.25, 7), slot(0.5, 2)] }),
+    ));
+    model.hear(News::History(json!({ "width_s": 0.25, "slots": [slot(0.5, 3), slot(0.75, 1)] })));
+    let owed =
+        |model: &Model| model.history.iter().map(|it| (it.at, it.owed.get() / MIB)).collect::<Vec<_>>();
+    assert_eq!(owed(&model), [(0.0, 1), (0.25, 7), (0.5, 3), (0.75, 1)]);
+    model.hear(News::History(json!({ "width_s": 0.5, "slots": [slot(0.5, 4), slot(1.0, 5)] })));
+    assert_eq!(owed(&model), [(0.0, 7), (0.5, 4), (1.0, 5)]);
+}
+
+/// Keys one after the other, and what the last of them wishes for.
+fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Wish> {
+    keys.iter().map(|key| press(model, KeyEvent::from(*key))).last().flatten()
+}
+
+#[test]
+fn keys_do_what_help_says() {
+    use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, PageDown, Tab, Up};
+    let cancel =
+        |candidate: &str| Wish::Cancel { job: "softmax".to_owned(), candidate: candidate.to_owned() };
+    let recycle = |worker, now| Wish::Recycle { worker, now };
+    let long = "bad/one_with_a_rather_long_name";
+    let table: Vec<(&[KeyCode], Option<Wish>)> = vec![
+        (&[Char('q')], Some(Wish::Quit)),
+        (&[Char('p')], Some(Wish::Pause)),
+        (&[Char('r')], None),
+        (&[Char('r'), Char('y')], Some(recycle(3, false))),
+        (&[Char('R'), Char('y')], Some(recycle(3, true))),
+        (&[Char('R'), Char('n')], None),
+        (&[Char('R'), Char('x'), Char('y')], Some(recycle(3, true))),
+        (&[Char('R'), Esc, Char('y')], None),
+        (&[Char('R'), Char('q')], None),
+        (&[BackTab, Down, Char('r'), Char('y')], Some(recycle(4, false))),
+        (&[BackTab, Down, Down, Up, Char('r'), Char('y')], Some(recycle(3, false))),
+        (&[Char('c'), Char('y')], Some(cancel(long))),
+        (&[Char('c'), Enter], None),
+        (&[End, Char('c'), Char('y')], Some(cancel("last"))),
+        (&[End, Up, Char('c'), Char('y')], Some(cancel("later"))),
+        (&[PageDown, Home, Char('c'), Char('y')], Some(cancel(long))),
+        // What has ended is not even asked for.
+        (&[Down, Char('c'), Char('y')], None),
+        (&[Char('w')], Some(Wish::WhyCandidate(format!("softmax/{long}")))),
+        (&[BackTab, Enter], Some(Wish::WhyWorker(3))),
+        (&[Tab, Char('w')], None),
+        (&[Tab, Tab, Char('w')], None),
+        (&[Char('?'), Char('q')], None),
+        (&[Char('?'), Char('q'), Char('q')], Some(Wish::Quit)),
+        (&[Char('z')], None),
+    ];
+    for (pressed, wish) in table {
+        assert_eq!(keys(&mut model(), pressed), wish, "{pressed:?}");
+    }
+    let mut paused = model();
+    paused.run.paused = true;
+    assert_eq!(keys(&mut paused, &[Char('p')]), Some(Wish::Resume));
+    let control = KeyEvent::new(Char('c'), KeyModifiers::CONTROL);
+    for popup in [Popup::None, Popup::Help] {
+        let mut model = model();
+        model.popup = popup;
+        assert_eq!(press(&mut model, control), Some(Wish::Quit), "Ctrl-C leaves, whatever is shown");
+    }
+}
+
+#[test]
+fn nothing_is_wished_of_a_run_that_is_over_or_empty() {
+    use KeyCode::{Char, Down, Enter};
+    let mut over = model();
+    keys(&mut over, &[Char('R')]);
+    over.hear(News::Lost("it is gone".to_owned()));
+    assert_eq!(keys(&mut over, &[Char('y')]), None, "what was asked for is not asked for any more");
+    for key in ['p', 'r', 'R', 'c', 'w'] {
+        assert_eq!(keys(&mut over, &[Char(key), Char('y')]), None);
+    }
+    assert_eq!(keys(&mut over, &[Char('q')]), Some(Wish::Quit));
+    for focus in [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy] {
+        let mut empty = Model::default();
+        empty.focus = focus;
+        for key in [Down, Enter, Char('r'), Char('R'), Char('c'), Char('w')] {
+            assert_eq!(keys(&mut empty, &[key]), None);
+            assert_eq!(empty.popup, Popup::None);
+        }
+    }
+}
+
+#[test]
+fn the_chosen_one_stays_chosen_when_the_order_changes() {
+    use KeyCode::{Char, End};
+    let mut model = model();
+    keys(&mut model, &[End]);
+    model
+        .hear(News::Event(json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" })));
+    let wish = keys(&mut model, &[Char('c'), Char('y')]);
+    assert_eq!(wish, Some(Wish::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
+    // Looking back in the policy log, new rows do not push away what is looked at.
+    model.focus = Pane::Policy;
+    keys(&mut model, &[KeyCode::Up]);
+    assert_eq!(model.back, 1);
+    let mut event = decision(50, "wait", "more");
+    event["kind"] = json!("policy");
+    model.hear(News::Event(event));
+    assert_eq!(model.back, 2);
+    keys(&mut model, &[End]);
+    assert_eq!(model.back, 0);
+}
+
+#[test]
+fn wishes_are_requests() {
+    let table = [
+        (Wish::Pause, "pause", json!({})),
+        (Wish::Resume, "resume", json!({})),
+        (Wish::Recycle { worker: 3, now: false }, "recycle", json!({ "worker": 3, "mode": "drain" })),
+        (Wish::Recycle { worker: 3, now: true }, "recycle", json!({ "worker": 3, "mode": "now" })),
+        (
+            Wish::Cancel { job: "j".to_owned(), candidate: "a/b".to_owned() },
+            "cancel",
+            json!({ "job": "j", "candidate": "a/b" }),
+        ),
+        (Wish::WhyWorker(3), "why", json!({ "worker": 3 })),
+        (Wish::WhyCandidate("j/c".to_owned()), "why", json!({ "candidate": "j/c" })),
+    ];
+    for (wish, method, params) in table {
+        assert_eq!(request(&wish), Some((method, params)), "{wish:?}");
+    }
+    assert_eq!(request(&Wish::Quit), None);
+}

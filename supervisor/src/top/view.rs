@@ -1,0 +1,103 @@
+//! The loop: news, keys, signals and time go into the model, the model on to the screen.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::TryRecvError;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::draw::{Theme, draw};
+use super::keys::press;
+use super::link::Link;
+use super::model::{Model, News, Wish};
+use super::screen::Screen;
+use crate::control::client::ClientError;
+use crate::signal::Signals;
+
+/// Between two looks at what has come; a key is looked at once it is there.
+const TURN: Duration = Duration::from_millis(100);
+/// Without an answer for as long, it is said.
+const SILENT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    #[error(
+        "`top` draws on a terminal, and standard {stream} is none (`ctl status` prints once, `ctl events --follow` all)"
+    )]
+    NoTerminal { stream: &'static str },
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("drawing on the terminal")]
+    Terminal(#[source] io::Error),
+}
+
+/// Why the view ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    Left,
+    /// By SIGINT or SIGTERM.
+    Interrupted,
+}
+
+/// Whether there is a terminal to draw on, and to read keys from.
+pub fn is_possible() -> Result<(), TopError> {
+    let streams = [("output", io::stdout().is_terminal()), ("input", io::stdin().is_terminal())];
+    match streams.into_iter().find(|(_, is_terminal)| !is_terminal) {
+        Some((stream, _)) => Err(TopError::NoTerminal { stream }),
+        None => Ok(()),
+    }
+}
+
+/// Until the person leaves. Call with the signals blocked and before any thread is started.
+pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, TopError> {
+    let link = Link::open(socket)?;
+    let mut screen = Screen::take().map_err(TopError::Terminal)?;
+    let theme = Theme { color };
+    let mut model = Model::default();
+    let mut heard = Instant::now();
+    let mut is_new = true;
+    loop {
+        loop {
+            match link.news.try_recv() {
+                Ok(news) => {
+                    model.hear(news);
+                    heard = Instant::now();
+                    is_new = true;
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    if model.over.is_none() {
+                        model.hear(News::Lost("the connection to the run is lost".to_owned()));
+                        is_new = true;
+                    }
+                    break;
+                }
+            }
+        }
+        let silent = if model.over.is_some() { Duration::ZERO } else { heard.elapsed() };
+        let silent = if silent < SILENT { Duration::ZERO } else { Duration::from_secs(silent.as_secs()) };
+        is_new |= model.silent != silent;
+        model.silent = silent;
+        if std::mem::take(&mut is_new) {
+            screen.draw(|frame| draw(frame, &model, theme)).map_err(TopError::Terminal)?;
+        }
+        if 0 < signals.take() {
+            return Ok(Watched::Interrupted);
+        }
+        if !event::poll(TURN).map_err(TopError::Terminal)? {
+            continue;
+        }
+        is_new = true;
+        let Event::Key(key) = event::read().map_err(TopError::Terminal)? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match press(&mut model, key) {
+            Some(Wish::Quit) => return Ok(Watched::Left),
+            // A full queue of wishes is a run that does not answer: said by `silent`.
+            Some(wish) => drop(link.wishes.try_send(wish)),
+            None => {}
+        }
+    }
+}
