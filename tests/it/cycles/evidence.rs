@@ -57,7 +57,8 @@ pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     for look in [idle, side_by_side] {
         let mut at = 0;
         while at < changes.len() {
-            let next = changes[at..].iter().position(|it| it.0 != changes[at].0).map_or(changes.len(), |n| at + n);
+            let next =
+                changes[at..].iter().position(|it| it.0 != changes[at].0).map_or(changes.len(), |n| at + n);
             apply(&changes[at..next], &mut workers);
             look(changes[at].0, &workers, &mut evidence);
             at = next;

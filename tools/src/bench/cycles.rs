@@ -107,11 +107,11 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     let text = std::fs::read(run.join("summary.json")).context("reading the summary")?;
     let summary: Value = serde_json::from_slice(&text).context("the summary")?;
     let evidence = evidence::read(Path::new(&run), &summary).map_err(|trouble| anyhow!(trouble))?;
+    let right = cycles.count * yard::TIMED;
     ensure!(
-        evidence.candidates_passed == (cycles.count * cycles.verifiers) as usize,
-        "{} candidates of {} passed: see {}",
+        evidence.candidates_passed == right as usize,
+        "{} candidates of {right} passed: see {}",
         evidence.candidates_passed,
-        cycles.count * cycles.verifiers,
         run.display()
     );
     if !keep {
@@ -171,7 +171,9 @@ fn print(arguments: &Arguments, switches: &[Figures; 2], ratio: &Figures, rows: 
     if 0 < ratio.count() {
         println!("\nWithout a spare a switch takes {:.2} times as long (median of pairs).", ratio.median());
     }
-    println!("\n| spare | s | samples | verifier at work | profiler at work | both | idle verifier, profiler MiB |");
+    println!(
+        "\n| spare | s | samples | verifier at work | profiler at work | both | idle verifier, profiler MiB |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
         let idle = |role: &str| row["idle_owed_bytes"][role].as_u64().map_or(f64::NAN, mib);

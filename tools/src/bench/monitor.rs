@@ -54,7 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     // It waits for a word that never comes; `cpu` is of this thread alone.
     let runner = Filler::start(LIMIT.get(), None, false)?;
     let first = workers.first().context("no workers")?.0;
-    watch.watch(Process::Runner(first, runner.child.id()), runner.child.id(), Some(LIMIT), Bytes::ZERO, false);
+    watch.watch(
+        Process::Runner(first, runner.child.id()),
+        runner.child.id(),
+        Some(LIMIT),
+        Bytes::ZERO,
+        false,
+    );
 
     let mut look = Figures::default();
     let interval = Duration::from_secs(1) / arguments.rate.max(1);
@@ -73,7 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     for (_, memory) in &mut workers {
         owed.push(owed_mib(memory)?);
     }
-    let own = ProcessSampler::open(Path::new("/proc"), std::process::id())?.context("this process is gone")?;
+    let own =
+        ProcessSampler::open(Path::new("/proc"), std::process::id())?.context("this process is gone")?;
     let resident = resident_mib(own)?;
     drop(runner);
     for (worker, mut memory) in workers {
@@ -100,11 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             look.max()
         );
         println!("| resident memory of the watching process, MiB | {resident:.1} | 20 |");
-        println!(
-            "| an idle worker owes, MiB: median, most | {:.2}, {:.2} | 8 |",
-            owed.median(),
-            owed.max()
-        );
+        println!("| an idle worker owes, MiB: median, most | {:.2}, {:.2} | 8 |", owed.median(), owed.max());
     })?;
     Ok(good)
 }

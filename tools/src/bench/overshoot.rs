@@ -148,9 +148,7 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     loop {
         let left = due.saturating_duration_since(Instant::now());
         let wait = Timespec { tv_sec: i64::try_from(left.as_secs())?, tv_nsec: left.subsec_nanos().into() };
-        if 0 < rustix::io::retry_on_intr(|| {
-            poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait))
-        })? {
+        if 0 < rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)))? {
             break;
         }
         let now = Instant::now();
@@ -185,13 +183,7 @@ fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
 fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
     store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
-    store.kill_intended(
-        now,
-        ProcessKind::Runner,
-        worker,
-        None,
-        KillReason::RunnerMemory { owed, limit },
-    )?;
+    store.kill_intended(now, ProcessKind::Runner, worker, None, KillReason::RunnerMemory { owed, limit })?;
     Ok(())
 }
 
@@ -205,7 +197,8 @@ fn product(arguments: &Arguments) -> Result<bool> {
         .output()
         .context("starting gen-captures")?;
     ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/hostile").canonicalize()?;
+    let kernels =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/hostile").canonicalize()?;
     let candidate = |name: &str, file: &str| {
         let path = kernels.join(file);
         format!("[[job.candidate]]\nname = \"{name}\"\nsources = [{path:?}]\n")
