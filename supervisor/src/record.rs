@@ -358,6 +358,9 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
+    /// Of the whole machine since the run was started or taken up, whoever's pages they were: context.
+    pub machine_swapped_in_bytes: Option<Bytes>,
+    pub machine_swapped_out_bytes: Option<Bytes>,
     /// How closely runners were watched.
     pub sampling: Option<Sampling>,
 }
@@ -401,6 +404,8 @@ impl MemoryTotals {
             peak_reclaimable_bytes: self.peak_reclaimable_bytes.max(later.peak_reclaimable_bytes),
             min_available_bytes: least,
             swap_peak_bytes: self.swap_peak_bytes.max(later.swap_peak_bytes),
+            machine_swapped_in_bytes: self.machine_swapped_in_bytes.max(later.machine_swapped_in_bytes),
+            machine_swapped_out_bytes: self.machine_swapped_out_bytes.max(later.machine_swapped_out_bytes),
             sampling: match (self.sampling, later.sampling) {
                 (Some(one), Some(other)) => Some(one.and_then(other)),
                 (one, other) => one.or(other),

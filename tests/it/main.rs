@@ -10,6 +10,7 @@ mod ffi;
 mod fixtures;
 mod gpu_probe;
 mod isolation;
+mod memory;
 mod openmp;
 mod ops;
 mod plan_mistakes;

@@ -121,7 +121,8 @@ impl Core {
         }
         let floor = self.ledger.floor();
         let available = sample.available.filter(|&available| available < floor)?;
-        let numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
+        let mut numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
+        numbers.extend(sample.free.map(|free| ("free_bytes", free.get())));
         let text = "the machine fell below its floor";
         Some(Strain { reason: KillReason::HostFloor { available, floor }, text, numbers })
     }

@@ -5,6 +5,7 @@
 
 mod answers;
 pub mod control;
+mod error;
 mod evidence;
 pub mod facts;
 mod finish;
@@ -31,26 +32,27 @@ use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use self::error::RunError;
 use self::evidence::Evidence;
 use self::facts::JobFacts;
-use self::folder::{FolderError, RunFolder};
+use self::folder::RunFolder;
 use self::leaves::Leaves;
 use self::sample::Sampler;
 use self::setup::Known;
-use crate::control::{ControlError, Server, Token};
+use crate::control::{Server, Token};
 use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
 use crate::core::{Ceilings, Core};
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::metrics::Metrics;
-use crate::metrics::http::{MetricsError, Responder};
+use crate::metrics::http::Responder;
 use crate::plan::{Plan, Unified};
-use crate::pool::{Happening, Pool, PoolError};
+use crate::pool::{Happening, Pool};
 use crate::progress::Progress;
 use crate::record::{HostRecord, UtcTime};
 use crate::signal::Signals;
-use crate::store::{RunRow, Store, StoreError};
+use crate::store::{RunRow, Store};
 
 /// Of the ceiling: the captures of a job that fit into this stay in the page cache for the next candidate.
 const CACHE_SHARE: f64 = 0.25;
@@ -70,57 +72,6 @@ pub struct RunOptions {
     pub each_candidate: Option<fn(&serde_json::Value)>,
     /// Where metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error("the run folder")]
-    Folder(#[from] FolderError),
-    #[error("the run database")]
-    Store(#[from] StoreError),
-    #[error("the pool of workers")]
-    Pool(#[from] PoolError),
-    #[error("the control socket, which an open run cannot do without")]
-    Control(#[from] ControlError),
-    #[error(transparent)]
-    Metrics(#[from] MetricsError),
-    #[error("the summary")]
-    Summary(#[from] crate::report::summary::SummaryError),
-    #[error("reading the entries of a job")]
-    Entries(#[from] crate::plan::EntriesError),
-    #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
-    NothingSelected { wanted: String },
-    #[error(
-        "the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)"
-    )]
-    PlanChanged { keys: String },
-    #[error(
-        "the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)"
-    )]
-    SignatureChanged { job: String },
-    #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
-    CapturesChanged { job: String },
-    #[error("waiting for something to happen")]
-    Poll(#[source] rustix::io::Errno),
-    #[error("a law of the core was broken, which is a bug: {law}")]
-    Law { law: String },
-}
-
-impl RunError {
-    /// Whose error it is, by exit code.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::NothingSelected { .. }
-            | Self::PlanChanged { .. }
-            | Self::SignatureChanged { .. }
-            | Self::CapturesChanged { .. }
-            | Self::Entries(_)
-            | Self::Folder(
-                FolderError::Exists { .. } | FolderError::NoRun { .. } | FolderError::NothingToResume { .. },
-            ) => Exit::Usage,
-            _ => Exit::Host,
-        }
-    }
 }
 
 /// A run that has come to its end.

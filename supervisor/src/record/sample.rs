@@ -256,6 +256,8 @@ pub(crate) fn sample() -> RunRecord {
                 peak_reclaimable_bytes: Some(Bytes::gib(4)),
                 min_available_bytes: Some(Bytes::gib(110)),
                 swap_peak_bytes: Some(Bytes::ZERO),
+                machine_swapped_in_bytes: Some(Bytes::ZERO),
+                machine_swapped_out_bytes: Some(Bytes::mib(3)),
                 sampling: Some(Sampling {
                     worst_fill_bytes_per_second: Bytes::gib(4),
                     worst_delay_us: 900,

@@ -388,7 +388,7 @@ mod tests {
     fn a_run_is_told_in_eighty_columns() {
         let wanted = "\
 embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
-  20 entries, 51.0 GiB captured, 5.00 GiB without repeats
+  20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
 
 rank  candidate  status              speed-up    median   noise  peak owed
    1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB

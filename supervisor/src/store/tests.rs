@@ -308,7 +308,11 @@ fn every_database_that_is_not_ours_to_read_says_so() {
     let store = begun(folder.path());
     store.connection.pragma_update(None, "user_version", 7).expect("newer");
     drop(store);
-    assert!(refusal().contains("schema 7, this program reads schema 3"), "{}", refusal());
+    assert!(
+        refusal().contains(&format!("schema 7, this program reads schema {}", super::schema::VERSION)),
+        "{}",
+        refusal()
+    );
 }
 
 #[test]

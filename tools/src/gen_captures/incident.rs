@@ -51,6 +51,9 @@ fn plan(comment: &str, name: &str, captures: &str) -> String {
     format!(
         "{comment}\n\n[run]\nname = \"{name}\"\ndevice = \"cpu\"\n\n\
          [memory]\nhost_ceiling = \"1GiB\"       # the verifier of the incident alone owed 53.9 GB\n\n\
+         [build]\nmemory = \"512MiB\"           # one small C file; the usual 4 GiB are no part of this ceiling\n\n\
+         [limits]\nmemory = \"128MiB\"          # a gather owes nothing beside its output; the usual room is that of its inputs\n\n\
+         [profile]\nentry_timeout = \"2s\"      # twenty entries of different lengths; this is about memory\n\n\
          [[job]]\nname = \"embedding\"\ncaptures = '{captures}'\nentries = [\"entry_*.pt\"]\n\
          baseline = \"kernels/naive.c\"\ncandidates = [\"kernels/fast.c\", \"kernels/ahead.c\"]\n"
     )

@@ -1,0 +1,186 @@
+//! Law 3 and law 5 on real runs: what `check` names is what a run needs, and what is predicted is what is measured.
+
+use serde_json::Value;
+
+use crate::support::{Outcome, Scenario, Summary, data, summary::list};
+
+const MIB: u64 = 1 << 20;
+/// Of what is predicted or named: the slack where a tenth would be less.
+const SLACK: u64 = 8 * MIB;
+
+fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
+    row[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
+}
+
+/// One matmul job; the candidates' limits are what they really take.
+fn plan(head: &str, candidates: &str) -> String {
+    format!(
+        "{head}\n[profile]\nentry_timeout = \"200ms\"\n[limits]\nmemory = \"1MiB\"\nthreads = 1
+[build]\nmemory = \"192MiB\"\ninclude = ['{kernels}', '{kernels}/naive']\n
+[[job]]\nname = \"matmul\"\ncaptures = '{captures}'\nentries = [\"entry_000000.pt\", \"entry_000005.pt\"]
+baseline = \"naive\"\n
+[[job.candidate]]\nname = \"naive\"\nsources = ['{kernels}/naive/matmul.c']\n{candidates}",
+        kernels = data("kernels").display(),
+        captures = data("captures/torch_matmul").display(),
+    )
+}
+
+fn workspace() -> String {
+    format!(
+        "[[job.candidate]]\nname = \"workspace\"\nsources = ['{}']\nlimits = {{ memory = \"201MiB\" }}\n",
+        data("kernels/takes_200_mib.c").display()
+    )
+}
+
+/// The smallest ceiling that `check` names.
+fn named(scenario: &Scenario) -> u64 {
+    let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
+    bytes(&outcome, &outcome.json(), "smallest_ceiling_bytes")
+}
+
+fn run_under(scenario: &Scenario, ceiling: u64, exit: i32) -> (Outcome, Summary) {
+    let set = format!("memory.host_ceiling={ceiling}B");
+    let dir = format!("run-{ceiling}");
+    let outcome = scenario.run(&["run", "plan.toml", "--dir", &dir, "--set", &set]).expect_exit(exit);
+    let summary = Summary::read(&scenario.path().join(&dir), &outcome);
+    (outcome, summary)
+}
+
+#[test]
+fn under_every_ceiling_a_run_fits_or_is_refused_before_anything_starts() {
+    let scenario = Scenario::with_plan(&plan("", &workspace()));
+    let smallest = named(&scenario);
+    let mut peak = 0;
+    for ceiling in [smallest * 2, smallest + smallest / 4, smallest + MIB, smallest] {
+        let (outcome, summary) = run_under(&scenario, ceiling, 0);
+        let memory = &summary.document["memory"];
+        // The highest of all samples of the whole tree.
+        peak = bytes(&outcome, memory, "peak_owed_bytes");
+        outcome.expect(peak <= ceiling, format_args!("{peak} owed under a ceiling of {ceiling}"));
+        for phase in list(&memory["phases"]) {
+            outcome.expect(bytes(&outcome, phase, "peak_owed_bytes") <= ceiling, format_args!("{phase}"));
+        }
+        outcome.expect_equal(summary.verdict("matmul", "workspace").0, Some("PASSED"), "its verdict");
+        let kills = summary.policy("kill_runner").len() + summary.policy("kill_worker").len();
+        outcome.expect_equal(kills, 0, "nobody had to be killed");
+    }
+    assert!(200 * MIB < peak, "the workspace was seen: {peak}");
+    let most = (peak + peak / 10).max(peak + SLACK);
+    assert!(smallest <= most, "{smallest} is named, {peak} was measured, {most} may be named");
+
+    // One MiB less: the candidate that does not fit is refused, the baseline still runs, and the exit says so.
+    let (outcome, summary) = run_under(&scenario, smallest - MIB, 1);
+    outcome.expect_equal(
+        summary.verdict("matmul", "workspace"),
+        (Some("DOES_NOT_FIT"), Some("plan")),
+        "refused",
+    );
+    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "the other one runs");
+    let attempts = list(&summary.candidate("matmul", "workspace")["attempts"]).len();
+    outcome.expect_equal(attempts, 0, "nothing of it was started");
+}
+
+#[test]
+fn a_plan_that_never_fits_starts_no_worker() {
+    let scenario = Scenario::with_plan(&plan("", ""));
+    let smallest = named(&scenario);
+    let (outcome, summary) = run_under(&scenario, smallest - MIB, 3);
+    outcome.expect_equal(list(&summary.document["workers"]).len(), 0, "workers");
+    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("DOES_NOT_FIT"), "its verdict");
+    let detail = summary.candidate("matmul", "naive")["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("host_ceiling"), detail);
+}
+
+/// Captures are gone through with nothing that allocates: what is owed is the formula.
+#[test]
+fn what_is_predicted_is_what_is_measured() {
+    let scenario = Scenario::with_plan(&plan("", &workspace()));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let mut seen = 0;
+    for phase in list(&summary.document["memory"]["phases"]) {
+        if phase["stage"] == "build" || phase["candidate"] != "naive" {
+            continue;
+        }
+        seen += 1;
+        let (predicted, measured) =
+            (bytes(&outcome, phase, "predicted_bytes"), bytes(&outcome, phase, "peak_owed_bytes"));
+        let slack = SLACK.max(predicted / 10);
+        outcome.expect(
+            measured.abs_diff(predicted) <= slack,
+            format_args!("{}: {predicted} predicted, {measured} measured", phase["stage"]),
+        );
+    }
+    outcome.expect_equal(seen, 2, "verified and timed");
+}
+
+#[test]
+fn a_spare_is_ready_before_it_is_needed() {
+    let scenario = Scenario::with_plan(&plan("[recycle]\nbefore_profile = \"always\"\n", ""));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let workers = list(&summary.document["workers"]);
+    let of = |role: &str| {
+        let found = workers.iter().find(|worker| worker["role"] == role);
+        found.unwrap_or_else(|| outcome.fail(format_args!("a {role}")))
+    };
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_owned();
+    let (started, ended) = (text(of("profiler"), "started"), text(of("verifier"), "ended"));
+    outcome.expect(started < ended, format_args!("started {started}, the verifier ended {ended}"));
+    outcome.expect_equal(of("verifier")["recycled_because"].as_str(), Some("before_profile"), "law 4 holds");
+    outcome.expect_equal(summary.policy("no_spare").len(), 0, "it fitted");
+}
+
+#[test]
+fn without_room_for_a_spare_phases_go_one_after_the_other_and_that_is_said() {
+    let head = "[recycle]\nbefore_profile = \"always\"\n";
+    // An output of eight bytes: a profile takes next to nothing more than a verification, so that nobody fits beside it.
+    let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
+    let scenario = Scenario::with_plan(&plan);
+    let (outcome, summary) = run_under(&scenario, named(&scenario), 0);
+    let rows = summary.policy("no_spare");
+    outcome.expect_equal(rows.len(), 1, "one row");
+    let numbers = &rows[0]["numbers"];
+    let sum = bytes(&outcome, numbers, "charged_bytes") + bytes(&outcome, numbers, "wanted_bytes");
+    outcome.expect(bytes(&outcome, numbers, "ceiling_bytes") < sum, "with the numbers that say why");
+    let workers = list(&summary.document["workers"]);
+    let at = |role: &str, field: &str| {
+        let found = workers.iter().find(|worker| worker["role"] == role);
+        found.and_then(|worker| worker[field].as_str()).unwrap_or_default().to_owned()
+    };
+    outcome.expect(at("verifier", "ended") <= at("profiler", "started"), "the profiler came after");
+    outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("PASSED"), "all the same");
+}
+
+#[test]
+fn several_verifiers_work_side_by_side_and_nobody_beside_a_profile() {
+    let many: String = (0..6)
+        .map(|number| {
+            let path = data("kernels/naive/matmul.c");
+            format!("[[job.candidate]]\nname = \"copy{number}\"\nsources = ['{}']\n", path.display())
+        })
+        .collect();
+    let scenario = Scenario::with_plan(&plan("[run]\nverifiers = 4\n", &many));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let phases = list(&summary.document["memory"]["phases"]);
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_owned();
+    let overlaps = |one: &Value, other: &Value| {
+        text(one, "started") < text(other, "ended") && text(other, "started") < text(one, "ended")
+    };
+    let mut side_by_side = 0;
+    for (index, one) in phases.iter().enumerate() {
+        for other in &phases[index + 1..] {
+            if overlaps(one, other) {
+                side_by_side += 1;
+                let profile = one["stage"] == "profile" || other["stage"] == "profile";
+                outcome.expect(!profile, format_args!("not alone: {one} {other}"));
+            }
+        }
+    }
+    outcome.expect(0 < side_by_side, "some phases overlap");
+    for number in 0..6 {
+        outcome.expect_equal(
+            summary.verdict("matmul", &format!("copy{number}")).0,
+            Some("PASSED"),
+            "verdict",
+        );
+    }
+}
