@@ -215,4 +215,18 @@ mod tests {
         assert_eq!(evidence.phase_swap(WorkerId(1)), Some(-(2 << 20)));
         assert_eq!(evidence.phase_swap(WorkerId(1)), None);
     }
+
+    #[test]
+    fn a_switch_is_from_the_last_end_to_a_lease_that_is_alone() {
+        let mut evidence = Evidence::new(1);
+        let (first, beside, next) = (WorkerId(1), WorkerId(2), WorkerId(3));
+        evidence.phase_started(first, true);
+        evidence.phase_started(beside, false);
+        evidence.phase_ends();
+        evidence.phase_started(next, true);
+        assert_eq!(evidence.phase_switch(first), None, "nothing was before it");
+        assert_eq!(evidence.phase_switch(beside), None, "something was at work");
+        assert!(evidence.phase_switch(next).is_some());
+        assert_eq!(evidence.phase_switch(next), None, "told once");
+    }
 }

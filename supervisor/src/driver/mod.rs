@@ -279,14 +279,14 @@ impl Run<'_> {
             if self.wait(timeout)? {
                 self.feed(Event::Pressure)?;
             }
-            if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
-                self.feed(Event::Tick)?;
-            }
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
             }
             for happening in self.pool.happenings() {
                 self.happened(happening)?;
+            }
+            if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
+                self.feed(Event::Tick)?;
             }
             self.serve()?;
             if self.sampler.due() <= Instant::now() {

@@ -248,27 +248,42 @@ impl Pool {
     /// Reaps a dead worker and kills what it left.
     fn bury(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
-        let how = describe_end(&pidfd);
+        let (how, orderly) = describe_end(&pidfd);
         // Frees the handshake if the worker died before it: nothing else would.
         channel.close();
         // Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and so do we.
         let mut left: Vec<(u32, OwnedFd)> = runners.into_iter().collect();
+        // One that ended when it was told to has reaped what it started. Asking costs by the number of processes on the
+        // machine, and a profiler waits for this.
+        if !(orderly && left.is_empty()) {
+            left.extend(self.strangers());
+        }
+        self.kill_left(worker, left);
+        how
+    }
+
+    /// Whatever was left to us: children that are no workers. Workers are reaped by their own pidfds only.
+    fn strangers(&self) -> Vec<(u32, OwnedFd)> {
+        let workers = self.members.values().map(|member| member.pid);
         // Those that another dead worker left are on their way already.
-        let known: Vec<u32> = self.orphans.iter().map(|orphan| orphan.pid).collect();
-        // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
-        let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
-        let others = (self.children)(std::process::id()).into_iter();
-        left.extend(others.filter(|pid| !workers.contains(pid) && !known.contains(pid)).filter_map(|pid| {
-            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-            Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
-        }));
+        let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
+        (self.children)(std::process::id())
+            .into_iter()
+            .filter(|pid| !known.contains(pid))
+            .filter_map(|pid| {
+                let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+                Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
+            })
+            .collect()
+    }
+
+    fn kill_left(&mut self, worker: WorkerId, left: Vec<(u32, OwnedFd)>) {
         for (pid, pidfd) in left {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
         // Most are dead already: killed with the worker.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
-        how
     }
 
     fn has_orphans(&self, worker: WorkerId) -> bool {
@@ -294,6 +309,9 @@ impl Drop for Pool {
             wait_readable(&member.pidfd, ORPHAN_PATIENCE);
             self.bury(worker, member);
         }
+        // Of whomever: nobody asks any more.
+        let left = self.strangers();
+        self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_PATIENCE;
         for orphan in self.orphans.drain(..) {
             wait_readable(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
@@ -325,8 +343,11 @@ fn wait_readable(descriptor: &OwnedFd, timeout: Duration) -> bool {
     matches!(poll(&mut polled, Some(&wait)), Ok(ready) if 0 < ready)
 }
 
-fn describe_end(pidfd: &OwnedFd) -> String {
-    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+/// In words, and whether it ended by itself as it should.
+fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
+    let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let orderly = matches!(&status, Ok(Some(status)) if status.exit_status() == Some(0));
+    let how = match status {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -334,7 +355,8 @@ fn describe_end(pidfd: &OwnedFd) -> String {
         },
         Ok(None) => "an unknown end".to_owned(),
         Err(errno) => format!("an end that could not be read: {errno}"),
-    }
+    };
+    (how, orderly)
 }
 
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {

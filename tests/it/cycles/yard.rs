@@ -1,5 +1,5 @@
 //! A plan whose every job is one cycle: candidates are verified side by side, the verifiers go, and a profiler that has
-//! done nothing yet times them. The bench `cycles` uses this file too.
+//! done nothing yet times the two that are right. The bench `cycles` uses this file too.
 //!
 //! Candidates owe 16 MiB of their own, so that a process at work is told from an idle one by what it owes.
 
@@ -15,7 +15,10 @@ pub struct Cycles {
     pub spare: bool,
 }
 
-/// A relu that touches its scratch memory once. `VARIANT` makes for another artifact.
+/// Candidates of a job that are right, and timed.
+pub const TIMED: u32 = 2;
+
+/// A relu that touches its scratch memory once. `VARIANT` makes for another artifact, `RIGHT` for a right one.
 const KERNEL: &str = r#"
 #include <string.h>
 #include "opt_candidate.h"
@@ -30,13 +33,13 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
     for (int d = 0; d < in->ndim; d++) count *= in->shape[d];
     for (int64_t i = 0; i < count; i++) {
         float value = ((const float *)in->data)[i];
-        ((float *)out->data)[i] = value > 0 ? value : 0;
+        ((float *)out->data)[i] = value > 0 ? value * RIGHT : 0;
     }
     return 0;
 }
 "#;
 
-/// Makes captures, candidates (one for each verifier, built beforehand) and the plan; where the plan is.
+/// Makes captures, candidates (one for each verifier at least, built beforehand) and the plan; where the plan is.
 pub fn furnish(folder: &Path, gen_captures: &Path, cycles: Cycles) -> Result<PathBuf, String> {
     let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().map_err(fail)?;
@@ -47,9 +50,17 @@ pub fn furnish(folder: &Path, gen_captures: &Path, cycles: Cycles) -> Result<Pat
         .arg(folder.join("relu")))?;
     let source = folder.join("relu.c");
     fs::write(&source, KERNEL).map_err(fail)?;
-    for variant in 0..cycles.verifiers {
+    for variant in 0..cycles.verifiers.max(TIMED) {
+        let right = u32::from(variant < TIMED);
         did(Command::new("cc")
-            .args(["-O2", "-shared", "-fPIC", &format!("-DVARIANT={variant}"), "-I"])
+            .args([
+                "-O2",
+                "-shared",
+                "-fPIC",
+                &format!("-DVARIANT={variant}"),
+                &format!("-DRIGHT={right}"),
+                "-I",
+            ])
             .arg(repository.join("worker/include"))
             .arg(&source)
             .arg("-o")
@@ -68,10 +79,10 @@ fn did(command: &mut Command) -> Result<(), String> {
 
 fn text(cycles: Cycles) -> String {
     let Cycles { count, verifiers, spare } = cycles;
-    // A profiler is worn when it has timed the candidates of one cycle.
+    // A profiler is worn when it has timed the candidates of one cycle, a verifier when it has built and verified one.
     let mut text = format!(
         "[run]\nname = \"cycles\"\ndevice = \"cpu\"\nverifiers = {verifiers}\n[memory]\nspare = {spare}\n\
-         [recycle]\nbefore_profile = \"always\"\nafter_leases = {verifiers}\n\
+         [recycle]\nbefore_profile = \"always\"\nafter_leases = {TIMED}\n\
          [limits]\nmemory = \"64MiB\"\nthreads = 1\n\
          [profile]\nprotocol = \"kernelforge\"\nentry_timeout = \"1s\"\n"
     );

@@ -10,7 +10,7 @@ mod yard;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
 use self::evidence::Evidence;
@@ -107,13 +107,6 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     let text = std::fs::read(run.join("summary.json")).context("reading the summary")?;
     let summary: Value = serde_json::from_slice(&text).context("the summary")?;
     let evidence = evidence::read(Path::new(&run), &summary).map_err(|trouble| anyhow!(trouble))?;
-    ensure!(
-        evidence.candidates_passed == (cycles.count * cycles.verifiers) as usize,
-        "{} candidates of {} passed: see {}",
-        evidence.candidates_passed,
-        cycles.count * cycles.verifiers,
-        run.display()
-    );
     if !keep {
         std::fs::remove_dir_all(tempdir()?)?;
     }
@@ -153,6 +146,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
         "pair": pair, "spare": cycles.spare, "seconds": (seconds * 10.0).round() / 10.0,
         "switch": switch.to_json("us"), "samples": evidence.moments, "at_work": evidence.at_work,
         "both_at_work": evidence.both, "such_as": evidence.told, "sample_width_ms": evidence.width,
+        "candidates_right": cycles.count * yard::TIMED, "candidates_passed": evidence.candidates_passed,
         "idle_owed_bytes": evidence.idle, "ready": ready, "settled_after_cycles": settled, "supervisor": stays,
     });
     Ok((row, good))
@@ -178,9 +172,11 @@ fn print(arguments: &Arguments, switches: &[Figures; 2], ratio: &Figures, rows: 
     for row in rows {
         let idle = |role: &str| row["idle_owed_bytes"][role].as_u64().map_or(f64::NAN, mib);
         println!(
-            "| {} | {} | {} | {} | {} | {} | {:.2}, {:.2} |",
+            "| {} | {} | {}, {} | {} | {} | {} | {} | {:.2}, {:.2} |",
             row["spare"],
             row["seconds"],
+            row["candidates_right"],
+            row["candidates_passed"],
             row["samples"],
             row["at_work"]["verifier"],
             row["at_work"]["profiler"],

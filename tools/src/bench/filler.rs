@@ -127,7 +127,7 @@ fn fill(arguments: &[String]) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while count.go.load(Ordering::Acquire) == 0 {
         ensure!(Instant::now() < deadline, "nobody said go");
-        std::hint::spin_loop();
+        std::thread::sleep(Duration::from_micros(50));
     }
     let (mut chunk, mut touched) = (CHUNK, 0);
     while PAGE <= chunk && touched < limit + ENOUGH {
