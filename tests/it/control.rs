@@ -1,6 +1,6 @@
 //! The control socket and `ctl` while a real run goes on: every verb, hostile clients, other users.
 
-mod client;
+pub mod client;
 mod hostile;
 mod metrics;
 mod open;
@@ -68,6 +68,31 @@ fn every_verb_works_on_a_run_that_goes_on() {
     assert!(worker["pid"].as_u64().is_some_and(|pid| 0 < pid), "{worker}");
     ctl(&["why", &format!("worker-{}", worker["id"])]).expect_exit(0).expect_stdout(&["charged", "leases"]);
     ctl(&["why", "worker-4000"]).expect_exit(2).expect_stderr(&["not_found"]);
+
+    let mut client = run.client();
+    let all = client.call("candidates", &json!({})).expect("an answer");
+    let names: Vec<&str> =
+        list(&all["candidates"]).iter().filter_map(|it| it["candidate"].as_str()).collect();
+    assert_eq!(names, ["softmax/fast", "softmax/segfaults", "softmax/naive"]);
+    assert_eq!((&all["total"], &all["candidates"][2]["baseline"]), (&json!(3), &json!(true)));
+    assert!(
+        list(&all["candidates"]).iter().all(|it| it["stage"].is_string() || it["status"].is_string()),
+        "{all}"
+    );
+    let rest = client.call("candidates", &json!({ "from": 2 })).expect("an answer");
+    assert_eq!(list(&rest["candidates"]).len(), 1);
+    let beyond = client.call("candidates", &json!({ "from": 4_000_000_000_u32 })).expect("an answer");
+    assert_eq!(list(&beyond["candidates"]).len(), 0);
+    let memory = client.call("history", &json!({})).expect("an answer");
+    let slots = list(&memory["slots"]);
+    assert!(slots.iter().all(|slot| slot[1].is_u64()) && !slots.is_empty(), "{memory}");
+    let since = slots.last().map_or(0.0, |slot| slot[0].as_f64().expect("a time"));
+    let later = client.call("history", &json!({ "since_s": since })).expect("an answer");
+    assert!(list(&later["slots"]).len() <= slots.len(), "the past is not told again");
+    assert_eq!(client.call("history", &json!({ "since_s": -1 })), Err("invalid_params".to_owned()));
+    let decisions = client.call("decisions", &json!({ "most": 1 })).expect("an answer");
+    assert_eq!(list(&decisions["decisions"]).len(), 1);
+    assert_eq!(client.call("decisions", &json!({})), Err("invalid_params".to_owned()));
 
     ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["6.00 GiB"]);
     ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["nothing to do"]);

@@ -87,6 +87,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
         keep_open: false,
         each_candidate: None,
         metrics: None,
+        each_look: super::log::tell_left_out,
     })?;
     let record = Store::read(&folder).and_then(|store| store.load()).map_err(Failure::host)?;
     let candidate = record

@@ -1,18 +1,42 @@
-//! The `tracing` log: readable lines on standard error, JSON lines in the run folder.
+//! The `tracing` log: readable lines on standard error, JSON lines in the run folder, each with its filter and its limit
+//! of lines per place in the code.
+
+mod limit;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
-use std::io;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
+use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
+
+use self::limit::{LeftOut, Limit};
+use crate::record::UtcTime;
+
+/// Every place may write so many lines in this time …
+const EVERY: Duration = Duration::from_secs(10);
+/// … for people: what cannot be enforced on a machine is a dozen lines of one place.
+const MOST_SHOWN: u32 = 20;
+/// … in the file: a decision or an attempt is a line, and a run may make dozens of them in a second.
+const MOST_KEPT: u32 = 1000;
+/// Of a line that stands for those that were left out.
+const MOST_LETTERS: usize = 120;
 
 /// Where the JSON lines go, once the run folder is known.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
+static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 
 /// `RUST_LOG` filters what is shown (`debug`, or `opt_supervisor=trace`); the file gets debug and above.
 pub(super) fn start() {
@@ -20,17 +44,17 @@ pub(super) fn start() {
         .ok()
         .and_then(|text| text.parse::<Targets>().ok())
         .unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    let people = fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(super::color_on_stderr())
-        .with_target(false)
-        .without_time()
-        .with_filter(shown);
-    let file = fmt::layer().json().with_writer(RunLog).with_filter(
-        Targets::new().with_default(LevelFilter::INFO).with_target("opt_supervisor", LevelFilter::DEBUG),
-    );
+    let people = Sink(Arc::new(|line| drop(io::stderr().lock().write_all(line))));
+    let file = Sink(Arc::new(|line| {
+        if let Some(mut file) = RUN_LOG.get() {
+            let _ = file.write_all(line);
+        }
+    }));
+    let log = Arc::new(Log::new(shown, people, file, super::color_on_stderr()));
     // A second start in one process (tests) keeps the first.
-    let _ = tracing_subscriber::registry().with(people).with(file).try_init();
+    if tracing_subscriber::registry().with(Shared(Arc::clone(&log))).try_init().is_ok() {
+        let _ = LOG.set(log);
+    }
 }
 
 /// From now on the log is also written to `log.jsonl` in the folder.
@@ -40,27 +64,193 @@ pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-struct RunLog;
-
-impl<'a> MakeWriter<'a> for RunLog {
-    type Writer = RunLogWriter;
-
-    fn make_writer(&'a self) -> RunLogWriter {
-        RunLogWriter
+/// Tells what was left out for long enough. To be called every now and then: nobody else may have anything to say.
+pub(super) fn tell_left_out() {
+    if let Some(log) = LOG.get() {
+        log.tell_left_out(Some(Instant::now()));
     }
 }
 
-struct RunLogWriter;
+/// Tells all that was left out.
+pub(super) fn tell_rest() {
+    if let Some(log) = LOG.get() {
+        log.tell_left_out(None);
+    }
+}
 
-impl io::Write for RunLogWriter {
+/// Takes whole lines.
+#[derive(Clone)]
+struct Sink(Arc<dyn Fn(&[u8]) + Send + Sync>);
+
+impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match RUN_LOG.get() {
-            Some(mut file) => file.write(bytes),
-            None => Ok(bytes.len()),
-        }
+        (self.0)(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+impl<'a> MakeWriter<'a> for Sink {
+    type Writer = Sink;
+
+    fn make_writer(&'a self) -> Sink {
+        self.clone()
+    }
+}
+
+/// A place in the code, by which lines are counted.
+#[derive(Clone, Copy, Debug)]
+struct Site(&'static Metadata<'static>);
+
+impl PartialEq for Site {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.callsite() == other.0.callsite()
+    }
+}
+
+impl Eq for Site {}
+
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.callsite().hash(state);
+    }
+}
+
+/// Where lines go: those that pass the filter, as far as the limit admits them.
+struct Output {
+    filter: Targets,
+    lines: Box<dyn Layer<Registry> + Send + Sync>,
+    limit: Mutex<Limit<Site>>,
+    sink: Sink,
+    /// The line for those that were left out.
+    says: fn(&LeftOut<Site>, Duration) -> String,
+}
+
+impl Output {
+    fn wants(&self, metadata: &Metadata<'_>) -> bool {
+        self.filter.would_enable(metadata.target(), metadata.level())
+    }
+
+    fn event(&self, event: &Event<'_>, context: Context<'_, Registry>) {
+        if !self.wants(event.metadata()) {
+            return;
+        }
+        self.tell_left_out(Some(Instant::now()));
+        let site = Site(event.metadata());
+        if self.limit().admits(site, Instant::now(), || message(event)) {
+            self.lines.on_event(event, context);
+        }
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Limit<Site>> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it where no time is given.
+    fn tell_left_out(&self, now: Option<Instant>) {
+        let mut limit = self.limit();
+        let left_out = match now {
+            Some(now) => limit.over(now),
+            None => limit.rest(),
+        };
+        for it in &left_out {
+            (self.sink.0)((self.says)(it, limit.every()).as_bytes());
+        }
+    }
+}
+
+struct Log {
+    outputs: [Output; 2],
+}
+
+impl Log {
+    fn new(shown: Targets, people: Sink, file: Sink, color: bool) -> Self {
+        let kept =
+            Targets::new().with_default(LevelFilter::INFO).with_target("opt_supervisor", LevelFilter::DEBUG);
+        let readable =
+            fmt::layer().with_writer(people.clone()).with_ansi(color).with_target(false).without_time();
+        let output = |filter, lines, most, sink, says| Output {
+            filter,
+            lines,
+            limit: Mutex::new(Limit::new(most, EVERY)),
+            sink,
+            says,
+        };
+        let json = fmt::layer().json().with_writer(file.clone());
+        Self {
+            outputs: [
+                output(shown, readable.boxed(), MOST_SHOWN, people, for_people as fn(&_, _) -> _),
+                output(kept, json.boxed(), MOST_KEPT, file, for_programs as fn(&_, _) -> _),
+            ],
+        }
+    }
+
+    fn tell_left_out(&self, now: Option<Instant>) {
+        for output in &self.outputs {
+            output.tell_left_out(now);
+        }
+    }
+}
+
+/// The log as a layer.
+struct Shared(Arc<Log>);
+
+impl Layer<Registry> for Shared {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.0.outputs.iter().any(|output| output.wants(metadata)) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, Registry>) -> bool {
+        self.0.outputs.iter().any(|output| output.wants(metadata))
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, Registry>) {
+        for output in &self.0.outputs {
+            output.event(event, context.clone());
+        }
+    }
+}
+
+/// The text of a line without its fields, cut.
+fn message(event: &Event<'_>) -> String {
+    struct Message(String);
+    impl Visit for Message {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            if field.name() == "message" {
+                self.0 = format!("{value:?}");
+            }
+        }
+    }
+    let mut message = Message(String::new());
+    event.record(&mut message);
+    // It may be a stranger's.
+    message.0.chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn for_people(it: &LeftOut<Site>, every: Duration) -> String {
+    let level = it.place.0.level().as_str();
+    format!("{level:>5} {}\n", in_words(it, every))
+}
+
+fn for_programs(it: &LeftOut<Site>, every: Duration) -> String {
+    let metadata = it.place.0;
+    let site = metadata.file().map(|file| format!("{file}:{}", metadata.line().unwrap_or_default()));
+    let line = json!({
+        "timestamp": UtcTime::now(),
+        "level": metadata.level().as_str(),
+        "fields": { "message": in_words(it, every), "left_out": it.count, "site": site },
+        "target": metadata.target(),
+    });
+    format!("{line}\n")
+}
+
+fn in_words(it: &LeftOut<Site>, every: Duration) -> String {
+    format!("{} more lines like this were left out within {} s: {}", it.count, every.as_secs(), it.last)
 }

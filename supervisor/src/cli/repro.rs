@@ -56,6 +56,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         keep_open: false,
         each_candidate: None,
         metrics: None,
+        each_look: super::log::tell_left_out,
     })?;
     print_out(&super::run::result_text(&folder, true)?)?;
     Ok(exit)

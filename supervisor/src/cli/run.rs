@@ -30,6 +30,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
         keep_open: arguments.keep_open,
         each_candidate: arguments.jsonl.then_some(print_line as fn(&serde_json::Value)),
         metrics: arguments.metrics,
+        each_look: super::log::tell_left_out,
     })?;
     if json {
         let summary = std::fs::read_to_string(folder.join("summary.json"))
@@ -63,7 +64,9 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
             tracing::warn!("log.jsonl cannot be written: {error}");
         }
     })
-    .map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
+    .map_err(|error| Failure { exit: error.exit(), error: error.into() });
+    log::tell_rest();
+    let ended = ended?;
     drop(temporary);
     Ok((ended.exit, ended.folder))
 }

@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::setup::record_stage;
 use super::tasks::Tasks;
-use super::{Run, RunError, RunningAttempt, told};
+use super::{Run, RunError, told};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow};
 use crate::core::recycle::RecycleReason;
 use crate::record::{Numbers, UtcTime};
@@ -22,6 +22,23 @@ use crate::store::{
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
 /// More batches than this are counted, not named.
 const NAMED_BATCHES: usize = 8;
+
+/// A running attempt, for the record.
+pub(super) struct RunningAttempt {
+    pub(super) number: u32,
+    pub(super) started: Instant,
+    /// Entries, as far as its worker has said.
+    pub(super) done: u32,
+    pub(super) total: u32,
+    /// Of captures, gone through so far.
+    pub(super) bytes: Bytes,
+}
+
+impl RunningAttempt {
+    fn new(number: u32) -> Self {
+        Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
+    }
+}
 
 impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
@@ -251,6 +268,11 @@ impl Run<'_> {
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
                 self.last_report = None;
+                let (stage, name) = (order.stage().name(), self.full_name(candidate));
+                tracing::warn!(
+                    "the {stage} of {name} (attempt {}) ended without a result: {why}",
+                    attempt.number
+                );
                 StoredEnd {
                     status: Status::InfraError,
                     blame: Some(blame),
@@ -317,6 +339,7 @@ impl Run<'_> {
                 feedback,
             },
         )?;
+        tracing::info!(candidate = self.full_name(candidate), status = status.name(), "candidate");
         self.metrics.candidate_ended(status.name());
         self.forecast.candidate_ended();
         self.told_of_end(candidate)?;

@@ -41,6 +41,7 @@ use self::evidence::Evidence;
 use self::facts::JobFacts;
 use self::folder::RunFolder;
 use self::forecast::Forecast;
+use self::hands::RunningAttempt;
 use self::history::History;
 use self::leaves::Leaves;
 pub use self::limits::limits;
@@ -80,6 +81,8 @@ pub struct RunOptions {
     pub each_candidate: Option<fn(&serde_json::Value)>,
     /// Where metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
+    /// Called whenever memory has been looked at, so a few times in a second.
+    pub each_look: fn(),
 }
 
 /// A run that has come to its end.
@@ -142,6 +145,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         plan,
         min_speedup: options.min_speedup,
         each_candidate: options.each_candidate,
+        each_look: options.each_look,
         control: control::open(&folder, options.keep_open)?,
         awaited: Vec::new(),
         metrics: Metrics::default(),
@@ -200,27 +204,11 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .collect()
 }
 
-/// A running attempt, for the record.
-struct RunningAttempt {
-    number: u32,
-    started: Instant,
-    /// Entries, as far as its worker has said.
-    done: u32,
-    total: u32,
-    /// Of captures, gone through so far.
-    bytes: Bytes,
-}
-
-impl RunningAttempt {
-    fn new(number: u32) -> Self {
-        Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
-    }
-}
-
 struct Run<'a> {
     plan: Plan,
     min_speedup: Option<f64>,
     each_candidate: Option<fn(&serde_json::Value)>,
+    each_look: fn(),
     control: Option<Server>,
     /// Who waits for the end of which candidate.
     awaited: Vec<(Token, CandidateId)>,
@@ -424,13 +412,17 @@ impl Run<'_> {
                 // What it kept is known now: the next phase need not wait for the next look.
                 self.look_now()
             }
-            FromWorker::Fault { lease: _, detail } => self.feed(Event::WorkerFault { worker, detail }),
+            FromWorker::Fault { lease: _, detail } => {
+                tracing::warn!(%worker, "a worker cannot go on: {detail}");
+                self.feed(Event::WorkerFault { worker, detail })
+            }
         }
     }
 
     /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
     /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
     fn look_now(&mut self) -> Result<(), RunError> {
+        (self.each_look)();
         let sample = self.sampler.sample();
         self.history.add(self.now(), self.sampler.look.owed, self.sampler.look.reclaimable);
         if let Some(block) = self.evidence.add(&self.sampler.look) {

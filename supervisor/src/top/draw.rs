@@ -16,7 +16,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use self::columns::fit;
-use self::place::{Places, places};
+use self::place::{Places, Wanted, places};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
@@ -65,7 +65,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     if area.width == 0 || area.height == 0 {
         return;
     }
-    let Places { header, panes: shown, footer } = places(area, model.focus, wanted_rows(model));
+    let Places { header, panes: shown, footer } = places(area, model.focus, wanted(model));
     frame.render_widget(Paragraph::new(head(model, theme, header)), header);
     for (pane, area) in shown {
         let inner = framed(frame, model, theme, pane, area);
@@ -80,10 +80,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// Rows that the workers would fill: what they leave goes to the candidates.
-fn wanted_rows(model: &Model) -> u16 {
-    let rows: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
-    u16::try_from(rows).unwrap_or(u16::MAX)
+/// Rows that would be filled: what these leave goes to the candidates.
+fn wanted(model: &Model) -> Wanted {
+    let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    let workers: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
+    Wanted { workers: rows(workers), decisions: rows(model.policy.len()) }
 }
 
 /// A line with the title above, the rest within.
@@ -100,12 +101,13 @@ fn framed(frame: &mut Frame<'_>, model: &Model, theme: Theme, pane: Pane, area: 
 
 fn title(model: &Model, pane: Pane) -> String {
     match pane {
+        Pane::Memory if model.over.is_some() => "memory: █ owed  • reclaimable".to_owned(),
         Pane::Memory => {
             let memory = &model.memory;
             format!("memory: █ {} owed  • {} reclaimable", amount(memory.owed), amount(memory.reclaimable))
         }
         Pane::Workers => "workers and runners".to_owned(),
-        Pane::Candidates => format!("candidates: {} of {} have ended", model.run.ended, model.run.candidates),
+        Pane::Candidates => format!("candidates: {} of {} have ended", model.ended(), model.run.candidates),
         Pane::Policy if 0 < model.back => format!("policy, {} back", model.back),
         Pane::Policy => "policy (UTC)".to_owned(),
     }
@@ -117,20 +119,21 @@ fn head(model: &Model, theme: Theme, area: Rect) -> Vec<Line<'static>> {
     let (state, style) = state(model, theme);
     let mut first =
         vec![(run.name.clone(), theme.strong()), (state, style), (clock(run.elapsed), Style::new())];
-    if model.over.is_none() {
-        let left = run.remaining.map_or_else(|| "ETA ?".to_owned(), |left| format!("ETA {}", clock(left)));
-        first.push((left, Style::new()));
-        if let Some(rate) = run.per_minute {
-            first.push((format!("{rate:.1} candidates/min"), Style::new()));
-        }
+    let plain = |text: String| (text, Style::new());
+    if model.over.is_some() {
+        // What it owed at last, it owes no more.
+        return vec![segments(first, width), segments(vec![plain(run.folder.clone())], width)];
     }
+    first
+        .push(plain(run.remaining.map_or_else(|| "ETA ?".to_owned(), |left| format!("ETA {}", clock(left)))));
+    first.extend(run.per_minute.map(|rate| plain(format!("{rate:.1} candidates/min"))));
     let second = [
         format!("owed {}", amount(memory.owed)),
         format!("charged {} of {}", amount(memory.charged), amount(memory.ceiling)),
         format!("available {}", amount(memory.available)),
         format!("floor {}", amount(memory.floor)),
     ];
-    let second = second.into_iter().map(|text| (text, Style::new())).collect();
+    let second = second.map(plain).to_vec();
     vec![segments(first, width), segments(second, width)]
 }
 
@@ -220,9 +223,9 @@ fn popup(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     let screen = frame.area();
     let width = screen.width.min(76);
     let within = usize::from(width.saturating_sub(4)).max(1);
-    // Wrapping at words needs more rows than the letters alone.
-    let rows: usize =
-        lines.iter().map(|line: &Line<'_>| (line.width() * 10 / 9).div_ceil(within).max(1)).sum();
+    // Wrapping at words needs more than the letters alone.
+    let rows_of = |width: usize| if width <= within { 1 } else { (width * 10 / 9).div_ceil(within) };
+    let rows: usize = lines.iter().map(|line: &Line<'_>| rows_of(line.width())).sum();
     let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(screen.height);
     let area = Rect {
         x: screen.x + (screen.width - width) / 2,

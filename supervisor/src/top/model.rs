@@ -346,6 +346,14 @@ impl Model {
         rows.into_iter().map(|(_, _, _, it)| it).collect()
     }
 
+    /// Candidates that have ended: by the list, which events change, where all of it is here.
+    pub(super) fn ended(&self) -> usize {
+        if self.candidates.len() < self.run.candidates {
+            return self.run.ended;
+        }
+        self.candidates.iter().filter(|it| matches!(it.standing, Standing::Ended(_))).count()
+    }
+
     /// Where the chosen candidate stands in the order; the first is chosen where none is.
     pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
         let chosen = self.candidate.as_ref();

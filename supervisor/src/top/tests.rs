@@ -140,38 +140,37 @@ fn letters(buffer: &Buffer) -> String {
     rows.collect()
 }
 
-/// A mismatch leaves what was seen beside what was expected, as `NAME.new`.
-fn same_as_kept(name: &str, seen: &str) {
-    let kept =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(format!("{name}.txt"));
-    let expected = std::fs::read_to_string(&kept).unwrap_or_default();
-    if expected != seen {
-        let new = kept.with_extension("txt.new");
-        std::fs::write(&new, seen).expect("written");
-        panic!(
-            "{} is another now: look at {}, and take its place if it is right\n{seen}",
-            kept.display(),
-            new.display()
-        );
+/// A mismatch leaves what was seen beside what was expected, as `NAME.txt.new`.
+fn same_as_kept(screens: &[(&str, String)]) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots");
+    let mut wrong = String::new();
+    for (name, seen) in screens {
+        let kept = folder.join(format!("{name}.txt"));
+        if std::fs::read_to_string(&kept).unwrap_or_default() != *seen {
+            let new = kept.with_extension("txt.new");
+            std::fs::write(&new, seen).expect("written");
+            wrong.push_str(&format!("{} replaces {name}.txt if it is right:\n{seen}\n", new.display()));
+        }
     }
+    assert!(wrong.is_empty(), "screens have changed\n{wrong}");
 }
 
 #[test]
 fn screens_are_as_they_were_looked_at() {
     let model = model();
-    for (width, height) in [(80, 24), (200, 50), (50, 12)] {
-        same_as_kept(&format!("{width}x{height}"), &letters(&frame(&model, width, height, false)));
-    }
+    let at = |width, height| letters(&frame(&model, width, height, false));
+    same_as_kept(&[("80x24", at(80, 24)), ("200x50", at(200, 50)), ("50x12", at(50, 12))]);
 }
 
 #[test]
 fn popups_are_as_they_were_looked_at() {
-    let mut help = model();
+    let (mut help, mut sure) = (model(), model());
     press(&mut help, KeyEvent::from(KeyCode::Char('?')));
-    same_as_kept("help_80x24", &letters(&frame(&help, 80, 24, false)));
-    let mut sure = model();
     press(&mut sure, KeyEvent::from(KeyCode::Char('R')));
-    same_as_kept("confirm_50x12", &letters(&frame(&sure, 50, 12, false)));
+    same_as_kept(&[
+        ("help_80x24", letters(&frame(&help, 80, 24, false))),
+        ("confirm_50x12", letters(&frame(&sure, 50, 12, false))),
+    ]);
 }
 
 #[test]

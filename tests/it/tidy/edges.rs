@@ -18,7 +18,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     // Known by the command line alone; says how a command ends.
     ("captures", &["captures", "exit"]),
     ("control", &["control"]),
@@ -34,6 +34,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("store", &["store", "record"]),
     ("report", &["report", "record"]),
     ("signal", &[]),
+    // A client of the socket, known by the command line alone.
+    ("top", &["top", "control", "signal"]),
 ];
 
 /// The core is a function of its events: it sees no clock, starts nothing, reads and writes nothing.

@@ -3,8 +3,8 @@
 
 use opt_shared::units::Bytes;
 use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::Color;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::{Color, Modifier};
 
 use super::{Theme, clock};
 use crate::top::model::{Model, Slot};
@@ -43,12 +43,15 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
             }
         }
         if slot.reclaimable != Bytes::ZERO {
-            buffer.set_string(
-                x,
-                plot.y + row_of(slot.reclaimable, top, rows),
-                "•",
-                theme.tint(Color::Magenta),
-            );
+            let dot = Position { x, y: plot.y + row_of(slot.reclaimable, top, rows) };
+            let style = theme.tint(Color::Magenta);
+            match buffer.cell(dot).map(ratatui::buffer::Cell::symbol) {
+                // A hole in the block.
+                Some("█") => buffer.set_string(dot.x, dot.y, "•", style.add_modifier(Modifier::REVERSED)),
+                Some(" " | "╌") => buffer.set_string(dot.x, dot.y, "•", style),
+                // The row tells as much of it as it can.
+                _ => {}
+            }
         }
     }
     let label = |bytes: Bytes| format!("{:>8}", bytes.to_string());

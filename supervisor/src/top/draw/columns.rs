@@ -119,7 +119,7 @@ mod tests {
         };
         let at = |width| lines(vec![row()], 1, 10, width)[0].to_string().trim_end().to_owned();
         assert_eq!(at(60), " 7  a_long_name_of_a_kernel  PASSED  2.00x");
-        assert_eq!(at(30), " 7  a_lon…rnel  PASSED  2.00x");
+        assert_eq!(at(30), " 7  a_lon…ernel  PASSED  2.00x");
         assert_eq!(at(24), " 7  a_long…ernel  PASSED");
         assert_eq!(at(14), " 7  a_lon…rnel");
         assert_eq!(at(4), " 7");

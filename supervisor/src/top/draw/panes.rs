@@ -11,7 +11,11 @@ use super::{Theme, amount, clock};
 use crate::top::model::{Candidate, Lease, Model, Pane, Standing};
 
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
-    let head = ["worker", "state", "age", "owed", "peak", "entry", "lease"];
+    if model.workers.is_empty() {
+        frame.render_widget(Text::raw(" no worker lives").style(theme.faint()), area);
+        return;
+    }
+    let head = ["worker", "state", "age", "owed", "peak", "lease, entry", "rate"];
     let mut rows = vec![head.map(|word| Cell::new(word, theme.faint()))];
     // Rows that stand for a worker: runners below it are not chosen.
     let mut chosen = 0;
@@ -19,50 +23,51 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
         if index == model.chosen_worker() {
             chosen = rows.len();
         }
-        let state = if it.goes { format!("{}, goes", it.state) } else { it.state.clone() };
-        let entry = it.lease.as_ref().and_then(|lease| lease.entries);
+        // What it holds stands in its lease.
+        let state = if it.goes { "goes" } else { &it.state };
         rows.push([
             Cell::plain(format!("{} {}", it.id, it.role)),
             Cell::new(state, if it.lease.is_some() { theme.busy() } else { Style::new() }),
             Cell::right(it.age.map_or_else(|| "?".to_owned(), clock)),
             Cell::right(amount(it.owed)),
             Cell::right(amount(it.peak)),
-            Cell::right(entry.map_or_else(String::new, |(done, all)| format!("{done} of {all}"))),
             Cell::plain(it.lease.as_ref().map_or_else(String::new, doing)),
+            Cell::plain(it.lease.as_ref().and_then(rate).unwrap_or_default()),
         ]);
         for runner in &it.runners {
             let limit = runner.limit.map_or_else(String::new, |limit| format!("may owe {limit}"));
             rows.push([
-                Cell::plain("└ runner"),
-                Cell::plain(runner.pid.to_string()),
+                Cell::plain(format!("└ pid {}", runner.pid)),
+                Cell::plain("runner"),
                 Cell::right(runner.age.map_or_else(|| "?".to_owned(), clock)),
                 Cell::right(amount(runner.owed)),
                 Cell::right(amount(runner.peak)),
-                Cell::plain(""),
                 Cell::new(limit, theme.faint()),
+                Cell::plain(""),
             ]);
         }
     }
-    let is_empty = model.workers.is_empty();
-    let lines = lines(rows, 6, 12, usize::from(area.width));
-    table(frame, theme, area, lines, (!is_empty && model.focus == Pane::Workers).then_some(chosen), chosen);
+    let lines = lines(rows, 5, 28, usize::from(area.width));
+    table(frame, theme, area, lines, (model.focus == Pane::Workers).then_some(chosen), chosen);
 }
 
 fn doing(lease: &Lease) -> String {
-    let mut doing = format!("{} {}", lease.stage, lease.candidate);
-    if let (Some(bytes), Some(held)) = (lease.bytes, lease.held)
-        && 1.0 <= held
-    {
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a rate for people"
-        )]
-        let rate = Bytes::new((bytes.get() as f64 / held) as u64);
-        doing.push_str(&format!(" {rate}/s"));
-    }
-    doing
+    let entries = lease.entries.map_or_else(String::new, |(done, all)| format!(" {done}/{all}"));
+    format!("{}{entries} {}", lease.stage, lease.candidate)
+}
+
+/// Of captures that are verified: timing goes through them at no rate of its own. One that has just begun has none.
+fn rate(lease: &Lease) -> Option<String> {
+    let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
+    let held = lease.held.filter(|held| 1.0 <= *held)?;
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate for people"
+    )]
+    let rate = Bytes::new((bytes.get() as f64 / held) as u64);
+    Some(format!("{rate}/s"))
 }
 
 pub(super) fn candidates(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
@@ -81,7 +86,7 @@ pub(super) fn candidates(frame: &mut Frame<'_>, model: &Model, theme: Theme, are
 
 fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     let (standing, style) = match &it.standing {
-        Standing::Running(stage) => (format!("{stage} …"), theme.busy()),
+        Standing::Running(stage) => (format!("in {stage}"), theme.busy()),
         Standing::Waiting(stage) => (format!("waits for {stage}"), theme.faint()),
         Standing::Ended(status) if status == "PASSED" => (status.clone(), theme.good()),
         Standing::Ended(status) if status == "SKIPPED" => (status.clone(), theme.faint()),

@@ -11,11 +11,19 @@ pub(super) struct Places {
     pub footer: Rect,
 }
 
+/// Rows that there is something for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub workers: u16,
+    pub decisions: u16,
+}
+
 /// With the line that holds the title.
-fn least(pane: Pane) -> u16 {
+fn least(pane: Pane, wanted: Wanted) -> u16 {
     match pane {
         Pane::Memory | Pane::Candidates => 5,
-        Pane::Workers | Pane::Policy => 4,
+        Pane::Workers => 4,
+        Pane::Policy => wanted.decisions.clamp(1, 3) + 1,
     }
 }
 
@@ -25,25 +33,25 @@ const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::P
 /// From here on two columns.
 const WIDE: (u16, u16) = (140, 30);
 
-pub(super) fn places(area: Rect, focus: Pane, worker_rows: u16) -> Places {
+pub(super) fn places(area: Rect, focus: Pane, wanted: Wanted) -> Places {
     let head = area.height.min(2);
     let foot = u16::from(head < area.height);
     let header = Rect { height: head, ..area };
     let footer = Rect { y: area.y + area.height - foot, height: foot, ..area };
     let middle = Rect { y: area.y + head, height: area.height - head - foot, ..area };
     let panes = if WIDE.0 <= area.width && WIDE.1 <= area.height {
-        in_two_columns(middle, worker_rows)
+        in_two_columns(middle, wanted)
     } else {
-        in_one_column(middle, focus, worker_rows)
+        in_one_column(middle, focus, wanted)
     };
     Places { header, panes, footer }
 }
 
-fn in_two_columns(area: Rect, worker_rows: u16) -> Vec<(Pane, Rect)> {
+fn in_two_columns(area: Rect, wanted: Wanted) -> Vec<(Pane, Rect)> {
     let policy = area.height / 4;
     let upper = area.height - policy;
     let left = area.width / 2;
-    let workers = (worker_rows + 2).clamp(6, upper / 2);
+    let workers = wanted.workers.saturating_add(2).clamp(6, upper / 2);
     let memory = upper - workers;
     let right = area.width - left;
     vec![
@@ -54,19 +62,19 @@ fn in_two_columns(area: Rect, worker_rows: u16) -> Vec<(Pane, Rect)> {
     ]
 }
 
-fn in_one_column(area: Rect, focus: Pane, worker_rows: u16) -> Vec<(Pane, Rect)> {
+fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
     let mut shown = vec![focus];
-    let mut left = area.height.saturating_sub(least(focus));
+    let mut left = area.height.saturating_sub(least(focus, wanted));
     for pane in FIRST {
-        if pane != focus && least(pane) <= left {
-            left -= least(pane);
+        if pane != focus && least(pane, wanted) <= left {
+            left -= least(pane, wanted);
             shown.push(pane);
         }
     }
     // What is left goes to the workers as far as they need it, then to the chart, then to the candidates, or to
     // whatever is looked at.
-    let wanted = (worker_rows + 2).saturating_sub(least(Pane::Workers)).min(4);
-    let mut more = [(Pane::Workers, wanted), (Pane::Memory, left / 3)].map(|(pane, rows)| {
+    let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
+    let mut more = [(Pane::Workers, more), (Pane::Memory, left / 3)].map(|(pane, rows)| {
         let given = if shown.contains(&pane) { rows.min(left) } else { 0 };
         left -= given;
         (pane, given)
@@ -77,7 +85,7 @@ fn in_one_column(area: Rect, focus: Pane, worker_rows: u16) -> Vec<(Pane, Rect)>
     for pane in ORDER.into_iter().filter(|pane| shown.contains(pane)) {
         let given: u16 = more.iter_mut().filter(|(of, _)| *of == pane).map(|(_, rows)| *rows).sum();
         let rest = if pane == rest { left } else { 0 };
-        let height = (least(pane) + given + rest).min(area.y + area.height - y);
+        let height = (least(pane, wanted) + given + rest).min(area.y + area.height - y);
         panes.push((pane, Rect { y, height, ..area }));
         y += height;
     }
@@ -93,9 +101,10 @@ mod tests {
         for width in [0, 1, 40, 80, 139, 140, 200, 500] {
             for height in 0..120 {
                 for focus in ORDER {
-                    for workers in [0, 1, 5, 40, u16::MAX - 2] {
+                    for workers in [0, 1, 5, 40, u16::MAX] {
                         let area = Rect { x: 0, y: 0, width, height };
-                        let places = places(area, focus, workers);
+                        let wanted = Wanted { workers, decisions: workers / 2 };
+                        let places = places(area, focus, wanted);
                         let rows: u32 = places.panes.iter().map(|(_, it)| u32::from(it.height)).sum();
                         for (pane, it) in &places.panes {
                             assert_eq!(it.intersection(area), *it, "{pane:?} at {width}x{height}");
@@ -118,7 +127,8 @@ mod tests {
     #[test]
     fn small_screens_have_fewer_panes() {
         let shown = |width, height, focus| {
-            let places = places(Rect { x: 0, y: 0, width, height }, focus, 2);
+            let wanted = Wanted { workers: 2, decisions: 100 };
+            let places = places(Rect { x: 0, y: 0, width, height }, focus, wanted);
             places.panes.iter().map(|(pane, _)| *pane).collect::<Vec<_>>()
         };
         assert_eq!(shown(80, 24, Pane::Candidates), ORDER);

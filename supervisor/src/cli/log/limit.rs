@@ -1,0 +1,111 @@
+//! How often one place in the code may speak: what candidates can cause would fill a disk, or push everything else off
+//! a terminal. What is left out is counted, and the count told when its time is over.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// Of one place within one stretch of time that begins with its first line.
+#[derive(Debug)]
+pub(super) struct Limit<K> {
+    most: u32,
+    every: Duration,
+    places: HashMap<K, Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    since: Instant,
+    lines: u32,
+    left_out: u64,
+    /// The latest of those that were left out.
+    last: String,
+}
+
+/// Lines of one place that were not written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LeftOut<K> {
+    pub place: K,
+    pub count: u64,
+    pub last: String,
+}
+
+impl<K: Copy + Eq + Hash> Limit<K> {
+    /// Places are lines of our code: as many as there are.
+    pub(super) fn new(most: u32, every: Duration) -> Self {
+        Self { most, every, places: HashMap::new() }
+    }
+
+    pub(super) fn every(&self) -> Duration {
+        self.every
+    }
+
+    /// Whether a line may be written now; `what` is only asked for where it may not. Call `over` first.
+    pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
+        let fresh = || Place { since: now, lines: 0, left_out: 0, last: String::new() };
+        let it = self.places.entry(place).or_insert_with(fresh);
+        if it.lines < self.most {
+            it.lines += 1;
+            return true;
+        }
+        it.left_out += 1;
+        it.last = what();
+        false
+    }
+
+    /// Those whose time is over begin anew; what they left out is to be told now.
+    pub(super) fn over(&mut self, now: Instant) -> Vec<LeftOut<K>> {
+        let every = self.every;
+        self.take(|it| every <= now.saturating_duration_since(it.since))
+    }
+
+    /// All of it: nothing more will be written.
+    pub(super) fn rest(&mut self) -> Vec<LeftOut<K>> {
+        self.take(|_| true)
+    }
+
+    fn take(&mut self, is_over: impl Fn(&Place) -> bool) -> Vec<LeftOut<K>> {
+        let over = self.places.extract_if(|_, it| is_over(it));
+        over.filter(|(_, it)| 0 < it.left_out)
+            .map(|(place, it)| LeftOut { place, count: it.left_out, last: it.last })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn each_place_has_its_lines_and_its_count() {
+        let begin = Instant::now();
+        let mut limit = Limit::new(3, EVERY);
+        let mut written = |place: char, at: Duration, count: u32| {
+            (0..count).filter(|line| limit.admits(place, begin + at, || format!("line {line}"))).count()
+        };
+        assert_eq!(written('a', Duration::ZERO, 100), 3);
+        assert_eq!(written('b', EVERY / 2, 2), 2, "others do not pay for it");
+        assert_eq!(written('b', EVERY / 2, 2), 1);
+        assert_eq!(limit.over(begin + EVERY - Duration::from_nanos(1)), []);
+        let told = limit.over(begin + EVERY);
+        assert_eq!(told, [LeftOut { place: 'a', count: 97, last: "line 99".to_owned() }]);
+        assert_eq!(limit.over(begin + EVERY), [], "told once");
+        assert!(limit.admits('a', begin + EVERY, String::new), "a new stretch has begun");
+        assert_eq!(limit.rest(), [LeftOut { place: 'b', count: 1, last: "line 1".to_owned() }]);
+        assert_eq!(limit.rest(), []);
+    }
+
+    #[test]
+    fn who_keeps_to_the_limit_is_not_spoken_of() {
+        let begin = Instant::now();
+        let mut limit = Limit::new(2, EVERY);
+        for second in 0..100 {
+            let now = begin + EVERY / 2 * second;
+            assert_eq!(limit.over(now), []);
+            assert!(limit.admits((), now, String::new));
+        }
+        assert_eq!(limit.rest(), []);
+    }
+}

@@ -1,0 +1,77 @@
+//! The layer with two outputs that are strings: what is written, what is left out, and that it is told.
+
+use serde_json::Value;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Text {
+    fn sink(&self) -> Sink {
+        let text = Arc::clone(&self.0);
+        Sink(Arc::new(move |line| text.lock().expect("a text").extend_from_slice(line)))
+    }
+
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().expect("a text"))).expect("UTF-8")
+    }
+}
+
+/// What both outputs got while something was logged, and after all that was left out was told.
+fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
+    let (people, file) = (Text::default(), Text::default());
+    let log = Arc::new(Log::new(shown.parse().expect("a filter"), people.sink(), file.sink(), false));
+    let subscriber = tracing_subscriber::registry().with(Shared(Arc::clone(&log)));
+    tracing::subscriber::with_default(subscriber, what);
+    log.tell_left_out(None);
+    let lines = file.take();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")));
+    (people.take(), lines.collect())
+}
+
+#[test]
+fn what_a_candidate_can_cause_is_written_so_many_times_and_counted() {
+    let (people, file) = logged("warn", || {
+        for number in 0..5_000 {
+            tracing::warn!(number, "a kernel did it again: \u{1b}[2J{number}");
+        }
+        tracing::warn!("something else");
+    });
+    let of = |what: &str| people.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(of("did it again") - of("left out"), MOST_SHOWN as usize, "{people}");
+    assert_eq!(of("something else"), 1, "other places do not pay for it");
+    let told = people.lines().find(|line| line.contains("left out")).expect("it is told");
+    assert_eq!(
+        told,
+        " WARN 4980 more lines like this were left out within 10 s: a kernel did it again:  [2J4999"
+    );
+    assert!(!people.contains('\u{1b}'), "nothing reaches the terminal");
+    assert_eq!(file.len(), MOST_KEPT as usize + 2);
+    let told = file.iter().find(|line| !line["fields"]["left_out"].is_null()).expect("it is told");
+    assert_eq!(told["fields"]["left_out"], 4_000);
+    assert_eq!(told["level"], "WARN");
+    assert_eq!(told["target"], file[0]["target"]);
+    assert!(told["fields"]["site"].as_str().is_some_and(|site| site.contains("tests.rs:")), "{told}");
+    assert!(told["timestamp"].is_string());
+}
+
+#[test]
+fn each_output_has_its_filter() {
+    let speak = || {
+        tracing::error!("an error");
+        tracing::debug!(worker = 3, "a detail");
+        tracing::trace!("a trifle");
+    };
+    let (people, file) = logged("warn", speak);
+    assert_eq!(people, "ERROR an error\n");
+    let messages: Vec<&Value> = file.iter().map(|line| &line["fields"]["message"]).collect();
+    assert_eq!(messages, ["an error", "a detail"]);
+    assert_eq!(file[1]["fields"]["worker"], 3);
+    let (people, file) = logged("trace", speak);
+    assert_eq!(people.lines().count(), 3, "{people}");
+    assert_eq!(file.len(), 2, "what is shown does not change what is kept");
+    assert_eq!(logged("off", speak).0, "");
+}

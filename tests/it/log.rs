@@ -1,0 +1,50 @@
+//! The log of a run: JSON lines in its folder, readable lines on standard error, as far as `RUST_LOG` lets them.
+
+use serde_json::Value;
+
+use crate::results::plans::Plan;
+use crate::support::{Outcome, Scenario};
+
+fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>) {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let arguments = ["run", "plan.toml", "--quiet"];
+    let mut command = scenario.command(&arguments);
+    if let Some(filter) = filter {
+        command.env("RUST_LOG", filter);
+    }
+    let outcome = scenario.finish(command.spawn().expect("the program starts"), &arguments).expect_exit(0);
+    let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
+    let line = |line| {
+        serde_json::from_str(line).unwrap_or_else(|error| outcome.fail(format_args!("{line}: {error}")))
+    };
+    let lines: Vec<Value> = log.lines().map(line).collect();
+    (outcome, lines)
+}
+
+#[test]
+fn a_run_writes_json_for_programs_and_lines_for_people() {
+    for (filter, is_shown) in
+        [(None, false), (Some("opt_supervisor::driver=debug"), true), (Some("off"), false)]
+    {
+        let (outcome, lines) = logged(filter);
+        outcome.expect_equal(
+            outcome.stderr.contains("DEBUG attempt"),
+            is_shown,
+            "attempts on standard error",
+        );
+        if filter == Some("off") {
+            outcome.expect_equal(outcome.stderr.as_str(), "", "nothing is shown");
+        }
+        for field in ["timestamp", "level", "fields", "target"] {
+            outcome.expect(lines.iter().all(|line| !line[field].is_null()), field);
+        }
+        let ended: Vec<&str> = lines
+            .iter()
+            .filter(|line| line["fields"]["message"] == "candidate")
+            .filter_map(|line| line["fields"]["status"].as_str())
+            .collect();
+        outcome.expect_equal(ended, vec!["PASSED", "PASSED"], "the end of each candidate, whatever is shown");
+        let attempts = lines.iter().filter(|line| line["fields"]["message"] == "attempt").count();
+        outcome.expect_equal(attempts, 6, "attempts");
+    }
+}

@@ -1,0 +1,203 @@
+//! The live view on a real terminal, of a real run: what is seen, what a key does, and that the terminal is given back.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::control::client::Going;
+use crate::support::{Scenario, repository};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `top` with a terminal of its own.
+struct View {
+    child: Child,
+    keys: File,
+    terminal: OwnedFd,
+    seen: Arc<Mutex<Vec<u8>>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl View {
+    fn start(scenario: &Scenario, arguments: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&ours).expect("granted");
+        unlockpt(&ours).expect("unlocked");
+        let name = ptsname(&ours, Vec::new()).expect("a name");
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+        let terminal =
+            rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).expect("the other end");
+        tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
+        let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
+        let mut command = scenario.command(arguments);
+        command.stdin(copy()).stdout(copy()).stderr(copy());
+        // SAFETY: between fork and exec only system calls are made. A session of its own has no other terminal, whose
+        // size would be asked for.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::setsid()?;
+                Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
+            });
+        }
+        let child = command.spawn().expect("the program starts");
+        let keys = File::from(ours);
+        let mut screen = keys.try_clone().expect("a descriptor");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&seen);
+        let reader = std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // The end of a pseudo-terminal is an error.
+            while let Ok(count @ 1..) = screen.read(&mut buffer) {
+                heard.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { child, keys, terminal, seen, reader }
+    }
+
+    /// The screen as it is now, line by line.
+    fn seen(&self) -> String {
+        let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        let mut screen = vec![vec![' '; 80]; 24];
+        let (mut row, mut column) = (0, 0);
+        let mut letters = written.chars();
+        while let Some(letter) = letters.next() {
+            if letter != '\u{1b}' {
+                if let Some(cell) = screen.get_mut(row).and_then(|line: &mut Vec<char>| line.get_mut(column))
+                {
+                    *cell = letter;
+                }
+                column += 1;
+                continue;
+            }
+            // `ESC [`, parameters, a letter: only places matter here.
+            let sequence: String =
+                letters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
+            if let Some((down, right)) = sequence.split_once(';')
+                && let (Ok(down), Ok(right)) = (down.parse::<usize>(), right.parse::<usize>())
+            {
+                (row, column) = (down - 1, right - 1);
+            }
+        }
+        screen.into_iter().map(|line| line.into_iter().collect::<String>() + "\n").collect()
+    }
+
+    fn until(&mut self, what: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.seen().contains(what) {
+            let ended = self.child.try_wait().expect("a child of ours");
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "never {what:?} ({ended:?}):\n{}",
+                self.seen()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("pressed");
+    }
+
+    /// Its exit code and all it has written; the terminal is as it was.
+    fn finish(mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.seen());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
+        drop(self.terminal);
+        self.reader.join().expect("a reader");
+        let seen = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "the terminal's modes: {modes:?}");
+        (status.code(), seen)
+    }
+}
+
+/// The former screen and the cursor are back.
+fn gave_back(seen: &str) {
+    assert_eq!(seen.matches("\u{1b}[?1049h").count(), 1, "{seen:?}");
+    assert!(seen.rfind("\u{1b}[?1049h") < seen.rfind("\u{1b}[?1049l"), "{seen:?}");
+    assert!(seen.rfind("\u{1b}[?25l") < seen.rfind("\u{1b}[?25h"), "{seen:?}");
+}
+
+/// A plan of one job with a candidate that fails at once.
+fn scenario() -> Scenario {
+    let root = repository().display();
+    Scenario::with_plan(&format!(
+        "[run]\nname = \"plan\"\n[profile]\nentry_timeout = \"200ms\"\n[build]\nlibraries = [\"m\"]\n
+[[job]]\nname = \"softmax\"\ncaptures = '{root}/tests/data/demo/torch_nn_functional_softmax'
+baseline = '{root}/configs/demo/softmax/naive.c'\ncandidates = ['{root}/configs/demo/softmax/bad/segfaults.c']\n"
+    ))
+}
+
+#[test]
+fn a_run_is_seen_steered_and_left() {
+    let scenario = scenario();
+    let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
+    let folder = run.folder().to_str().expect("UTF-8").to_owned();
+    let mut view = View::start(&scenario, &["top", "--run", &folder]);
+    view.until("softmax/segfaults");
+    view.until("running, stays open");
+    view.until("CRASHED");
+    view.press("p");
+    view.until("done: no lease is granted any more");
+    let mut client = run.client();
+    let paused = |client: &mut crate::control::client::Client| {
+        client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
+    };
+    assert!(paused(&mut client), "the key has done it");
+    view.press("p");
+    view.until("done: leases are granted again");
+    assert!(!paused(&mut client));
+    // Asked for, and taken back.
+    view.press("R");
+    view.until("sure?");
+    view.press("n");
+    view.press("?");
+    view.until("leave the view; the run goes on");
+    view.press("x");
+    view.press("q");
+    let (code, seen) = view.finish();
+    assert_eq!(code, Some(0));
+    gave_back(&seen);
+    assert!(!seen.contains("\u{1b}[38;"), "NO_COLOR is set: {seen:?}");
+    assert!(client.call("status", &serde_json::json!({})).is_ok(), "the run goes on");
+
+    let mut second = View::start(&scenario, &["top", "--run", &folder]);
+    second.until("softmax/segfaults");
+    let mut third = View::start(&scenario, &["top", "--socket", run.socket().to_str().expect("UTF-8")]);
+    third.until("softmax/segfaults");
+    let pid = i32::try_from(third.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("sent");
+    let (code, seen) = third.finish();
+    assert_eq!(code, Some(4), "told to end");
+    gave_back(&seen);
+    run.ctl(&["shutdown"]).expect_exit(0);
+    second.until("the run has ended with exit code 0");
+    second.press("q");
+    assert_eq!(second.finish().0, Some(0));
+    run.finish(0);
+}
+
+#[test]
+fn without_a_terminal_or_a_run_it_says_so() {
+    let scenario = Scenario::new();
+    scenario.run(&["top"]).expect_exit(2).expect_stderr(&["draws on a terminal", "ctl status"]);
+    let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no run goes on in ."), "{said}");
+    let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
+    assert_eq!(code, Some(3), "{said}");
+    assert!(!said.contains("\u{1b}[?1049h"), "the screen was never taken: {said}");
+}
