@@ -14,6 +14,7 @@ mod kin;
 pub mod ladder;
 pub mod leaves;
 pub mod needs;
+mod reads;
 mod sample;
 mod score;
 pub mod setup;

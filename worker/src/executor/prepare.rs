@@ -136,6 +136,11 @@ impl Prepared {
         descriptors
     }
 
+    /// The file of the capture that inputs of this source lie in; none for materialised values.
+    pub(crate) fn file(&self, source: u8) -> Option<&Arc<File>> {
+        self.files.get(usize::from(source))
+    }
+
     /// Reads the recorded output, in the order of its storage.
     pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
         ExpectedSource { capture: &self.capture, storage: leaf.storage, start: leaf.byte_range().start }
