@@ -61,7 +61,7 @@ impl Drop for CacheGuard {
 
 /// What may be dropped without taking from others what they read: everything, unless the file is mostly cached.
 fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
-    let everything = vec![0..u64::MAX >> 1];
+    let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
     let bytes = metadata.len();
     let pages = bytes.div_ceil(rustix::param::page_size() as u64);

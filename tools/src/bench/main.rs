@@ -5,6 +5,7 @@
 
 mod kill_storm;
 mod product;
+mod reads;
 mod timing;
 mod verify_large;
 
@@ -25,6 +26,8 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
+    /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
+    Reads(reads::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
 }
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
+        Command::Reads(arguments) => reads::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
     };
     match done {

@@ -39,7 +39,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 const LOOKING_PART: u32 = 8;
 
 /// The inputs of one entry, looked at before its runner maps them.
-pub(crate) struct ReadAhead {
+pub struct ReadAhead {
     inputs: Vec<Input>,
     small: Vec<(Arc<File>, Range<u64>)>,
     unseen: u32,
@@ -56,6 +56,17 @@ struct Input {
 }
 
 impl ReadAhead {
+    /// One range of a file, to be measured.
+    pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
+        let range = InputRange {
+            source: 0,
+            file_offset: bytes.start,
+            bytes: bytes.end.saturating_sub(bytes.start),
+            address_phase: 0,
+        };
+        Self::over([(file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore])
+    }
+
     pub(crate) fn of(prepared: &Prepared) -> Self {
         let files = |range: &InputRange| prepared.file(range.source);
         let ranges = prepared.inputs.iter().filter_map(|range| Some((files(range)?, range)));
@@ -87,13 +98,13 @@ impl ReadAhead {
 
     /// Whether the runner is to map its inputs without the kernel's read-ahead. Not where all of them are in the cache
     /// already, or where nobody could see what is touched.
-    pub(crate) fn page_by_page(&self) -> bool {
+    pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
     /// From here on the files are read as far as somebody asks, and no further: read-ahead behind a small record would
     /// reach into the table beside it.
-    pub(crate) fn read_exactly(&self) {
+    pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small.iter().map(|(file, _)| file);
             for file in self.inputs.iter().map(|input| &input.file).chain(small) {
@@ -103,7 +114,7 @@ impl ReadAhead {
     }
 
     /// Watches until it is stopped.
-    pub(crate) fn start(self) -> Watch {
+    pub fn start(self) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
             return Watch { report, thread: None };
@@ -134,14 +145,14 @@ impl ReadAhead {
 }
 
 /// The thread, while the candidate is called.
-pub(crate) struct Watch {
+pub struct Watch {
     report: ReadReport,
     thread: Option<(JoinHandle<ReadReport>, Sender<()>)>,
 }
 
 impl Watch {
     /// Nothing is read ahead after this.
-    pub(crate) fn stop(mut self) -> ReadReport {
+    pub fn stop(mut self) -> ReadReport {
         self.end()
     }
 
