@@ -12,6 +12,7 @@ mod isolation;
 mod openmp;
 mod ops;
 mod plan_mistakes;
+mod reads;
 mod recycle;
 mod report;
 mod results;

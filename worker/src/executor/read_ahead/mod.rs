@@ -120,7 +120,7 @@ impl ReadAhead {
             return Watch { report, thread: None };
         }
         for (file, range) in &self.small {
-            read(file, range.start..range.end);
+            ask_for(file, range.start..range.end);
         }
         let (stop, stopped) = channel();
         let started = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || {
@@ -212,14 +212,14 @@ impl Input {
 
     fn read(&self, due: Vec<Range<u64>>) {
         for pages in due {
-            read(&self.file, self.offset + pages.start * self.page..self.offset + pages.end * self.page);
+            ask_for(&self.file, self.offset + pages.start * self.page..self.offset + pages.end * self.page);
         }
     }
 }
 
 /// Asks for these bytes to be brought into the cache, without waiting for them. Piece by piece: the kernel cuts what
 /// is asked for at once down to one window, and says nothing.
-fn read(file: &File, bytes: Range<u64>) {
+pub(super) fn ask_for(file: &File, bytes: Range<u64>) {
     let mut at = bytes.start;
     while at < bytes.end {
         let length = PIECE.min(bytes.end - at);
