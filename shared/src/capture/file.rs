@@ -22,8 +22,8 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// A CRC is faster than one read at a time, and not than two.
-const CRC_READERS: usize = 2;
+/// A disk read in order by one reader, and read ahead of by the kernel, is as fast as by several.
+const CRC_READERS: usize = 1;
 
 /// A capture whose pickle has been read; the bytes of its tensors stay in the file.
 pub struct CaptureFile {
@@ -177,7 +177,8 @@ impl CaptureFile {
         let (mut crc, mut digest) = (crc32fast::Hasher::new(), blake3::Hasher::new());
         let unread =
             |source| Fault::read(&format!("storage {}", quoted(&storage.name)), source).at(&self.path);
-        let disk = self.file_of(storage.blob).and_then(|file| FileDisk::new(&file)).map_err(unread)?;
+        let disk =
+            self.file_of(storage.blob).and_then(|file| FileDisk::new(&file, CRC_READERS)).map_err(unread)?;
         let record = storage.file_offset..storage.file_offset + record_bytes;
         let shape = Shape { chunk: Bytes::new(CHUNK_BYTES.min(record_bytes)), readers: CRC_READERS };
         stream(&disk, record, shape, |chunk| {

@@ -69,12 +69,13 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    pub fn new(file: &File) -> io::Result<Self> {
-        Self::at(file, None)
+    /// For so many readers.
+    pub fn new(file: &File, readers: usize) -> io::Result<Self> {
+        Self::at(file, readers, None)
     }
 
     /// Begins at a rung, whatever the file system is known to do.
-    pub fn at(file: &File, rung: Option<Rung>) -> io::Result<Self> {
+    pub fn at(file: &File, readers: usize, rung: Option<Rung>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let place = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = direct_alignment(file).and_then(|alignment| {
@@ -83,8 +84,9 @@ impl FileDisk {
         });
         let file = match File::open(&place) {
             Ok(own) => {
-                // Readers interleave: the kernel would see no order and read the same again.
-                let _ = fadvise(&own, 0, None, Advice::Random);
+                // One reader is read ahead of by the kernel. Of several that take turns it would see no order.
+                let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
+                let _ = fadvise(&own, 0, None, advice);
                 own
             }
             Err(_) => file.try_clone()?,

@@ -66,8 +66,8 @@ pub fn stream<E: From<ReadFault>>(
         let start = (first + number) * chunk;
         start.max(bytes.start)..(start + chunk).min(bytes.end)
     };
-    let readers = (shape.readers as u64).min(chunks);
-    if readers <= 1 {
+    let readers = (shape.readers as u64).clamp(1, chunks.max(1));
+    if chunks <= 1 {
         let mut slot = Slot::new(chunk);
         return (0..chunks).try_for_each(|number| sink(slot.fill(disk, chunk_at(number))?));
     }

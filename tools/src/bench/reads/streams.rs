@@ -92,7 +92,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
             ensure!(dd.status().context("starting dd")?.success(), "dd failed");
         }
         Way::Rung(rung, readers) => {
-            let disk = FileDisk::at(&File::open(path)?, Some(rung))?;
+            let disk = FileDisk::at(&File::open(path)?, readers, Some(rung))?;
             let shape = Shape { chunk: Bytes::mib(4), readers };
             let mut seen = 0;
             stream(&disk, 0..bytes, shape, |chunk| {

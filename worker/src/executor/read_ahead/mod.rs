@@ -33,7 +33,7 @@ const PIECE: u64 = 128 << 10;
 /// Windows whose pages are asked for together, to find out where something changed.
 const GROUP: usize = 64;
 /// Between two looks while something happens, and while nothing does.
-const BUSY_PAUSE: Duration = Duration::from_millis(1);
+const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// Looking takes at most one part in so many of the time.
 const LOOKING_PART: u32 = 8;
@@ -128,12 +128,14 @@ impl ReadAhead {
             let mut pause = BUSY_PAUSE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let start = Instant::now();
-                let mut moved = false;
-                for input in &mut inputs {
-                    moved |= input.look();
-                }
-                let quiet = if moved { BUSY_PAUSE } else { (pause * 2).min(IDLE_PAUSE) };
-                pause = quiet.max(start.elapsed() * LOOKING_PART).min(IDLE_PAUSE);
+                let looks: Vec<Look> = inputs.iter_mut().map(Input::look).collect();
+                // A stream that gets on has the disk wait for us; else looking must stay cheap.
+                pause = if looks.contains(&Look::Read) {
+                    BUSY_PAUSE
+                } else {
+                    let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                    quiet.max(start.elapsed() * LOOKING_PART).min(IDLE_PAUSE)
+                };
             }
             // What came in after the last look counts too; nothing more is read.
             inputs.iter_mut().for_each(Input::count);
@@ -171,19 +173,31 @@ impl Drop for Watch {
     }
 }
 
+/// What a look came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Still,
+    Touched,
+    Read,
+}
+
 impl Input {
-    /// Whether anything was touched since the last look.
-    fn look(&mut self) -> bool {
+    fn look(&mut self) -> Look {
+        let mut read = false;
         let before = self.course.touched();
         let Self { course, sight, .. } = self;
         let due = course.follow(|page| sight.resident(page..page + 1) != 0);
-        self.read(due);
+        read |= self.read(due);
         for window in self.changed() {
             let resident = self.sight.resident(self.course.pages_of(window..window + 1));
             let due = self.course.seen(window, resident);
-            self.read(due);
+            read |= self.read(due);
         }
-        before < self.course.touched()
+        match (read, before < self.course.touched()) {
+            (true, _) => Look::Read,
+            (false, true) => Look::Touched,
+            (false, false) => Look::Still,
+        }
     }
 
     fn count(&mut self) {
@@ -210,10 +224,12 @@ impl Input {
             .collect()
     }
 
-    fn read(&self, due: Vec<Range<u64>>) {
+    fn read(&self, due: Vec<Range<u64>>) -> bool {
+        let any = !due.is_empty();
         for pages in due {
             ask_for(&self.file, self.offset + pages.start * self.page..self.offset + pages.end * self.page);
         }
+        any
     }
 }
 
