@@ -93,6 +93,9 @@ impl FileDisk {
         };
         let known = KNOWN.lock().map(|known| known.get(&device).copied());
         let rung = rung.or(known.unwrap_or_default()).unwrap_or(Rung::Uncached);
+        if rung == Rung::Behind {
+            read_no_further(&file);
+        }
         Ok(Self { file, direct, device, rung: AtomicU8::new(rung as u8) })
     }
 
@@ -127,6 +130,9 @@ impl Disk for FileDisk {
             && let Ok(mut known) = KNOWN.lock()
         {
             known.insert(self.device, next);
+            if next == Rung::Behind {
+                read_no_further(&self.file);
+            }
         }
     }
 
@@ -148,6 +154,11 @@ impl Disk for FileDisk {
             (Rung::Behind, _) => self.behind(buffer, offset),
         }
     }
+}
+
+/// What the kernel reads ahead would look as if somebody else had it in the cache.
+fn read_no_further(file: &File) {
+    let _ = fadvise(file, 0, None, Advice::Random);
 }
 
 /// What direct reads of this file have to be aligned to, if it has any that our slots can meet.
