@@ -1,3 +1,5 @@
+//! A disk that does what disks do: the same bytes come, or an error.
+
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU8;

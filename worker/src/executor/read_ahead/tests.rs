@@ -1,3 +1,5 @@
+//! Inputs that are cold, and candidates that read some of them, or all.
+
 use std::io::Write;
 use std::os::fd::AsFd;
 
