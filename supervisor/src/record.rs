@@ -17,7 +17,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, Status, TimeSummary, WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, Status, TimeSummary, WorstError,
 };
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -233,6 +233,7 @@ pub struct VerifyRecord {
     pub validated_bytes: Bytes,
     #[serde(with = "nonfinite")]
     pub ms: f64,
+    pub reads: ReadReport,
 }
 
 /// Times of one call, over all timed entries: the candidate's own line.

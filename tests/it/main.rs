@@ -15,6 +15,7 @@ mod memory;
 mod openmp;
 mod ops;
 mod plan_mistakes;
+mod reads;
 mod recycle;
 mod report;
 mod results;

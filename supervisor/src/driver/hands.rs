@@ -257,6 +257,9 @@ impl Run<'_> {
         let end = match ended {
             AttemptEnd::Stands(report) => {
                 self.learn(candidate, &report);
+                if let Some(row) = super::reads::policy_row(candidate, &report) {
+                    self.policy(&row)?;
+                }
                 let (status, detail) = match &*report {
                     Report::Build(report) => (report.status, report.detail.clone()),
                     Report::Verify(report) => (report.status, report.detail.clone()),

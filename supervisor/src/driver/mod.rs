@@ -19,6 +19,7 @@ pub mod leaves;
 mod limits;
 pub mod needs;
 mod overview;
+mod reads;
 pub mod sample;
 mod score;
 pub mod setup;

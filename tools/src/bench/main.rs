@@ -10,6 +10,7 @@ mod kill_storm;
 mod monitor;
 mod overshoot;
 mod product;
+mod reads;
 mod spawn;
 mod timing;
 mod verify_large;
@@ -32,6 +33,8 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
+    /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
+    Reads(reads::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
     /// A worker: start to ready, a message there and back, death noticed, teardown
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
+        Command::Reads(arguments) => reads::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),

@@ -135,6 +135,7 @@ pub(super) fn verify_report() -> Report {
         }),
         ms: 10.0,
         runner_peak_owed: Bytes::mib(12),
+        reads: opt_shared::outcome::ReadReport::default(),
     })
 }
 
