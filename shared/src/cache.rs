@@ -4,47 +4,88 @@
 //! plan and the machine are known; small sets stay cached, because the next candidate reads them again.
 
 use std::fs::File;
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Advice, fadvise};
 
+use crate::units::Bytes;
+
 /// The same number on every architecture. Linux 6.5.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// One file whose cache is to be dropped, unless it was mostly there before.
+/// What is looked at as one in a file that was in the cache for the most part.
+const WINDOW_BYTES: u64 = 2 << 20;
+
+/// One file whose cache is to be dropped: all of it, or, where most was there before, what was not.
 pub struct CacheGuard {
     file: Arc<File>,
-    drop_it: bool,
+    before: Option<u64>,
+    drop: Vec<Range<u64>>,
 }
 
 impl CacheGuard {
     /// Looks at the file before anything of it is read.
     pub fn watch(file: Arc<File>, large_job: bool) -> Self {
-        let drop_it = large_job && !mostly_cached(&file);
-        Self { file, drop_it }
+        let before = cached_pages(file.as_fd());
+        let drop = if large_job { not_there(&file, before) } else { Vec::new() };
+        Self { file, before, drop }
     }
 
     /// Drops what was read up to here, so that a long read never holds much.
     pub fn behind(&self, end: u64) {
-        if self.drop_it {
-            let _ = fadvise(&*self.file, 0, NonZeroU64::new(end), Advice::DontNeed);
+        for range in self.drop.iter().take_while(|range| range.start < end) {
+            let length = NonZeroU64::new(range.end.min(end) - range.start);
+            // Clean pages that nobody maps go; advice that is not taken costs nothing but cache.
+            let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
+    }
+
+    /// Drops what came in, and tells how many bytes of the file were in the cache before and are now.
+    pub fn release(self) -> Option<(Bytes, Bytes)> {
+        let (file, before) = (Arc::clone(&self.file), self.before);
+        drop(self);
+        let bytes = |pages: u64| Bytes::new(pages * rustix::param::page_size() as u64);
+        Some((bytes(before?), bytes(cached_pages(file.as_fd())?)))
     }
 }
 
 impl Drop for CacheGuard {
     fn drop(&mut self) {
-        if self.drop_it {
-            // Clean pages that nobody maps go; advice that is not taken costs nothing but cache.
-            let _ = fadvise(&*self.file, 0, None, Advice::DontNeed);
-        }
+        self.behind(u64::MAX);
     }
 }
 
-/// Bytes of the file in the cache; none where the kernel does not tell.
+/// What may be dropped without taking from others what they read: everything, unless the file is mostly cached.
+fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
+    let everything = std::iter::once(0..u64::MAX >> 1).collect();
+    let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
+    let bytes = metadata.len();
+    let pages = bytes.div_ceil(rustix::param::page_size() as u64);
+    if cached.saturating_mul(2) <= pages {
+        return everything;
+    }
+    if pages <= cached {
+        return Vec::new();
+    }
+    let windows = (0..bytes.div_ceil(WINDOW_BYTES)).map(|at| at * WINDOW_BYTES..(at + 1) * WINDOW_BYTES);
+    windows
+        .filter(|it| cached_pages_in(file.as_fd(), it.start, it.end - it.start).is_ok_and(|pages| pages == 0))
+        .collect()
+}
+
+/// Pages of the file in the cache; none where the kernel does not tell.
 pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
+    // Length 0 means to the end of the file.
+    cached_pages_in(descriptor, 0, 0).ok()
+}
+
+/// Pages of `length` bytes from `offset` on that are in the cache. `ENOSYS` before Linux 6.5; newer kernels tell only
+/// the file's owner and those who may write to it.
+pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
         offset: u64,
@@ -59,26 +100,17 @@ pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
         evicted: u64,
         recently_evicted: u64,
     }
-    // Length 0 means to the end of the file.
-    let range = Range { offset: 0, length: 0 };
+    let range = Range { offset, length };
     let mut stat = Stat::default();
     // SAFETY: both structures have the layout of linux/mman.h and outlive the call; it writes to `stat` only.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, descriptor.as_raw_fd(), &raw const range, &raw mut stat, 0) };
-    (result == 0).then_some(stat.cached)
-}
-
-fn mostly_cached(file: &File) -> bool {
-    use std::os::fd::AsFd;
-    let (Some(cached), Ok(metadata)) = (cached_pages(file.as_fd()), file.metadata()) else { return false };
-    let pages = metadata.len().div_ceil(rustix::param::page_size() as u64);
-    pages < cached.saturating_mul(2)
+    if result == 0 { Ok(stat.cached) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -114,5 +146,15 @@ mod tests {
             let _guard = CacheGuard::watch(file.clone(), true);
         }
         assert!(0 < cached_pages(file.as_fd()).expect("told before"), "it was there before");
+        // Its second half comes in where the first was there.
+        let page = rustix::param::page_size() as u64;
+        fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
+        fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");
+        let kept = cached_pages(file.as_fd()).expect("told before") * page;
+        let guard = CacheGuard::watch(file.clone(), true);
+        read_all();
+        let (before, after) = guard.release().expect("told before");
+        assert_eq!(before, Bytes::new(kept));
+        assert!(after <= before, "{after} after {before}");
     }
 }

@@ -13,4 +13,5 @@ pub mod outcome;
 pub mod rung;
 pub mod score;
 pub mod settings;
+pub mod stream;
 pub mod units;

@@ -17,7 +17,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, Status, TimeSummary, WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, Status, TimeSummary, WorstError,
 };
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -233,6 +233,7 @@ pub struct VerifyRecord {
     pub validated_bytes: Bytes,
     #[serde(with = "nonfinite")]
     pub ms: f64,
+    pub reads: ReadReport,
 }
 
 /// Times of one call, over all timed entries: the candidate's own line.
@@ -358,6 +359,9 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
+    /// Of the whole machine since the run was started or taken up, whoever's pages they were: context.
+    pub machine_swapped_in_bytes: Option<Bytes>,
+    pub machine_swapped_out_bytes: Option<Bytes>,
     /// How closely runners were watched.
     pub sampling: Option<Sampling>,
 }
@@ -401,6 +405,8 @@ impl MemoryTotals {
             peak_reclaimable_bytes: self.peak_reclaimable_bytes.max(later.peak_reclaimable_bytes),
             min_available_bytes: least,
             swap_peak_bytes: self.swap_peak_bytes.max(later.swap_peak_bytes),
+            machine_swapped_in_bytes: self.machine_swapped_in_bytes.max(later.machine_swapped_in_bytes),
+            machine_swapped_out_bytes: self.machine_swapped_out_bytes.max(later.machine_swapped_out_bytes),
             sampling: match (self.sampling, later.sampling) {
                 (Some(one), Some(other)) => Some(one.and_then(other)),
                 (one, other) => one.or(other),
@@ -421,6 +427,9 @@ pub struct PhaseRecord {
     pub peak_reclaimable_bytes: Option<Bytes>,
     /// Of the whole tree, over this time; less in swap is negative.
     pub swap_delta_bytes: Option<i64>,
+    /// Microseconds in which nothing was at work, from the end of the phase before it until its lease was sent. None for
+    /// the first, and where something ran beside its start.
+    pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }

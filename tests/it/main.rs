@@ -3,6 +3,7 @@
 
 mod captures;
 mod control;
+mod cycles;
 mod demo;
 mod doctor;
 mod ffi;
@@ -14,6 +15,7 @@ mod memory;
 mod openmp;
 mod ops;
 mod plan_mistakes;
+mod reads;
 mod recycle;
 mod report;
 mod results;

@@ -1,6 +1,6 @@
 //! All golden captures of plain floats, verified with the naive kernels: every entry passes.
 
-use crate::support::{Scenario, data, repository};
+use crate::support::{Scenario, data, repository, summary::list};
 
 /// Op, and how many of its entries hold floats of the four dtypes only; complex, float8 and integer ones are left out.
 const OPS: &[(&str, u64)] = &[
@@ -79,6 +79,14 @@ fn naive_kernels_pass_on_every_entry_of_plain_floats() {
         .collect();
     outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
     outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
+    // These kernels allocate nothing: what they owe is the formula, within a tenth or 8 MiB.
+    for phase in list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "verify") {
+        let figure =
+            |field: &str| phase[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{phase}")));
+        let (predicted, measured) = (figure("predicted_bytes"), figure("peak_owed_bytes"));
+        outcome
+            .expect(measured.abs_diff(predicted) <= (8 << 20).max(predicted / 10), format_args!("{phase}"));
+    }
 }
 
 #[test]

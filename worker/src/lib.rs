@@ -25,4 +25,5 @@ pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
 
 pub use canary::main as canary_main;
 pub use executor::compiler::main as compiler_main;
+pub use executor::read_ahead;
 pub use runner::serve::main as runner_main;

@@ -114,6 +114,7 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 end: None,
                 ms: 0.0,
                 runner_peak_owed: Bytes::ZERO,
+                reads: opt_shared::outcome::ReadReport::default(),
             }))
         }
         Work::Profile(profile) => {

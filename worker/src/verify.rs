@@ -9,7 +9,9 @@ use std::time::Instant;
 use opt_shared::cache::CacheGuard;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
-use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, RunnerEnd, Status, VerifyReport, WorstError};
+use opt_shared::outcome::{
+    EntryFailure, Mismatch, Pattern, ReadReport, RunnerEnd, Status, VerifyReport, WorstError,
+};
 use opt_shared::units::Bytes;
 
 use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
@@ -17,6 +19,7 @@ use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
+use crate::executor::read_ahead::ReadAhead;
 use crate::judge::Tolerance;
 use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
@@ -47,15 +50,17 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
         end: None,
         ms: 0.0,
         runner_peak_owed: Bytes::ZERO,
+        reads: ReadReport::default(),
     };
     let mut failed = 0;
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     for entry in &task.entries {
         report.entries_run += 1;
-        let outcome = one_entry(link, lease, task, &callable, entry, failed < CHECKED_FAILURES)?;
+        let outcome = cached_entry(link, lease, task, &callable, entry, failed < CHECKED_FAILURES)?;
         report.bytes_validated += entry.file_bytes;
         report.runner_peak_owed = report.runner_peak_owed.max(outcome.peak_owed);
         report.output_truncated |= outcome.output_truncated;
+        report.reads.absorb(&outcome.reads);
         report.max_absolute_error = report.max_absolute_error.max(outcome.check.max_absolute_error);
         report.max_relative_error = report.max_relative_error.max(outcome.check.max_relative_error);
         if let Some((output, relative_l2)) = outcome.check.worst
@@ -109,6 +114,7 @@ struct EntryOutcome {
     end: Option<RunnerEnd>,
     peak_owed: Bytes,
     output_truncated: bool,
+    reads: ReadReport,
 }
 
 #[derive(Default)]
@@ -128,7 +134,8 @@ fn failure(prepared: Option<&Prepared>, name: &str, status: Status, detail: Stri
     }
 }
 
-fn one_entry(
+/// One entry, after which the page cache is as it was, where the job is large.
+fn cached_entry(
     link: &mut Link,
     lease: LeaseId,
     task: &VerifyTask,
@@ -138,16 +145,40 @@ fn one_entry(
 ) -> Result<EntryOutcome, Trouble> {
     // A file that cannot be opened is the next line's to report.
     let file = std::fs::File::open(&entry.path).ok();
-    let _cache = file.map(|file| CacheGuard::watch(Arc::new(file), task.drop_cache));
-    let mut blobs = Vec::new();
+    let mut guards: Vec<_> =
+        file.into_iter().map(|file| CacheGuard::watch(Arc::new(file), task.drop_cache)).collect();
+    // Nobody maps the files any more when it returns.
+    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut guards)?;
+    for (before, after) in guards.into_iter().filter_map(CacheGuard::release) {
+        let cache = ReadReport {
+            cached_before_bytes: Some(before),
+            cached_after_bytes: Some(after),
+            ..ReadReport::default()
+        };
+        outcome.reads.absorb(&cache);
+    }
+    Ok(outcome)
+}
+
+fn one_entry(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &VerifyTask,
+    callable: &Callable<'_>,
+    entry: &EntryRef,
+    doubt: bool,
+    guards: &mut Vec<CacheGuard>,
+) -> Result<EntryOutcome, Trouble> {
     let opened = Prepared::open(entry, &task.callee.signature).and_then(|prepared| {
         if prepared.capture.is_packed() && task.drop_cache {
             let files = prepared.capture.data_files().unwrap_or_default();
-            blobs.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
+            guards.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
         }
-        Ok((prepared.tolerances(&task.verify)?, prepared))
+        let read_ahead = ReadAhead::of(&prepared);
+        read_ahead.read_exactly();
+        Ok((prepared.tolerances(&task.verify)?, prepared, read_ahead))
     });
-    let (tolerances, prepared) = match opened {
+    let (tolerances, prepared, read_ahead) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             let failure = failure(None, &entry.name, Status::CaptureError, chain(&error));
@@ -162,6 +193,7 @@ fn one_entry(
         inputs: prepared.inputs.clone(),
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
+        page_by_page: read_ahead.page_by_page(),
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {
@@ -173,7 +205,9 @@ fn one_entry(
         checked: Checked::default(),
         wrong: None,
     };
+    let watch = read_ahead.start();
     let ended = calls.drive(link, &mut runner)?;
+    let reads = watch.stop();
     let checked = calls.checked;
     let death = runner.finish(link).map_err(|e| callable.trouble(e))?;
     let (failure, end) = match ended {
@@ -191,6 +225,7 @@ fn one_entry(
         end,
         peak_owed: death.peak_owed,
         output_truncated: death.report.output_truncated,
+        reads,
     })
 }
 

@@ -19,7 +19,11 @@ use super::pickle::{StorageName, unpickle};
 use super::store::{self, BlobId, Packed};
 use super::value::{Storage, Value};
 use crate::ids::StorageId;
+use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
+
+/// A disk read in order by one reader, and read ahead of by the kernel, is as fast as by several.
+const CRC_READERS: usize = 1;
 
 /// A capture whose pickle has been read; the bytes of its tensors stay in the file.
 pub struct CaptureFile {
@@ -171,18 +175,20 @@ impl CaptureFile {
             return Ok(());
         }
         let (mut crc, mut digest) = (crc32fast::Hasher::new(), blake3::Hasher::new());
-        let mut buffer = vec![0; Bytes::new(CHUNK_BYTES.min(record_bytes)).to_usize()];
-        let mut done = 0;
-        while done < record_bytes {
-            let length = Bytes::new(CHUNK_BYTES.min(record_bytes - done)).to_usize();
-            let chunk = &mut buffer[..length];
-            self.read_at(storage, chunk, storage.file_offset + done)?;
+        let unread =
+            |source| Fault::read(&format!("storage {}", quoted(&storage.name)), source).at(&self.path);
+        let disk =
+            self.file_of(storage.blob).and_then(|file| FileDisk::new(&file, CRC_READERS)).map_err(unread)?;
+        let record = storage.file_offset..storage.file_offset + record_bytes;
+        let shape = Shape { chunk: Bytes::new(CHUNK_BYTES.min(record_bytes)), readers: CRC_READERS };
+        stream(&disk, record, shape, |chunk| {
             crc.update(chunk);
             if blob.is_some() {
                 digest.update(chunk);
             }
-            done += length as u64;
-        }
+            Ok(())
+        })
+        .map_err(|fault: ReadFault| unread(fault.source))?;
         let digest = BlobId::from(digest.finalize());
         if let Some((_, place)) = blob.filter(|(blob, _)| *blob != digest) {
             let place = place.display();

@@ -16,6 +16,8 @@ use crate::driver::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use opt_shared::settings::ProfileEntries;
 
+/// A smaller batch that saves less is not spoken of.
+const WORTH_SAYING: Bytes = Bytes::mib(1);
 /// More batches than this are counted, not named.
 const NAMED_BATCHES: usize = 8;
 
@@ -151,7 +153,7 @@ impl StagePlan {
             let more = self.prediction.batches.len().saturating_sub(NAMED_BATCHES);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
             text.push_str(&format!("             timed together: {}{more}\n", named.join("; ")));
-            if self.least < self.reserved() {
+            if self.least + WORTH_SAYING <= self.reserved() {
                 text.push_str(&format!(
                     "             one entry at a time it reserves {}, where the ceiling asks for that\n",
                     self.least

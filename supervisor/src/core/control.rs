@@ -21,6 +21,8 @@ use super::spec::CandidateSpec;
 use super::worker::{Lease, State, Told};
 use super::{Core, Ending};
 
+/// What the supervisor keeps of one more candidate.
+const PER_LINE: Bytes = Bytes::kib(1);
 /// What a candidate is said to have ended of.
 pub const CANCELLED: &str = "cancelled by the user";
 const RECYCLED: &str = "the worker was recycled by the user in the middle of it";
@@ -106,10 +108,10 @@ impl Core {
             Control::Recycle { which, mode } => self.recycle_asked(now, which, mode),
             Control::Pause => self.pause(),
             Control::Resume => self.resume(),
-            Control::Cancel { job, candidate } => self.cancel(job, candidate),
+            Control::Cancel { job, candidate } => self.cancel(now, job, candidate),
             Control::SetCeiling { ceiling } => self.set_ceiling(ceiling),
             Control::Submit { candidate } => self.submit(*candidate),
-            Control::Shutdown { mode } => self.shut_down(mode),
+            Control::Shutdown { mode } => self.shut_down(now, mode),
         };
         self.actions.push(Action::Answered(answer));
     }
@@ -155,7 +157,7 @@ impl Core {
             State::Terminating => Err(format!("{name} is being ended")),
             State::Draining { .. } if mode == Mode::Drain => Err(format!("{name} is being ended")),
             State::Draining { .. } => {
-                self.kill_worker(worker, KillReason::Requested);
+                self.kill_worker(now, worker, KillReason::Requested);
                 Ok(format!("{name} is killed"))
             }
             State::Idle => {
@@ -178,7 +180,7 @@ impl Core {
                     it.told = Some(Told { at: now, reason: Some(RecycleReason::Requested), owed });
                 }
                 self.kill_runners(worker, KillReason::Requested);
-                self.kill_worker(worker, KillReason::Requested);
+                self.kill_worker(now, worker, KillReason::Requested);
                 Ok(format!("{name} is killed; what {id} was for is done again"))
             }
         }
@@ -272,7 +274,7 @@ impl Core {
 
     // Candidates.
 
-    fn cancel(&mut self, job: JobId, candidate: Option<CandidateId>) -> Answer {
+    fn cancel(&mut self, now: Moment, job: JobId, candidate: Option<CandidateId>) -> Answer {
         let Some(of_job) = self.spec.jobs.get(job.index()).map(|job| job.candidates.clone()) else {
             return Answer::Unknown(format!("there is no {job}"));
         };
@@ -311,7 +313,7 @@ impl Core {
                 .map(|(&worker, _)| worker);
             if let Some(worker) = holder {
                 self.kill_runners(worker, KillReason::Cancelled);
-                self.kill_worker(worker, KillReason::Cancelled);
+                self.kill_worker(now, worker, KillReason::Cancelled);
             }
         }
         for id in waiting {
@@ -335,6 +337,7 @@ impl Core {
         self.spec.jobs[job.index()].candidates.push(id);
         self.candidates.push(Candidate::new(&candidate));
         self.spec.candidates.push(candidate);
+        self.ledger.raise_supervisor(PER_LINE);
         self.job_done[job.index()] = false;
         let numbers =
             vec![("candidate", u64::from(id.0)), ("job", u64::from(job.0)), ("turn", u64::from(turn))];
@@ -365,7 +368,7 @@ impl Core {
 
     // The run.
 
-    fn shut_down(&mut self, mode: Mode) -> Answer {
+    fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
         let reason = self.reason_to_end();
         let what = match (&self.ending, mode) {
             (Ending::No, Mode::Drain) => "what runs may finish, then the run ends",
@@ -375,10 +378,13 @@ impl Core {
             }
         };
         let answer = self.said("shutdown", what.to_owned(), Vec::new());
-        self.end(match mode {
-            Mode::Drain => Ending::Drain(reason),
-            Mode::Now => Ending::Kill(reason),
-        });
+        self.end(
+            now,
+            match mode {
+                Mode::Drain => Ending::Drain(reason),
+                Mode::Now => Ending::Kill(reason),
+            },
+        );
         answer
     }
 

@@ -83,6 +83,8 @@ pub struct Sample {
     pub supervisor_owed: Bytes,
     /// MemAvailable; none where it could not be read.
     pub available: Option<Bytes>,
+    /// MemFree: what no guess of the kernel's is in. Context only.
+    pub free: Option<Bytes>,
     /// VmSwap of all processes of ours.
     pub swapped: Bytes,
 }

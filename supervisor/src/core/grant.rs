@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, Progress, next};
 use super::ledger::{Demand, Refusal};
-use super::spec::StageSpec;
+use super::spec::{CandidateSpec, StageSpec};
 use super::staff::Fit;
 use super::worker::{Lease, State};
 use super::{Core, Ending};
@@ -27,7 +27,12 @@ impl Core {
     /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
-            Ending::No if self.is_paused() => self.close_jobs(),
+            Ending::No if self.is_paused() => {
+                self.close_jobs();
+                if !self.job_done.contains(&false) && !self.stays_open() {
+                    self.wind_down(now, StopReason::Finished);
+                }
+            }
             Ending::No => {
                 if !self.advance_jobs(now) && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
@@ -41,6 +46,12 @@ impl Core {
             }
             Ending::Stopped => {}
         }
+        // Cancelled, or refused for good: nobody waits for its memory any more.
+        let candidates = &self.candidates;
+        self.waiting = self.waiting.filter(|waiting| {
+            let progress = candidates[waiting.candidate.index()].progress;
+            matches!(progress, Progress::Waiting { stage, .. } if stage == waiting.stage)
+        });
     }
 
     /// False when no job wants anything any more.
@@ -178,7 +189,7 @@ impl Core {
                 // The machine is short of memory, not the plan: a smaller batch may start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, step, refusal)
                 else {
-                    self.refused(now, worker, demand, refusal);
+                    self.refused(now, worker, order, demand, refusal);
                     return Tried::UnderWay;
                 };
                 self.granted(now, worker, order, attempt, smaller, demand);
@@ -191,17 +202,20 @@ impl Core {
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let candidate = &self.spec.candidates[order.candidate().index()];
         let steps = candidate.steps(order);
-        let shrunk = self.candidates[order.candidate().index()].short_of_memory as usize;
-        let from = shrunk.min(steps.len().saturating_sub(1));
-        steps.iter().enumerate().skip(from).find_map(|(step, spec)| {
-            let plain = spec.demand(self.spec.idle_worker);
-            if self.ledger.never_fits(plain).is_some() {
-                return None;
-            }
-            // What was learned asks for all there is, never for more.
-            let learned = self.estimates.reserve(candidate.job, order.stage(), spec, self.spec.idle_worker);
-            Some((step, if self.ledger.never_fits(learned).is_some() { plain } else { learned }))
-        })
+        let from = self.candidates[order.candidate().index()].from_step;
+        (from.min(steps.len().saturating_sub(1))..steps.len())
+            .find_map(|step| Some((step, self.demand(candidate, order, step)?)))
+    }
+
+    /// What a step reserves. None if that could never be granted. What was learned asks for all there is at most.
+    fn demand(&self, candidate: &CandidateSpec, order: Order, step: usize) -> Option<Demand> {
+        let spec = candidate.steps(order).get(step)?;
+        let plain = spec.demand(self.spec.idle_worker);
+        if self.ledger.never_fits(plain).is_some() {
+            return None;
+        }
+        let learned = self.estimates.reserve(candidate.job, order.stage(), spec, self.spec.idle_worker);
+        Some(if self.ledger.never_fits(learned).is_some() { plain } else { learned })
     }
 
     fn smaller_that_is_granted(
@@ -214,12 +228,9 @@ impl Core {
         if !matches!(refusal, Refusal::Floor { .. }) {
             return None;
         }
-        let steps = self.spec.candidates[order.candidate().index()].steps(order);
-        let demands: Vec<(usize, Demand)> = steps
-            .iter()
-            .enumerate()
-            .skip(from + 1)
-            .map(|(step, spec)| (step, spec.demand(self.spec.idle_worker)))
+        let candidate = &self.spec.candidates[order.candidate().index()];
+        let demands: Vec<(usize, Demand)> = (from + 1..candidate.steps(order).len())
+            .filter_map(|step| Some((step, self.demand(candidate, order, step)?)))
             .collect();
         demands.into_iter().find(|&(_, demand)| self.ledger.grant(worker, demand).is_ok())
     }
@@ -253,6 +264,7 @@ impl Core {
                 attempt,
                 started: now,
                 deadline: now.saturating_add(spec.deadline),
+                step,
                 predicted: spec.predicted + idle_worker,
                 reserved: demand.host,
                 peak_owed: it.tree_owed(),

@@ -30,10 +30,12 @@ pub(crate) struct Candidate {
     pub(crate) may_profile: bool,
     /// Attempts of the stage in hand that failed for no fault of the candidate.
     pub(crate) lost: u32,
-    /// Of those, the ones that took their worker with them.
+    /// Attempts of any stage that took their worker with them.
     pub(crate) workers_lost: u32,
     /// Attempts of the stage in hand that ended for want of memory; they have a budget of their own.
     pub(crate) short_of_memory: u32,
+    /// They leave this of its steps, and smaller ones.
+    pub(crate) from_step: usize,
     /// The entry at which a runner of it was last killed by nobody knows whom.
     pub(crate) killed_at: Option<String>,
     /// A baseline that passed and then failed beside a candidate.
@@ -49,6 +51,7 @@ impl Candidate {
                 lost: 0,
                 workers_lost: 0,
                 short_of_memory: 0,
+                from_step: 0,
                 killed_at: None,
                 failed_beside: false,
             },
@@ -63,6 +66,7 @@ impl Candidate {
             lost: 0,
             workers_lost: 0,
             short_of_memory: 0,
+            from_step: 0,
             killed_at: None,
             failed_beside: false,
         }
@@ -70,7 +74,8 @@ impl Candidate {
 
     /// The stage before has passed.
     pub(crate) fn go_on_to(&mut self, stage: Stage) {
-        *self = Self { may_profile: self.may_profile, ..Self::at(stage) };
+        let (may_profile, workers_lost) = (self.may_profile, self.workers_lost);
+        *self = Self { may_profile, workers_lost, ..Self::at(stage) };
     }
 
     pub(crate) fn passed(&self) -> bool {

@@ -41,26 +41,27 @@ impl Core {
         }
         self.policy("worker_not_ready", why.to_owned(), vec![("worker", u64::from(worker.0))]);
         if alive {
-            self.kill_worker(worker, KillReason::NotReady);
+            self.kill_worker(now, worker, KillReason::NotReady);
         } else {
             self.worker_gone(now, worker, why, false);
         }
     }
 
-    pub(super) fn worker_fault(&mut self, worker: WorkerId, detail: String) {
+    pub(super) fn worker_fault(&mut self, now: Moment, worker: WorkerId, detail: String) {
         if self.workers.contains_key(&worker) {
             self.policy("worker_fault", detail, vec![("worker", u64::from(worker.0))]);
-            self.kill_worker(worker, KillReason::WorkerFault);
+            self.kill_worker(now, worker, KillReason::WorkerFault);
         }
     }
 
     /// A lease that it holds stays with it until its death: it is charged, and may yet have finished.
-    pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
+    pub(super) fn kill_worker(&mut self, now: Moment, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
             return;
         }
         it.killed = Some(reason);
+        it.killed_at = Some(now);
         if !matches!(it.state, State::Leased(_)) {
             it.state = State::Terminating;
         }
@@ -97,7 +98,7 @@ impl Core {
             self.memory_is_back(now, worker, &returning);
         }
         if let State::Leased(lease) = &it.state {
-            self.attempt_lost(now, &it, lease.clone(), how);
+            self.attempt_lost(now, worker, &it, lease.clone(), how);
         }
         if failed {
             self.count_failure(now, how);
@@ -127,6 +128,29 @@ impl Core {
                     ("took_ms", u64::try_from(took).unwrap_or(u64::MAX)),
                 ],
             );
+        }
+    }
+
+    /// A worker that was killed and does not die is stuck in the kernel: nothing here brings it back, and what it holds is
+    /// gone for this run.
+    pub(super) fn death_overdue(&mut self, now: Moment) {
+        let overdue: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, it)| !it.overdue && it.dead_by().is_some_and(|by| by <= now))
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in overdue {
+            let owed = self.ledger.measured(worker).sum();
+            let Some(it) = self.workers.get_mut(&worker) else { continue };
+            it.overdue = true;
+            let why =
+                format!("{} {worker} was killed {RETURN_PATIENCE:?} ago and does not die", it.role.name());
+            let numbers = vec![("worker", u64::from(worker.0)), ("owed_bytes", owed.get())];
+            self.policy("worker_not_gone", why.clone(), numbers.clone());
+            if matches!(self.ending, Ending::No | Ending::Drain(_)) {
+                self.stop_for_the_host(now, why, numbers);
+            }
         }
     }
 
@@ -173,7 +197,7 @@ impl Core {
             return;
         };
         let why = format!("{MOST_FAILURES} workers were lost {within}, the last one: {how}");
-        self.stop_for_the_host(why, vec![("failures", self.failures_in_a_row as u64)]);
+        self.stop_for_the_host(now, why, vec![("failures", self.failures_in_a_row as u64)]);
     }
 
     // Runners.
@@ -207,7 +231,16 @@ impl Core {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
             if let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state) {
-                lease.killed_runner.get_or_insert(reason);
+                // Of several, the one that speaks of memory: it decides how the attempt is done again.
+                let memory = matches!(
+                    reason,
+                    KillReason::RunnerMemory { .. }
+                        | KillReason::HostFloor { .. }
+                        | KillReason::HostCeiling { .. }
+                );
+                if memory || lease.killed_runner.is_none() {
+                    lease.killed_runner = Some(reason);
+                }
             }
         }
     }
@@ -243,7 +276,12 @@ fn class(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // Nothing was wrong with it.
         Some(
-            KillReason::Interrupted | KillReason::RunStopped | KillReason::Requested | KillReason::Cancelled,
+            KillReason::Interrupted
+            | KillReason::RunStopped
+            | KillReason::Requested
+            | KillReason::Cancelled
+            | KillReason::HostFloor { .. }
+            | KillReason::HostCeiling { .. },
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
         // One that was told to end and took too long had done its work.

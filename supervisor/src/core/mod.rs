@@ -27,7 +27,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use opt_shared::ids::{JobId, LeaseId, WorkerId};
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
 use self::control::Wishes;
@@ -76,6 +76,9 @@ enum Ending {
 struct Waiting {
     since: Moment,
     refusal: Refusal,
+    /// Whose lease, and of which stage.
+    candidate: CandidateId,
+    stage: Stage,
 }
 
 pub struct Core {
@@ -90,6 +93,8 @@ pub struct Core {
     machine: Machine,
     backoff: BTreeMap<Role, Backoff>,
     said: BTreeSet<(Said, JobId)>,
+    /// The machine was short of memory: no spare before this.
+    spare_rests_until: Moment,
     next_worker: u32,
     next_lease: u32,
     failures: VecDeque<Moment>,
@@ -118,6 +123,7 @@ impl Core {
             machine: Machine::default(),
             backoff: BTreeMap::new(),
             said: BTreeSet::new(),
+            spare_rests_until: Moment::ZERO,
             next_worker: first_worker.0.max(1),
             next_lease: first_lease.0.max(1),
             failures: VecDeque::new(),
@@ -153,11 +159,11 @@ impl Core {
             Event::KillWanted { worker, pid, reason } => self.kill_runner(worker, pid, reason),
             Event::RunnerDied { worker, pid } => self.runner_died(worker, pid),
             Event::Finished { worker, lease, report } => self.finished(now, worker, lease, report),
-            Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
+            Event::WorkerFault { worker, detail } => self.worker_fault(now, worker, detail),
             Event::Sample(sample) => self.sampled(now, &sample),
             Event::Pressure => self.pressure(now),
             Event::Control(request) => self.control(now, request),
-            Event::Interrupt => self.interrupt(),
+            Event::Interrupt => self.interrupt(now),
             Event::Tick => {}
         }
     }
@@ -177,6 +183,7 @@ impl Core {
             .values()
             .filter(|it| it.killed.is_none())
             .filter_map(Worker::deadline)
+            .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
             .chain(self.impatient_at())
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_PATIENCE))
@@ -204,9 +211,10 @@ impl Core {
                 "it did not answer in time".to_owned(),
                 vec![("worker", u64::from(worker.0))],
             );
-            self.kill_worker(worker, KillReason::Deadline);
+            self.kill_worker(now, worker, KillReason::Deadline);
         }
         self.memory_overdue(now);
+        self.death_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }
@@ -215,31 +223,31 @@ impl Core {
             && self.ending == Ending::No
         {
             let why = format!("memory for the next lease did not come within {MEMORY_PATIENCE:?}: {refusal}");
-            self.stop_for_the_host(why, refusal.numbers());
+            self.stop_for_the_host(now, why, refusal.numbers());
         }
     }
 
-    fn interrupt(&mut self) {
+    fn interrupt(&mut self, now: Moment) {
         match self.ending {
-            Ending::No => self.end(Ending::Drain(self.reason_to_end())),
-            Ending::Drain(_) => self.end(Ending::Kill(self.reason_to_end())),
+            Ending::No => self.end(now, Ending::Drain(self.reason_to_end())),
+            Ending::Drain(_) => self.end(now, Ending::Kill(self.reason_to_end())),
             Ending::Kill(_) | Ending::Stopped => {}
         }
     }
 
-    fn stop_for_the_host(&mut self, why: String, numbers: Vec<(&'static str, u64)>) {
+    fn stop_for_the_host(&mut self, now: Moment, why: String, numbers: Vec<(&'static str, u64)>) {
         self.policy("stop", why.clone(), numbers);
-        self.end(Ending::Kill(StopReason::HostTrouble { why }));
+        self.end(now, Ending::Kill(StopReason::HostTrouble { why }));
     }
 
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, now: Moment, ending: Ending) {
         self.waiting = None;
         self.ending = ending;
         let Some(reason) = self.ending_kill() else { return };
         let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
         for worker in workers {
             self.kill_runners(worker, reason);
-            self.kill_worker(worker, reason);
+            self.kill_worker(now, worker, reason);
         }
     }
 

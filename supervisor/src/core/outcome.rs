@@ -76,15 +76,22 @@ impl Core {
     }
 
     /// A worker died with a lease.
-    pub(super) fn attempt_lost(&mut self, now: Moment, worker: &Worker, lease: Lease, how: &str) {
+    pub(super) fn attempt_lost(
+        &mut self,
+        now: Moment,
+        id: WorkerId,
+        worker: &Worker,
+        lease: Lease,
+        how: &str,
+    ) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.since = now;
+        }
+        self.phase(now, id, &lease);
         if self.ended_by_user(&lease, worker.killed) {
             return;
         }
         let role = worker.role.name();
-        if let Some(waiting) = &mut self.waiting {
-            waiting.since = now;
-        }
-        self.learn(&lease);
         let why = match worker.killed {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
             Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
@@ -198,8 +205,8 @@ impl Core {
         let candidate = lease.order.candidate();
         let it = &mut self.candidates[candidate.index()];
         it.lost += 1;
-        if MOST_LOST < it.lost {
-            let workers = it.workers_lost;
+        let workers = it.workers_lost;
+        if MOST_LOST < it.lost || MOST_WORKERS_LOST <= workers {
             let why = if MOST_WORKERS_LOST <= workers {
                 self.policy(
                     "quarantine",
@@ -221,6 +228,7 @@ impl Core {
     fn smaller_or_never(&mut self, lease: Lease, why: String) {
         let it = &mut self.candidates[lease.order.candidate().index()];
         it.short_of_memory += 1;
+        it.from_step = lease.step + 1;
         if MOST_SHORT_OF_MEMORY < it.short_of_memory {
             self.give_up(lease, Blame::Host, why);
         } else {

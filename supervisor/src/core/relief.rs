@@ -14,7 +14,7 @@ use super::Core;
 use super::event::{Moment, Sample};
 use super::ledger::Side;
 use super::recycle::RecycleReason;
-use super::worker::Worker;
+use super::worker::{Runner, Worker};
 
 /// What owes next to nothing is not what drowns the machine: ending it would help nobody.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
@@ -23,6 +23,8 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 const GAP_PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel repeats itself every two seconds as long as it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
+/// An idle worker that was told to end for want of memory is gone long before this.
+const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is remembered of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +107,7 @@ impl Core {
                 vec![("owed_bytes", owed.get())],
             );
         }
+        self.spare_rests_until = now + PRESSURE_QUIET;
         for worker in self.spares() {
             self.recycle(now, worker, RecycleReason::Pressure);
         }
@@ -121,35 +124,47 @@ impl Core {
         }
         let floor = self.ledger.floor();
         let available = sample.available.filter(|&available| available < floor)?;
-        let numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
+        let mut numbers = vec![("available_bytes", available.get()), ("floor_bytes", floor.get())];
+        numbers.extend(sample.free.map(|free| ("free_bytes", free.get())));
         let text = "the machine fell below its floor";
         Some(Strain { reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
     pub(super) fn relieve(&mut self, now: Moment, sample: &Sample) {
         let Some(strain) = self.strain(sample) else { return };
-        let going = |it: &Worker| !it.stays() || it.runners.values().any(|runner| runner.killed.is_some());
-        if !self.returning.is_empty() || self.workers.values().any(going) {
+        if self.relief_is_under_way(now) {
             return;
         }
         if let Some(offender) = self.offender(&strain) {
-            self.end_the_largest(offender, strain);
+            self.end_the_largest(now, offender, strain);
         } else if !self.recycle_the_dispensable(now)
             && let Some(newest) = self.newest_lease()
         {
-            self.end_the_largest(newest, strain);
+            self.end_the_largest(now, newest, strain);
         }
     }
 
-    /// Who owes most beyond what it has reserved. Under a ceiling that every lease fits there is always one who does.
+    /// Memory of the killed takes a while to come back; what was told to end for this has a second.
+    fn relief_is_under_way(&self, now: Moment) -> bool {
+        let going = |it: &Worker| {
+            let told = it.told.filter(|told| told.reason == Some(RecycleReason::Pressure));
+            (it.killed.is_some() && !it.overdue)
+                || told.is_some_and(|told| now < told.at + TOLD_PATIENCE)
+                || it.runners.values().any(|runner| runner.killed.is_some())
+        };
+        self.returning.values().any(|it| !it.overdue) || self.workers.values().any(going)
+    }
+
+    /// Who owes most beyond what its lease reserves; idle workers have no lease to be beyond. Under a ceiling that every lease fits there is always one who does.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
         let least = match strain.reason {
             KillReason::HostCeiling { .. } => Bytes::new(1),
             _ => WORTH_KILLING,
         };
         self.workers
-            .keys()
-            .map(|&worker| (self.ledger.excess(worker), worker))
+            .iter()
+            .filter(|(_, it)| it.lease().is_some())
+            .map(|(&worker, _)| (self.ledger.excess(worker), worker))
             .filter(|&(excess, _)| least <= excess)
             .max()
             .map(|(_, worker)| worker)
@@ -160,7 +175,7 @@ impl Core {
             .iter()
             .filter_map(|(&worker, it)| {
                 let lease = it.lease()?;
-                let largest = it.runners.values().map(|runner| runner.owed).max().unwrap_or_default();
+                let largest = it.runners.values().map(Runner::all).max().unwrap_or_default();
                 (WORTH_KILLING < largest.max(it.owed)).then_some((lease.id, worker))
             })
             .max()
@@ -168,10 +183,10 @@ impl Core {
     }
 
     /// Its largest runner, or the worker itself where it owes more than any of them.
-    fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
+    fn end_the_largest(&mut self, now: Moment, worker: WorkerId, strain: Strain) {
         let Some(it) = self.workers.get(&worker) else { return };
-        let runner = it.runners.iter().max_by_key(|(_, runner)| runner.owed);
-        let largest = runner.filter(|(_, runner)| it.owed <= runner.owed).map(|(&pid, _)| pid);
+        let runner = it.runners.iter().max_by_key(|(_, runner)| runner.all());
+        let largest = runner.filter(|(_, runner)| it.owed <= runner.all()).map(|(&pid, _)| pid);
         let mut numbers = vec![("worker", u64::from(worker.0))];
         numbers.extend(strain.numbers);
         match largest {
@@ -181,7 +196,7 @@ impl Core {
             }
             None => {
                 self.policy("kill_worker", strain.text.to_owned(), numbers);
-                self.kill_worker(worker, strain.reason);
+                self.kill_worker(now, worker, strain.reason);
             }
         }
     }
@@ -191,6 +206,9 @@ impl Core {
         let mut gone = false;
         for worker in self.dispensable() {
             let spare = self.workers.get(&worker).is_some_and(Worker::is_spare);
+            if spare {
+                self.spare_rests_until = now + PRESSURE_QUIET;
+            }
             if spare || WORTH_RECYCLING <= self.ledger.measured(worker).sum() {
                 self.recycle(now, worker, RecycleReason::Pressure);
                 gone = true;

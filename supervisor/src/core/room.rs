@@ -6,7 +6,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
 use opt_shared::units::Bytes;
 
-use super::event::{Action, Moment, StopReason};
+use super::event::{Action, Moment, Order, StopReason};
 use super::ledger::{Demand, Refusal};
 use super::recycle::RecycleReason;
 use super::worker::{State, Told, Worker};
@@ -44,9 +44,19 @@ impl Core {
     }
 
     /// A lease that does not fit now: as many idle workers go as make it fit, else it waits.
-    pub(super) fn refused(&mut self, now: Moment, worker: WorkerId, demand: Demand, refusal: Refusal) {
-        let is_news = self.waiting.is_none();
-        self.waiting = Some(Waiting { since: self.waiting.map_or(now, |waiting| waiting.since), refusal });
+    pub(super) fn refused(
+        &mut self,
+        now: Moment,
+        worker: WorkerId,
+        order: Order,
+        demand: Demand,
+        refusal: Refusal,
+    ) {
+        let (candidate, stage) = (order.candidate(), order.stage());
+        let before = self.waiting.filter(|it| (it.candidate, it.stage) == (candidate, stage));
+        let is_news = before.is_none();
+        let since = before.map_or(now, |waiting| waiting.since);
+        self.waiting = Some(Waiting { since, refusal, candidate, stage });
         if is_news {
             let reason = match refusal {
                 Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
@@ -65,7 +75,7 @@ impl Core {
                 others.iter().map(|&it| self.ledger.measured(it).sum()).collect(),
             ),
         };
-        let mut given = Bytes::ZERO;
+        let mut given = self.on_its_way_back(&refusal);
         let mut going = Vec::new();
         for (&other, &bytes) in others.iter().zip(&held) {
             if missing <= given {
@@ -88,6 +98,17 @@ impl Core {
         }
     }
 
+    /// What those who go already give back: nobody else has to go for that.
+    fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
+        let leaving = self.workers.iter().filter(|(_, it)| !it.stays() && !it.overdue).map(|(&id, _)| id);
+        let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
+        let of = |worker| match refusal {
+            Refusal::Ceiling { .. } => self.ledger.charge(worker).sum(),
+            Refusal::Floor { .. } => self.ledger.measured(worker).sum(),
+        };
+        leaving.chain(returning).map(of).sum()
+    }
+
     /// No grants any more: idle workers are told to end, those that hold nothing yet are not waited for, then the
     /// run stops.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
@@ -105,13 +126,13 @@ impl Core {
             .map(|(&worker, _)| worker)
             .collect();
         for worker in starting {
-            self.kill_worker(worker, KillReason::Interrupted);
+            self.kill_worker(now, worker, KillReason::Interrupted);
         }
     }
 
     /// Workers, and what they left; not what has been waited for long enough.
     pub(super) fn everybody_is_gone(&self) -> bool {
-        self.workers.is_empty() && self.returning.values().all(|it| it.overdue)
+        self.workers.values().all(|it| it.overdue) && self.returning.values().all(|it| it.overdue)
     }
 
     pub(super) fn stop(&mut self, reason: StopReason) {

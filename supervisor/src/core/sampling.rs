@@ -73,7 +73,12 @@ impl Core {
             self.policy(
                 "kill_runner",
                 "it owes more than its limit".to_owned(),
-                vec![("owed_bytes", owed.get()), ("limit_bytes", limit.get())],
+                vec![
+                    ("worker", u64::from(worker.0)),
+                    ("pid", u64::from(pid)),
+                    ("owed_bytes", owed.get()),
+                    ("limit_bytes", limit.get()),
+                ],
             );
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }

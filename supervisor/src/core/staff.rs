@@ -145,9 +145,10 @@ impl Core {
 
     /// While verifiers work: the worker that will be needed next is started, if there is room for it.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
-        if !self.spec.spare || self.ending != Ending::No {
+        if !self.spec.spare || self.ending != Ending::No || now < self.spare_rests_until {
             return;
         }
+        self.replace_a_worn_profiler(now, index);
         let Some(role) = self.needed_next(index) else { return };
         let job = self.spec.jobs[index].id;
         match self.ledger.admits(None, Demand::host(self.spec.idle_worker)) {
@@ -162,6 +163,25 @@ impl Core {
                     }
                 };
                 self.say_once(Said::NoSpare(role), job, "no_spare", text, &refusal);
+            }
+        }
+    }
+
+    /// While verifiers work: a profiler that would be replaced before its next lease goes now, so that the switch does not
+    /// wait for its end and its successor's start.
+    fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
+        let verifying = self.workers.values().any(|it| it.role == Role::Verifier && it.lease().is_some());
+        if !verifying || !self.spec.profile || !self.spec.jobs[index].timed || !self.permit_is_free() {
+            return;
+        }
+        let settings = self.spec.jobs[index].recycle.clone();
+        for worker in self.idle(|it| it.role == Role::Profiler) {
+            let reason = self.workers.get(&worker).and_then(|it| {
+                let reason = recycle::from_wear(&settings, &it.wear(now));
+                reason.filter(|&reason| it.seen_idle || reason != RecycleReason::Growth)
+            });
+            if let Some(reason) = reason {
+                self.recycle(now, worker, reason);
             }
         }
     }

@@ -18,6 +18,7 @@ use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
+use super::RETURN_PATIENCE;
 use super::event::{Moment, Order};
 use super::recycle::{RecycleReason, Wear};
 
@@ -43,6 +44,8 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
+    /// Which of the candidate's ways to do it.
+    pub(crate) step: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
     pub(crate) peak_owed: Bytes,
@@ -86,6 +89,9 @@ pub(crate) struct Worker {
     pub(crate) told: Option<Told>,
     /// We ordered its end, for this.
     pub(crate) killed: Option<KillReason>,
+    pub(crate) killed_at: Option<Moment>,
+    /// It was said that it does not die.
+    pub(crate) overdue: bool,
     /// It was ready once.
     pub(crate) was_ready: bool,
     /// A sample has come since it became idle: `owed` is what its last lease left.
@@ -104,8 +110,15 @@ pub(crate) struct Told {
     pub(crate) owed: Bytes,
 }
 
+impl Runner {
+    /// With the files in memory that it maps.
+    pub(crate) fn all(&self) -> Bytes {
+        self.owed + self.shared
+    }
+}
+
 pub(crate) fn owed_by(runners: &BTreeMap<u32, Runner>) -> Bytes {
-    runners.values().map(|runner| runner.owed + runner.shared).sum()
+    runners.values().map(Runner::all).sum()
 }
 
 impl Worker {
@@ -122,6 +135,8 @@ impl Worker {
             runners: BTreeMap::new(),
             told: None,
             killed: None,
+            killed_at: None,
+            overdue: false,
             was_ready: false,
             seen_idle: false,
             spare: false,
@@ -139,6 +154,11 @@ impl Worker {
             State::Leased(lease) => Some(lease.deadline),
             State::Idle | State::Terminating => None,
         }
+    }
+
+    /// A killed one: by when it has to be gone.
+    pub(crate) fn dead_by(&self) -> Option<Moment> {
+        self.killed_at.map(|at| at + RETURN_PATIENCE)
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {

@@ -51,6 +51,9 @@ pub struct Evidence {
     swapped: Bytes,
     /// What of our tree was in swap when the worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
+    /// When the phase that ended last did.
+    last_end: Option<Instant>,
+    switches: BTreeMap<WorkerId, Duration>,
 }
 
 impl Evidence {
@@ -64,6 +67,8 @@ impl Evidence {
             machine: None,
             swapped: Bytes::ZERO,
             swapped_before: BTreeMap::new(),
+            last_end: None,
+            switches: BTreeMap::new(),
         }
     }
 
@@ -114,8 +119,22 @@ impl Evidence {
         self.block.width = width;
     }
 
-    pub fn phase_started(&mut self, worker: WorkerId) {
+    /// Its lease has been sent. `alone`: nothing else is at work.
+    pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
+        if let Some(end) = self.last_end.filter(|_| alone) {
+            self.switches.insert(worker, end.elapsed());
+        }
+    }
+
+    /// A worker has said that it is done, or is dead; what follows of it is carried out later.
+    pub fn phase_ends(&mut self) {
+        self.last_end = Some(Instant::now());
+    }
+
+    /// How long nothing was at work before the phase of this worker.
+    pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
+        u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
 
     /// By how many bytes more of our tree are in swap than when the phase began; less is negative.
@@ -191,9 +210,23 @@ mod tests {
         let mut evidence = Evidence::new(1);
         let swapped = |mib| Look { swapped: Bytes::mib(mib), ..Look::default() };
         evidence.add(&swapped(5));
-        evidence.phase_started(WorkerId(1));
+        evidence.phase_started(WorkerId(1), true);
         evidence.add(&swapped(3));
         assert_eq!(evidence.phase_swap(WorkerId(1)), Some(-(2 << 20)));
         assert_eq!(evidence.phase_swap(WorkerId(1)), None);
+    }
+
+    #[test]
+    fn a_switch_is_from_the_last_end_to_a_lease_that_is_alone() {
+        let mut evidence = Evidence::new(1);
+        let (first, beside, next) = (WorkerId(1), WorkerId(2), WorkerId(3));
+        evidence.phase_started(first, true);
+        evidence.phase_started(beside, false);
+        evidence.phase_ends();
+        evidence.phase_started(next, true);
+        assert_eq!(evidence.phase_switch(first), None, "nothing was before it");
+        assert_eq!(evidence.phase_switch(beside), None, "something was at work");
+        assert!(evidence.phase_switch(next).is_some());
+        assert_eq!(evidence.phase_switch(next), None, "told once");
     }
 }

@@ -20,6 +20,8 @@ use crate::store::{
 
 /// The summary is rewritten at most this often while the run goes on.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+/// More batches than this are counted, not named.
+const NAMED_BATCHES: usize = 8;
 
 /// A running attempt, for the record.
 pub(super) struct RunningAttempt {
@@ -183,7 +185,6 @@ impl Run<'_> {
             started: UtcTime::now(),
         })?;
         self.metrics.granted(order.stage().name());
-        self.evidence.phase_started(worker);
         self.attempts.insert(lease, RunningAttempt::new(number));
         let tasks = Tasks {
             plan: &self.plan,
@@ -195,6 +196,7 @@ impl Run<'_> {
         let Some(task) = tasks.task(lease, order, batch) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
+        self.say_batches(candidate, &task.work)?;
         let name = self.full_name(candidate);
         tracing::debug!(%worker, %lease, candidate = name, stage = order.stage().name(), "attempt");
         let (total, shows_bytes) = match &task.work {
@@ -205,7 +207,37 @@ impl Run<'_> {
         self.tell(|| told::attempt_started(&name, order.stage(), number, worker));
         self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
+        self.evidence.phase_started(worker, self.attempts.len() == 1);
         Ok(())
+    }
+
+    /// Which entries are timed together: the core knows sizes, not names.
+    fn say_batches(&mut self, candidate: CandidateId, work: &Work) -> Result<(), RunError> {
+        let Work::Profile(task) = work else { return Ok(()) };
+        let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.input_bytes).collect();
+        let batches = opt_shared::batch::batches(&sizes, task.profile.batch_bytes);
+        let largest = batches.iter().map(|range| sizes[range.clone()].iter().copied().sum::<Bytes>()).max();
+        let named: Vec<String> = batches
+            .iter()
+            .take(NAMED_BATCHES)
+            .map(|range| match &task.entries[range.clone()] {
+                [one] => one.name.clone(),
+                [first, .., last] => format!("{} … {} ({})", first.name, last.name, range.len()),
+                [] => String::new(),
+            })
+            .collect();
+        let more = batches.len().saturating_sub(NAMED_BATCHES);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        self.policy(&PolicyRow {
+            decision: "batches",
+            reason: format!("timed together: {}{more}", named.join("; ")),
+            numbers: vec![
+                ("candidate", u64::from(candidate.0)),
+                ("batches", batches.len() as u64),
+                ("largest_bytes", largest.unwrap_or_default().get()),
+                ("batch_bytes", task.profile.batch_bytes.get()),
+            ],
+        })
     }
 
     /// JOB/CANDIDATE, as `--only` takes it.
@@ -225,6 +257,9 @@ impl Run<'_> {
         let end = match ended {
             AttemptEnd::Stands(report) => {
                 self.learn(candidate, &report);
+                if let Some(row) = super::reads::policy_row(candidate, &report) {
+                    self.policy(&row)?;
+                }
                 let (status, detail) = match &*report {
                     Report::Build(report) => (report.status, report.detail.clone()),
                     Report::Verify(report) => (report.status, report.detail.clone()),
@@ -349,6 +384,7 @@ impl Run<'_> {
             peak_owed: Some(row.peak_owed),
             peak_reclaimable: Some(row.peak_reclaimable),
             swap_delta: self.evidence.phase_swap(row.worker),
+            switch_us: self.evidence.phase_switch(row.worker),
             started,
             ended: Some(ended),
         })?;

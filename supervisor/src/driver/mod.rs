@@ -5,6 +5,7 @@
 
 mod answers;
 pub mod control;
+mod error;
 mod evidence;
 pub mod facts;
 mod finish;
@@ -18,7 +19,8 @@ pub mod leaves;
 mod limits;
 pub mod needs;
 mod overview;
-mod sample;
+mod reads;
+pub mod sample;
 mod score;
 pub mod setup;
 pub mod submissions;
@@ -35,9 +37,10 @@ use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use self::error::RunError;
 use self::evidence::Evidence;
 use self::facts::JobFacts;
-use self::folder::{FolderError, RunFolder};
+use self::folder::RunFolder;
 use self::forecast::Forecast;
 use self::hands::RunningAttempt;
 use self::history::History;
@@ -46,20 +49,20 @@ pub use self::limits::limits;
 use self::limits::{limits_of, whole_memory};
 use self::sample::Sampler;
 use self::setup::Known;
-use crate::control::{ControlError, Server, Token};
+use crate::control::{Server, Token};
 use crate::core::Core;
 use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::metrics::Metrics;
-use crate::metrics::http::{MetricsError, Responder};
+use crate::metrics::http::Responder;
 use crate::plan::Plan;
-use crate::pool::{Happening, Pool, PoolError};
+use crate::pool::{Happening, Pool, Unwatched};
 use crate::progress::Progress;
 use crate::record::{HostRecord, UtcTime};
 use crate::signal::Signals;
-use crate::store::{RunRow, Store, StoreError};
+use crate::store::{RunRow, Store};
 
 /// Of the ceiling: the captures of a job that fit into this stay in the page cache for the next candidate.
 const CACHE_SHARE: f64 = 0.25;
@@ -81,57 +84,6 @@ pub struct RunOptions {
     pub metrics: Option<std::net::SocketAddr>,
     /// Called whenever memory has been looked at, so a few times in a second.
     pub each_look: fn(),
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error("the run folder")]
-    Folder(#[from] FolderError),
-    #[error("the run database")]
-    Store(#[from] StoreError),
-    #[error("the pool of workers")]
-    Pool(#[from] PoolError),
-    #[error("the control socket, which an open run cannot do without")]
-    Control(#[from] ControlError),
-    #[error(transparent)]
-    Metrics(#[from] MetricsError),
-    #[error("the summary")]
-    Summary(#[from] crate::report::summary::SummaryError),
-    #[error("reading the entries of a job")]
-    Entries(#[from] crate::plan::EntriesError),
-    #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
-    NothingSelected { wanted: String },
-    #[error(
-        "the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)"
-    )]
-    PlanChanged { keys: String },
-    #[error(
-        "the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)"
-    )]
-    SignatureChanged { job: String },
-    #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
-    CapturesChanged { job: String },
-    #[error("waiting for something to happen")]
-    Poll(#[source] rustix::io::Errno),
-    #[error("a law of the core was broken, which is a bug: {law}")]
-    Law { law: String },
-}
-
-impl RunError {
-    /// Whose error it is, by exit code.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::NothingSelected { .. }
-            | Self::PlanChanged { .. }
-            | Self::SignatureChanged { .. }
-            | Self::CapturesChanged { .. }
-            | Self::Entries(_)
-            | Self::Folder(
-                FolderError::Exists { .. } | FolderError::NoRun { .. } | FolderError::NothingToResume { .. },
-            ) => Exit::Usage,
-            _ => Exit::Host,
-        }
-    }
 }
 
 /// A run that has come to its end.
@@ -322,6 +274,9 @@ impl Run<'_> {
             for happening in self.pool.happenings() {
                 self.happened(happening)?;
             }
+            if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
+                self.feed(Event::Tick)?;
+            }
             self.serve()?;
             if self.sampler.due() <= Instant::now() {
                 self.look_now()?;
@@ -375,13 +330,20 @@ impl Run<'_> {
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.tell(|| told::worker_ready(worker, ready));
-                self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false);
+                if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
+                {
+                    let why = format!("it could not be watched: {}", facts::chain(&error));
+                    return self.feed(Event::WorkerNotReady { worker, why, alive: true });
+                }
                 self.feed(Event::WorkerReady { worker })
             }
             Happening::NotReady { worker, why } => {
                 self.feed(Event::WorkerNotReady { worker, why, alive: true })
             }
             Happening::Gone { worker, how, left_runners } => {
+                if self.core.lease_of(worker).is_some() {
+                    self.evidence.phase_ends();
+                }
                 self.sampler.forget(Process::Worker(worker));
                 self.leaves.forget_worker(worker);
                 if !left_runners {
@@ -403,19 +365,25 @@ impl Run<'_> {
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
             FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
-                match self.pool.watch_runner(worker, pid, start_time) {
-                    Ok(()) => {
-                        let process = Process::Runner(worker, pid);
-                        self.sampler.watch(process, pid, Some(limit), shared, pack.tree);
-                        self.leaves.announce(worker, pid, limit, pack);
-                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                let process = Process::Runner(worker, pid);
+                let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
+                    self.sampler
+                        .watch(process, pid, Some(limit), shared, pack.tree)
+                        .map_err(|error| Unwatched::Trouble(facts::chain(&error)))
+                });
+                match watched {
+                    Ok(()) => self.leaves.announce(worker, pid, limit, pack),
+                    // Its worker tells next.
+                    Err(Unwatched::Gone) => {
+                        tracing::debug!(%worker, pid, "a runner died before it was watched")
                     }
-                    // It died already, or was killed: its worker tells next.
-                    Err(why) => {
-                        tracing::debug!(%worker, pid, why, "a runner could not be watched");
-                        self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+                    // A candidate that nobody watches has no limit: it is not let loose.
+                    Err(Unwatched::Trouble(why)) => {
+                        let detail = format!("its runner {pid} could not be watched: {why}");
+                        return self.feed(Event::WorkerFault { worker, detail });
                     }
                 }
+                self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
             }
             FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
             FromWorker::RunnerDied { pid } => {
@@ -435,12 +403,15 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Finished { lease, report } => {
+                self.evidence.phase_ends();
                 self.look_now()?;
                 // An attempt that failed half-way reaps its runners without a word on each.
                 self.pool.forget_runners(worker);
                 self.sampler.forget_runners(worker);
                 self.leaves.forget_worker(worker);
-                self.feed(Event::Finished { worker, lease, report })
+                self.feed(Event::Finished { worker, lease, report })?;
+                // What it kept is known now: the next phase need not wait for the next look.
+                self.look_now()
             }
             FromWorker::Fault { lease: _, detail } => {
                 tracing::warn!(%worker, "a worker cannot go on: {detail}");

@@ -12,11 +12,12 @@ use super::evidence::{Look, LookedAt};
 use super::kin::Kin;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
-use crate::memory::machine::MachineSampler;
+use crate::memory::SampleError;
+use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// A worker whose resident pages have not changed is looked at in full this often all the same.
+/// What hardly changes is looked at this often all the same: a worker whose resident pages stay as they are, swap.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
 struct Watched {
@@ -72,10 +73,19 @@ impl Watched {
     }
 }
 
+/// What the machine moves from and to swap; looked at once in a while, for the file is long.
+struct Traffic {
+    first: SwapTraffic,
+    last: SwapTraffic,
+    at: Instant,
+}
+
 pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
+    /// Of the machine: at the first look, and at the last.
+    traffic: Option<Traffic>,
     kin: Kin,
     pub totals: MemoryTotals,
     pace: Pace,
@@ -95,6 +105,7 @@ impl Sampler {
             watched: BTreeMap::new(),
             own: ProcessSampler::open(proc_root(), std::process::id()).ok().flatten(),
             machine: MachineSampler::open(proc_root()).ok(),
+            traffic: None,
             kin: Kin::open(proc_root()),
             totals,
             pace: Pace::default(),
@@ -103,12 +114,21 @@ impl Sampler {
         }
     }
 
-    pub fn watch(&mut self, process: Process, pid: u32, limit: Option<Bytes>, shared: Bytes, tree: bool) {
-        if let Ok(Some(sampler)) = ProcessSampler::open(proc_root(), pid) {
+    /// One that has gone already is no error.
+    pub fn watch(
+        &mut self,
+        process: Process,
+        pid: u32,
+        limit: Option<Bytes>,
+        shared: Bytes,
+        tree: bool,
+    ) -> Result<(), SampleError> {
+        if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
             let watched = Watched { pid, sampler, limit, shared, tree, since: Instant::now(), last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
+        Ok(())
     }
 
     /// Since when it is watched: from its first moments on.
@@ -185,7 +205,7 @@ impl Sampler {
             sample.swapped += seen.vm_swap.unwrap_or_default();
         }
         if let Some(machine) = self.machine.as_mut().and_then(|machine| machine.sample().ok()) {
-            sample.available = Some(machine.available);
+            (sample.available, sample.free) = (Some(machine.available), Some(machine.free));
         }
         self.look = Look {
             processes,
@@ -195,6 +215,7 @@ impl Sampler {
             swapped: sample.swapped,
             available: sample.available,
         };
+        self.look_at_traffic(now);
         let totals = MemoryTotals {
             host_ceiling_bytes: None,
             predicted_peak_owed_bytes: None,
@@ -202,6 +223,8 @@ impl Sampler {
             peak_reclaimable_bytes: Some(reclaimable_sum),
             min_available_bytes: sample.available,
             swap_peak_bytes: Some(sample.swapped),
+            machine_swapped_in_bytes: self.since_first(|traffic| traffic.read),
+            machine_swapped_out_bytes: self.since_first(|traffic| traffic.written),
             sampling: Some(Sampling {
                 worst_fill_bytes_per_second: self.pace.worst_rate(),
                 worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
@@ -211,6 +234,22 @@ impl Sampler {
         self.totals = self.totals.and_then(totals);
         self.set_next(self.pace.next(headroom));
         sample
+    }
+
+    fn look_at_traffic(&mut self, now: Instant) {
+        if self.traffic.as_ref().is_some_and(|traffic| now.duration_since(traffic.at) < FULL_EVERY) {
+            return;
+        }
+        let Some(last) = self.machine.as_mut().and_then(|machine| machine.swap_traffic().ok()) else {
+            return;
+        };
+        let first = self.traffic.as_ref().map_or(last, |traffic| traffic.first);
+        self.traffic = Some(Traffic { first, last, at: now });
+    }
+
+    fn since_first(&self, which: fn(&SwapTraffic) -> Option<Bytes>) -> Option<Bytes> {
+        let traffic = self.traffic.as_ref()?;
+        Some(which(&traffic.last)? - which(&traffic.first)?)
     }
 
     pub fn predicted(&mut self, predicted: Bytes) {

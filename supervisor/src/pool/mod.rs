@@ -70,9 +70,19 @@ struct Member {
     runners: BTreeMap<u32, OwnedFd>,
 }
 
+/// Why a runner is not watched.
+#[derive(Debug)]
+pub enum Unwatched {
+    /// It has died.
+    Gone,
+    /// It lives, for all that is known.
+    Trouble(String),
+}
+
 /// A process that a dead worker left behind.
 struct Orphan {
     worker: WorkerId,
+    pid: u32,
     pidfd: OwnedFd,
 }
 
@@ -85,6 +95,8 @@ pub struct Pool {
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners whose worker is gone: reaped here.
     orphans: Vec<Orphan>,
+    /// Dead workers that left some: each is told of once, when the last is gone.
+    returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
 }
@@ -112,6 +124,7 @@ impl Pool {
             teller,
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
+            returning: BTreeSet::new(),
             log_folder,
             children,
         })
@@ -154,14 +167,17 @@ impl Pool {
 
     /// Opens a pidfd for a runner that its worker reported, and checks that it is that process: a child of the
     /// worker, started when the worker says.
-    pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), String> {
-        let Some(member) = self.members.get_mut(&worker) else { return Err("its worker is gone".to_owned()) };
-        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("not a pid")?;
-        let pidfd =
-            pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| format!("opening a pidfd: {errno}"))?;
-        let (parent, started) = parent_and_start(pid).ok_or("it vanished")?;
+    pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), Unwatched> {
+        let Some(member) = self.members.get_mut(&worker) else { return Err(Unwatched::Gone) };
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
+            rustix::io::Errno::SRCH => Unwatched::Gone,
+            errno => Unwatched::Trouble(format!("opening a pidfd: {errno}")),
+        })?;
+        let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
+        // Another process by now, or one whose worker has died over it.
         if parent != member.pid || started != start_time {
-            return Err(format!("pid {pid} is another process (parent {parent}, started {started})"));
+            return Err(Unwatched::Gone);
         }
         member.runners.insert(pid, pidfd);
         Ok(())
@@ -217,6 +233,9 @@ impl Pool {
             if let Some(member) = self.members.remove(&worker) {
                 let how = self.bury(worker, member);
                 let left_runners = self.has_orphans(worker);
+                if left_runners {
+                    self.returning.insert(worker);
+                }
                 gone.push(Happening::Gone { worker, how, left_runners });
             }
         }
@@ -229,28 +248,42 @@ impl Pool {
     /// Reaps a dead worker and kills what it left.
     fn bury(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
-        let how = describe_end(&pidfd);
+        let (how, orderly) = describe_end(&pidfd);
         // Frees the handshake if the worker died before it: nothing else would.
         channel.close();
         // Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and so do we.
-        let mut left: Vec<OwnedFd> = runners.into_values().collect();
-        // Whatever else was left to us: children that are no workers. Workers are reaped by their own pidfds only.
-        let workers: Vec<u32> = self.members.values().map(|member| member.pid).collect();
-        left.extend(
-            (self.children)(std::process::id()).into_iter().filter(|pid| !workers.contains(pid)).filter_map(
-                |pid| {
-                    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-                    pidfd_open(raw, PidfdFlags::empty()).ok()
-                },
-            ),
-        );
-        for pidfd in left {
+        let mut left: Vec<(u32, OwnedFd)> = runners.into_iter().collect();
+        // One that ended when it was told to has reaped what it started. Asking costs by the number of processes on the
+        // machine, and a profiler waits for this.
+        if !(orderly && left.is_empty()) {
+            left.extend(self.strangers());
+        }
+        self.kill_left(worker, left);
+        how
+    }
+
+    /// Whatever was left to us: children that are no workers. Workers are reaped by their own pidfds only.
+    fn strangers(&self) -> Vec<(u32, OwnedFd)> {
+        let workers = self.members.values().map(|member| member.pid);
+        // Those that another dead worker left are on their way already.
+        let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
+        (self.children)(std::process::id())
+            .into_iter()
+            .filter(|pid| !known.contains(pid))
+            .filter_map(|pid| {
+                let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+                Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
+            })
+            .collect()
+    }
+
+    fn kill_left(&mut self, worker: WorkerId, left: Vec<(u32, OwnedFd)>) {
+        for (pid, pidfd) in left {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-            self.orphans.push(Orphan { worker, pidfd });
+            self.orphans.push(Orphan { worker, pid, pidfd });
         }
         // Most are dead already: killed with the worker.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
-        how
     }
 
     fn has_orphans(&self, worker: WorkerId) -> bool {
@@ -259,13 +292,11 @@ impl Pool {
 
     /// Never waits: one that is stuck in the kernel must not stop the run with it.
     fn reap_orphans(&mut self) -> Vec<Happening> {
-        let before: BTreeSet<WorkerId> = self.orphans.iter().map(|orphan| orphan.worker).collect();
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
-        before
-            .into_iter()
-            .filter(|&worker| !self.has_orphans(worker))
-            .map(|worker| Happening::Returned { worker })
-            .collect()
+        let back: Vec<WorkerId> =
+            self.returning.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
+        self.returning.retain(|worker| !back.contains(worker));
+        back.into_iter().map(|worker| Happening::Returned { worker }).collect()
     }
 }
 
@@ -278,6 +309,9 @@ impl Drop for Pool {
             wait_readable(&member.pidfd, ORPHAN_PATIENCE);
             self.bury(worker, member);
         }
+        // Of whomever: nobody asks any more.
+        let left = self.strangers();
+        self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_PATIENCE;
         for orphan in self.orphans.drain(..) {
             wait_readable(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
@@ -309,8 +343,11 @@ fn wait_readable(descriptor: &OwnedFd, timeout: Duration) -> bool {
     matches!(poll(&mut polled, Some(&wait)), Ok(ready) if 0 < ready)
 }
 
-fn describe_end(pidfd: &OwnedFd) -> String {
-    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+/// In words, and whether it ended by itself as it should.
+fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
+    let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let orderly = matches!(&status, Ok(Some(status)) if status.exit_status() == Some(0));
+    let how = match status {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -318,7 +355,8 @@ fn describe_end(pidfd: &OwnedFd) -> String {
         },
         Ok(None) => "an unknown end".to_owned(),
         Err(errno) => format!("an end that could not be read: {errno}"),
-    }
+    };
+    (how, orderly)
 }
 
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {

@@ -80,6 +80,7 @@ impl CandidateRecord {
             worst: report.worst,
             validated_bytes: report.bytes_validated,
             ms: report.ms,
+            reads: report.reads,
         });
     }
 

@@ -73,6 +73,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
             }),
             validated_bytes: Bytes::gib(51),
             ms: 9000.0,
+            reads: opt_shared::outcome::ReadReport::default(),
         }),
         profile: Some(ProfileRecord {
             times: CandidateTimes {
@@ -193,6 +194,7 @@ pub(crate) fn sample() -> RunRecord {
         peak_owed_bytes: Some(Bytes::mib(31)),
         peak_reclaimable_bytes: Some(Bytes::gib(4)),
         swap_delta_bytes: Some(0),
+        switch_us: Some(2350),
         started: at(1),
         ended: Some(at(10)),
     };
@@ -255,6 +257,8 @@ pub(crate) fn sample() -> RunRecord {
                 peak_reclaimable_bytes: Some(Bytes::gib(4)),
                 min_available_bytes: Some(Bytes::gib(110)),
                 swap_peak_bytes: Some(Bytes::ZERO),
+                machine_swapped_in_bytes: Some(Bytes::ZERO),
+                machine_swapped_out_bytes: Some(Bytes::mib(3)),
                 sampling: Some(Sampling {
                     worst_fill_bytes_per_second: Bytes::gib(4),
                     worst_delay_us: 900,

@@ -117,7 +117,7 @@ fn names_that_the_design_gives_are_there() {
     );
     has(
         "/memory/phases/0",
-        "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,peak_reclaimable_bytes,swap_delta_bytes,started,ended",
+        "stage,job,candidate,worker,predicted_bytes,peak_owed_bytes,peak_reclaimable_bytes,swap_delta_bytes,switch_us,started,ended",
     );
     has("/policy/0", "t,decision,reason,numbers");
 }

@@ -271,7 +271,7 @@ impl Store {
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
             "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
-                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta
+                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta, phase.switch_us
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
              ORDER BY phase.key",
             [],
@@ -287,6 +287,7 @@ impl Store {
                     ended: word_option(row, 7, time)?,
                     peak_reclaimable_bytes: bytes(row, 8)?,
                     swap_delta_bytes: row.get(9)?,
+                    switch_us: row.get::<_, Option<i64>>(10)?.and_then(|it| u64::try_from(it).ok()),
                 })
             },
             visit,

@@ -3,9 +3,9 @@
 //! Owns what is written, when it is safe on disk, and how it is read back. Decides nothing: the driver says what
 //! happened, and computes scores. Locking the run folder against a second run is the driver's work too.
 //!
-//! Two strengths of writing. *Synced*: on disk when the call returns (results, and the reason of a kill before its
-//! signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write (that
-//! something has started, samples, policy rows). Whatever a resumed run says again is taken as said before.
+//! Two strengths of writing. *Synced*: on disk when the call returns (what became of a candidate, and the reason of a
+//! kill before its signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write
+//! (that something has started, that a stage has ended, samples, policy rows). Whatever a resumed run says again is taken as said before.
 
 mod block;
 mod bound;

@@ -114,13 +114,14 @@ impl Store {
             transaction
                 .prepare_cached(
                     "INSERT INTO phase (candidate, stage, worker, predicted, peak_owed, started, ended,
-                         peak_reclaimable, swap_delta)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                         peak_reclaimable, swap_delta, switch_us)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
                      ON CONFLICT (candidate, stage, worker, started) DO UPDATE SET
                          predicted = coalesce(excluded.predicted, predicted),
                          peak_owed = coalesce(excluded.peak_owed, peak_owed),
                          peak_reclaimable = coalesce(excluded.peak_reclaimable, peak_reclaimable),
                          swap_delta = coalesce(excluded.swap_delta, swap_delta),
+                         switch_us = coalesce(excluded.switch_us, switch_us),
                          ended = coalesce(excluded.ended, ended)",
                 )?
                 .execute(params![
@@ -132,7 +133,8 @@ impl Store {
                     phase.started.to_string(),
                     phase.ended.map(|ended| ended.to_string()),
                     phase.peak_reclaimable.map(bytes),
-                    phase.swap_delta
+                    phase.swap_delta,
+                    phase.switch_us.and_then(|it| i64::try_from(it).ok())
                 ])
         })?;
         Ok(())

@@ -116,6 +116,8 @@ pub struct PhaseRow {
     pub peak_reclaimable: Option<Bytes>,
     /// By how many bytes more of the tree were in swap at its end than at its start.
     pub swap_delta: Option<i64>,
+    /// Microseconds before it in which nothing was at work.
+    pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }

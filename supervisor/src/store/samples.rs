@@ -67,6 +67,19 @@ impl Store {
         let Some((from, to)) = span else { return Ok(Timeline::default()) };
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         let mut assembly = Assembly::new(self.roles()?, number(from), number(to), steps);
+        self.each_block(|block| assembly.take(block))?;
+        let totals = self.memory_totals()?;
+        Ok(Timeline {
+            ceiling: totals.host_ceiling_bytes,
+            predicted: totals.predicted_peak_owed_bytes,
+            phases: self.phase_spans()?,
+            marks: self.marks()?,
+            ..assembly.finish()
+        })
+    }
+
+    /// Every block, in the order they were written: for who asks about single processes, which a timeline adds up.
+    pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
             "SELECT key, data FROM sample ORDER BY key",
@@ -77,7 +90,7 @@ impl Store {
             },
             |(key, block)| match block {
                 Ok(block) => {
-                    assembly.take(&block);
+                    take(&block);
                     Ok(())
                 }
                 Err(error) => {
@@ -86,17 +99,12 @@ impl Store {
                 }
             },
         )?;
-        if let (Err(()), Some(what)) = (read, damage) {
-            return Err(StoreError::Corrupt { path: self.path.clone(), operation: LOAD, what });
+        match (read, damage) {
+            (Err(()), Some(what)) => {
+                Err(StoreError::Corrupt { path: self.path.clone(), operation: LOAD, what })
+            }
+            _ => Ok(()),
         }
-        let totals = self.memory_totals()?;
-        Ok(Timeline {
-            ceiling: totals.host_ceiling_bytes,
-            predicted: totals.predicted_peak_owed_bytes,
-            phases: self.phase_spans()?,
-            marks: self.marks()?,
-            ..assembly.finish()
-        })
     }
 
     fn roles(&self) -> Result<BTreeMap<WorkerId, opt_shared::message::Role>, StoreError> {

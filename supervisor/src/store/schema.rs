@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -104,6 +104,7 @@ CREATE TABLE phase (
     peak_owed  INTEGER,
     peak_reclaimable  INTEGER,
     swap_delta  INTEGER,
+    switch_us  INTEGER,
     started    TEXT NOT NULL,
     ended      TEXT,
     UNIQUE (candidate, stage, worker, started)

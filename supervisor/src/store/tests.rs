@@ -62,6 +62,7 @@ fn what_was_written_is_what_is_loaded() {
     assert_eq!(run.memory.phases[0].candidate, "fast.c");
     assert_eq!(run.memory.phases[0].peak_reclaimable_bytes, Some(Bytes::mib(7)));
     assert_eq!(run.memory.phases[0].swap_delta_bytes, Some(-4096));
+    assert_eq!(run.memory.phases[0].switch_us, Some(2350));
     assert_eq!(run.policy[0].decision, "kill_runner");
     assert_eq!(run.policy[0].numbers["limit_bytes"], json!(256 << 20));
     assert_eq!(run.policy[1].numbers["ratio"], json!(0.5));
@@ -307,7 +308,11 @@ fn every_database_that_is_not_ours_to_read_says_so() {
     let store = begun(folder.path());
     store.connection.pragma_update(None, "user_version", 7).expect("newer");
     drop(store);
-    assert!(refusal().contains("schema 7, this program reads schema 2"), "{}", refusal());
+    assert!(
+        refusal().contains(&format!("schema 7, this program reads schema {}", super::schema::VERSION)),
+        "{}",
+        refusal()
+    );
 }
 
 #[test]

@@ -206,7 +206,8 @@ impl Store {
         Ok(())
     }
 
-    /// An attempt has ended. The first end that is recorded stays.
+    /// An attempt has ended. The first end that is recorded stays. Ordered, not synced: a candidate's result is synced
+    /// with its end, and a stage before it would only be done again; the next stage does not wait for the disk.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
@@ -224,7 +225,7 @@ impl Store {
             }
             None => (None, None),
         };
-        let known = self.synced(OPERATION, |transaction| {
+        let known = self.ordered(OPERATION, |transaction| {
             transaction
                 .prepare_cached(
                     "UPDATE attempt SET status = ?4, blame = ?5, detail = ?6, ms = ?7, report = ?8,

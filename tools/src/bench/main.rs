@@ -1,16 +1,24 @@
-//! Benchmarks that print Markdown: ratios inside one run, against the physical limit measured beside.
+//! Benchmarks that print Markdown or JSON: ratios inside one run, against the physical limit measured beside.
 //!
 //! Not part of the test command: this is where figures for `docs/benchmarks.md` come from. Build everything with
 //! `--release` first; each subcommand says what it needs.
 
+mod cycles;
+mod figures;
+mod filler;
 mod kill_storm;
+mod monitor;
+mod overshoot;
 mod product;
+mod reads;
+mod spawn;
 mod timing;
 mod verify_large;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use opt_shared::message::WORKER_ARGUMENT;
 
 #[derive(Parser)]
 #[command(name = "bench", about = "Benchmarks of opt-supervisor, as Markdown")]
@@ -25,15 +33,53 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
+    /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
+    Reads(reads::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
+    /// A worker: start to ready, a message there and back, death noticed, teardown
+    Spawn(spawn::Arguments),
+    /// A process that fills memory: by how much it gets over its limit, by polling, by ours, by a kernel's limit
+    Overshoot(overshoot::Arguments),
+    /// Verify, switch, profile, again and again: who owes what beside whom, and how long the switch takes
+    Cycles(cycles::Arguments),
+    /// CPU and memory of watching sixteen workers
+    Monitor(monitor::Arguments),
+}
+
+/// The product's workers are this program, where it starts them itself.
+fn entered() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let first = arguments.next()?;
+    if first.to_str() == Some(filler::ARGUMENT) {
+        return Some(filler::main(arguments));
+    }
+    if first.to_str() != Some(WORKER_ARGUMENT) {
+        return None;
+    }
+    let supervisor = arguments.nth(1)?.to_str()?.parse().ok()?;
+    Some(match opt_worker::serve::main(supervisor) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{:#}", anyhow::Error::new(error));
+            ExitCode::FAILURE
+        }
+    })
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = entered() {
+        return code;
+    }
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
+        Command::Reads(arguments) => reads::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
+        Command::Spawn(arguments) => spawn::run(&arguments),
+        Command::Overshoot(arguments) => overshoot::run(&arguments),
+        Command::Cycles(arguments) => cycles::run(&arguments),
+        Command::Monitor(arguments) => monitor::run(&arguments),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -198,6 +198,7 @@ impl Machine {
                 .collect(),
             supervisor_owed: Bytes::mib(8) + if self.tape.seldom() { self.tape.mib(30) } else { Bytes::ZERO },
             available,
+            free: None,
             swapped: if self.tape.seldom() { self.tape.mib(20) } else { Bytes::ZERO },
         })
     }

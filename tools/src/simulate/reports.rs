@@ -48,6 +48,7 @@ pub(crate) fn verify(status: Status) -> VerifyReport {
         end: None,
         ms: 1.0,
         runner_peak_owed: Bytes::ZERO,
+        reads: opt_shared::outcome::ReadReport::default(),
     }
 }
 

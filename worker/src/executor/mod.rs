@@ -8,6 +8,7 @@ pub(crate) mod libraries;
 pub(crate) mod outputs;
 pub(crate) mod prepare;
 pub(crate) mod process;
+pub mod read_ahead;
 pub mod spawn;
 mod streams;
 pub(crate) mod thread_clocks;

@@ -29,6 +29,9 @@ use crate::runner::frame::{InputRange, WireArgument, WireType};
 /// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
 const ALIGNMENT: u64 = 64;
 
+/// Of a recorded output, asked for while the piece before it is compared.
+const NEXT_PIECE: u64 = 1 << 20;
+
 /// Stands for the source behind all files, until their number is known.
 const MATERIALISED: u8 = u8::MAX;
 
@@ -136,9 +139,24 @@ impl Prepared {
         descriptors
     }
 
+    /// The file of the capture that inputs of this source lie in; none for materialised values.
+    pub(crate) fn file(&self, source: u8) -> Option<&Arc<File>> {
+        self.files.get(usize::from(source))
+    }
+
     /// Reads the recorded output, in the order of its storage.
     pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
-        ExpectedSource { capture: &self.capture, storage: leaf.storage, start: leaf.byte_range().start }
+        let range = leaf.byte_range();
+        let storage = self.capture.storage(leaf.storage);
+        let file = self.capture.file_of(storage.blob).ok().map(|file| (file, storage.file_offset));
+        ExpectedSource {
+            capture: &self.capture,
+            storage: leaf.storage,
+            start: range.start,
+            end: range.end,
+            file,
+            asked: 0,
+        }
     }
 
     /// What each output is held to, in order.
@@ -168,11 +186,30 @@ impl Prepared {
 pub(crate) struct ExpectedSource<'a> {
     capture: &'a CaptureFile,
     storage: StorageId,
+    /// In the storage.
     start: u64,
+    end: u64,
+    /// Where the storage lies, to ask for what comes next.
+    file: Option<(Arc<File>, u64)>,
+    /// The disk was asked for everything before this.
+    asked: u64,
+}
+
+impl ExpectedSource<'_> {
+    /// Lets the disk bring the next piece while this one is compared, and nothing beyond the output.
+    fn ask_for_next(&mut self, from: u64) {
+        let to = self.end.min(from.saturating_add(NEXT_PIECE));
+        let from = from.max(self.asked);
+        if let Some((file, base)) = self.file.as_ref().filter(|_| from < to) {
+            super::read_ahead::ask_for(file, base + from..base + to);
+            self.asked = to;
+        }
+    }
 }
 
 impl BytesSource for ExpectedSource<'_> {
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.ask_for_next(self.start + offset + buffer.len() as u64);
         self.capture.read_range(self.storage, self.start + offset, buffer).map_err(io::Error::other)
     }
 }

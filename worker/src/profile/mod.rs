@@ -158,6 +158,8 @@ impl<'a> Batch<'a> {
                 inputs: entry.inputs.clone(),
                 arguments: entry.wire.clone(),
                 outputs: outputs.wire(),
+                // They are touched beforehand, at the disk's rate.
+                page_by_page: false,
             };
             runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;
         }

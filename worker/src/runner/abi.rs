@@ -329,6 +329,7 @@ mod tests {
                 WireArgument::Tensor { range: 0, dtype: float, shape: vec![2, 3], stride: vec![3, 1] },
             ],
             outputs: vec![WireOutput { dtype: float, shape: vec![], stride: vec![], regions: vec![] }],
+            page_by_page: false,
         };
         let mut arguments = Arguments::build(&setup, &[0x1000 as *mut u8]).expect("built");
         for slot in [3usize, 4] {

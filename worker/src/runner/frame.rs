@@ -61,6 +61,8 @@ pub struct EntrySetup {
     pub inputs: Vec<InputRange>,
     pub arguments: Vec<WireArgument>,
     pub outputs: Vec<WireOutput>,
+    /// Map inputs without read-ahead: a fault reads its page and nothing else.
+    pub page_by_page: bool,
 }
 
 /// Bytes of a descriptor that become readable in the runner.

@@ -9,5 +9,5 @@ mod ffi_error;
 pub mod frame;
 #[cfg(target_env = "gnu")]
 pub mod interpose;
-mod map;
+pub(crate) mod map;
 pub mod serve;

@@ -187,6 +187,9 @@ fn map_entry(
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
         let mapped = map_input(file, range, copy)?;
+        if entry.page_by_page {
+            mapped.without_read_ahead();
+        }
         inputs.push(mapped.data);
         places.push(Place { mapped, output: false, index: u32::try_from(index).unwrap_or(u32::MAX) });
     }

@@ -87,7 +87,7 @@ fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
     let first = desk.lease();
     assert!(kills(&desk.pass_time(Duration::from_secs(59))).is_empty());
     assert_eq!(kills(&desk.pass_time(Duration::from_secs(1))), [(first.worker, None, KillReason::Deadline)]);
-    assert!(kills(&desk.pass_time(Duration::from_secs(100))).is_empty(), "once is enough");
+    assert!(kills(&desk.pass_time(Duration::from_secs(10))).is_empty(), "once is enough");
     desk.gone(first.worker);
     let second = desk.lease();
     assert_eq!(second.attempt, 2);
@@ -97,6 +97,18 @@ fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
     assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B0#2 V0 P0");
+}
+
+#[test]
+fn a_killed_worker_that_does_not_die_stops_the_run() {
+    let mut desk = Desk::new(plan(1));
+    desk.lease();
+    desk.pass_time(Duration::from_secs(60));
+    let deadline = desk.core.next_deadline().expect("it is waited for, not for ever");
+    desk.pass_time(deadline - desk.now);
+    assert_eq!(desk.policies("worker_not_gone").len(), 1);
+    let Some(StopReason::HostTrouble { why }) = desk.stopped() else { panic!("{:#?}", desk.log) };
+    assert!(why.contains("does not die"), "{why}");
 }
 
 #[test]

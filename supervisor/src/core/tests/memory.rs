@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan};
-use crate::core::event::{Action, Event, Process, StopReason};
+use crate::core::event::{Action, Event, Process, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
 use crate::core::spec::{RunSpec, StageSpec};
 
@@ -296,4 +297,41 @@ fn a_phase_knows_its_peak() {
     assert_eq!(row.peak_owed, Bytes::mib(6 + 80 + 1));
     assert_eq!(row.peak_reclaimable, Bytes::mib(2));
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
+}
+
+/// Two jobs of one candidate each, a profiler worn after one lease: the second one's is started while its verifier works,
+/// in place of the worn one.
+#[test]
+fn a_worn_profiler_is_replaced_while_verifiers_work() {
+    for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {
+        let mut spec = plan(2);
+        let mut second = spec.jobs[0].clone();
+        (second.id, second.baseline, second.candidates) = (JobId(1), None, vec![CandidateId(1)]);
+        second.recycle.after_leases = 1;
+        spec.jobs[0].candidates = vec![CandidateId(0)];
+        spec.jobs[0].recycle.after_leases = 1;
+        spec.candidates[1].job = JobId(1);
+        spec.jobs.push(second);
+        spec.spare = spare;
+        let mut desk = Desk::new(spec);
+        for stage in [Stage::Build, Stage::Verify, Stage::Profile, Stage::Build] {
+            let given = desk.lease();
+            assert_eq!(given.order.stage(), stage);
+            desk.finish(given, Status::Passed);
+        }
+        let given = desk.lease();
+        for _ in 0..4 {
+            desk.answer();
+        }
+        let verified = desk.log.len();
+        desk.finish(given, Status::Passed);
+        let profile = desk.lease();
+        let starts = desk.log[verified..]
+            .iter()
+            .filter(|it| matches!(it, Action::StartWorker { role: Role::Profiler, .. }))
+            .count();
+        assert_eq!(starts, starts_in_the_switch, "spare = {spare}\n{:#?}", desk.log);
+        desk.finish(profile, Status::Passed);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    }
 }

@@ -58,6 +58,7 @@ fn verify(status: Status, detail: &str, failures: Vec<EntryFailure>, end: Option
         end,
         ms: 1.0,
         runner_peak_owed: Bytes::mib(300),
+        reads: opt_shared::outcome::ReadReport::default(),
     })
 }
 

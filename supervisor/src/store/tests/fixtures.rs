@@ -135,6 +135,7 @@ pub(super) fn verify_report() -> Report {
         }),
         ms: 10.0,
         runner_peak_owed: Bytes::mib(12),
+        reads: opt_shared::outcome::ReadReport::default(),
     })
 }
 
@@ -227,6 +228,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
             peak_owed: Some(Bytes::mib(31)),
             peak_reclaimable: Some(Bytes::mib(7)),
             swap_delta: Some(-4096),
+            switch_us: Some(2350),
             started: at(1),
             ended: Some(at(2)),
         })

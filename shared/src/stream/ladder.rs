@@ -1,0 +1,173 @@
+//! The ways to read without leaving anything in the page cache, best first, and which of them a file system knows.
+//!
+//! What was in the cache before stays there, and is used. Found out once per file system, by trying.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, statx};
+use rustix::io::{ReadWriteFlags, preadv2};
+
+use super::{ALIGNMENT, Disk};
+use crate::cache::cached_pages_in;
+
+/// `RWF_DONTCACHE`, Linux 6.14: through the cache, and out of it again.
+const RWF_DONTCACHE: u32 = 0x80;
+/// `STATX_DIOALIGN`, Linux 6.1.
+const STATX_DIOALIGN: u32 = 0x2000;
+
+/// A way to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// `preadv2(RWF_DONTCACHE)`.
+    Uncached,
+    /// `O_DIRECT`.
+    Direct,
+    /// Through the cache, which is told to drop what it did not have before.
+    Behind,
+}
+
+impl Rung {
+    pub const ALL: [Self; 3] = [Self::Uncached, Self::Direct, Self::Behind];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uncached => "uncached",
+            Self::Direct => "direct",
+            Self::Behind => "behind",
+        }
+    }
+
+    fn below(self) -> Self {
+        match self {
+            Self::Uncached => Self::Direct,
+            Self::Direct | Self::Behind => Self::Behind,
+        }
+    }
+
+    fn from_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Behind)
+    }
+}
+
+/// What is known of file systems, by their device number.
+static KNOWN: Mutex<BTreeMap<u64, Rung>> = Mutex::new(BTreeMap::new());
+
+/// A file to be streamed.
+pub struct FileDisk {
+    /// An open file of its own where that could be had: advice to it is nobody else's.
+    file: File,
+    direct: Option<(File, u64)>,
+    device: u64,
+    rung: AtomicU8,
+}
+
+impl FileDisk {
+    /// For so many readers.
+    pub fn new(file: &File, readers: usize) -> io::Result<Self> {
+        Self::at(file, readers, None)
+    }
+
+    /// Begins at a rung, whatever the file system is known to do.
+    pub fn at(file: &File, readers: usize, rung: Option<Rung>) -> io::Result<Self> {
+        let device = file.metadata()?.dev();
+        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let direct = direct_alignment(file).and_then(|alignment| {
+            let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&place);
+            Some((opened.ok()?, alignment))
+        });
+        let file = match File::open(&place) {
+            Ok(own) => {
+                // One reader is read ahead of by the kernel. Of several that take turns it would see no order.
+                let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
+                let _ = fadvise(&own, 0, None, advice);
+                own
+            }
+            Err(_) => file.try_clone()?,
+        };
+        let known = KNOWN.lock().map(|known| known.get(&device).copied());
+        let rung = rung.or(known.unwrap_or_default()).unwrap_or(Rung::Uncached);
+        if rung == Rung::Behind {
+            read_no_further(&file);
+        }
+        Ok(Self { file, direct, device, rung: AtomicU8::new(rung as u8) })
+    }
+
+    fn uncached(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
+        Ok(preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, flags)?)
+    }
+
+    /// Nobody loses what it had in the cache.
+    fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let length = buffer.len() as u64;
+        let had = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
+        let read = self.file.read_at(buffer, offset)?;
+        if had == 0 {
+            // Whole pages go; the one at each end may be half of a neighbour's.
+            let _ = fadvise(&self.file, offset, NonZeroU64::new(length), Advice::DontNeed);
+        }
+        Ok(read)
+    }
+}
+
+impl Disk for FileDisk {
+    fn rung(&self) -> Rung {
+        Rung::from_number(self.rung.load(Ordering::Relaxed))
+    }
+
+    fn step_down(&self, from: Rung) {
+        // Another reader may have been first.
+        let next = from.below();
+        let (from, to) = (from as u8, next as u8);
+        if self.rung.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && let Ok(mut known) = KNOWN.lock()
+        {
+            known.insert(self.device, next);
+            if next == Rung::Behind {
+                read_no_further(&self.file);
+            }
+        }
+    }
+
+    fn alignment(&self) -> u64 {
+        self.direct.as_ref().map_or(ALIGNMENT, |(_, alignment)| *alignment)
+    }
+
+    fn read_at(&self, rung: Rung, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match (rung, &self.direct) {
+            (Rung::Uncached, _) => self.uncached(buffer, offset),
+            (Rung::Direct, Some((direct, _))) => {
+                let pages = (buffer.len() as u64).div_ceil(rustix::param::page_size() as u64);
+                match cached_pages_in(self.file.as_fd(), offset, buffer.len() as u64) {
+                    Ok(cached) if pages <= cached => self.file.read_at(buffer, offset),
+                    _ => direct.read_at(buffer, offset),
+                }
+            }
+            (Rung::Direct, None) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            (Rung::Behind, _) => self.behind(buffer, offset),
+        }
+    }
+}
+
+/// What the kernel reads ahead would look as if somebody else had it in the cache.
+fn read_no_further(file: &File) {
+    let _ = fadvise(file, 0, None, Advice::Random);
+}
+
+/// What direct reads of this file have to be aligned to, if it has any that our slots can meet.
+fn direct_alignment(file: &File) -> Option<u64> {
+    let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
+    let alignment = u64::from(told.stx_dio_mem_align.max(told.stx_dio_offset_align));
+    (told.stx_mask & STATX_DIOALIGN != 0
+        && told.stx_dio_offset_align != 0
+        && alignment.is_power_of_two()
+        && alignment <= ALIGNMENT)
+        .then_some(alignment)
+}

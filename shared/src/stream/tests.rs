@@ -1,0 +1,173 @@
+//! A disk that does what disks do: the same bytes come, or an error.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::AtomicU64;
+
+use proptest::prelude::*;
+use rustix::fs::{Advice, fadvise};
+
+use super::*;
+use crate::cache::cached_pages;
+
+/// What a moody disk does at each read, in turn.
+#[derive(Clone, Copy, Debug)]
+enum Mood {
+    Whole,
+    /// So many bytes at most.
+    Short(usize),
+    Interrupted,
+    /// The rung is refused.
+    Refused,
+    /// A sector is bad.
+    Broken,
+}
+
+struct Moody {
+    contents: Vec<u8>,
+    rung: AtomicU8,
+    alignment: u64,
+    moods: Vec<Mood>,
+    turn: AtomicU64,
+}
+
+impl Disk for Moody {
+    fn rung(&self) -> Rung {
+        Rung::ALL[usize::from(self.rung.load(Ordering::SeqCst))]
+    }
+
+    fn step_down(&self, from: Rung) {
+        let next = (from as u8 + 1).min(2);
+        let _ = self.rung.compare_exchange(from as u8, next, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    fn read_at(&self, rung: Rung, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if rung == Rung::Direct {
+            let aligned = |at: u64| at.is_multiple_of(self.alignment);
+            let address = buffer.as_ptr() as u64;
+            if !aligned(offset) || !aligned(buffer.len() as u64) || !aligned(address) {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+        }
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst) as usize;
+        let most = match self.moods.get(turn).unwrap_or(&Mood::Whole) {
+            Mood::Whole => usize::MAX,
+            Mood::Short(most) => *most,
+            Mood::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
+            Mood::Refused if rung != Rung::Behind => {
+                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+            Mood::Refused => usize::MAX,
+            Mood::Broken => return Err(io::Error::from_raw_os_error(libc::EIO)),
+        };
+        let rest = self.contents.get(offset as usize..).unwrap_or_default();
+        let read = rest.len().min(buffer.len()).min(most);
+        buffer[..read].copy_from_slice(&rest[..read]);
+        Ok(read)
+    }
+}
+
+fn contents(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+fn collect(disk: &impl Disk, bytes: Range<u64>, chunk: u64, readers: usize) -> Result<Vec<u8>, ReadFault> {
+    let mut all = Vec::new();
+    stream(disk, bytes, Shape { chunk: Bytes::new(chunk), readers }, |chunk| {
+        all.extend_from_slice(chunk);
+        Ok::<_, ReadFault>(())
+    })?;
+    Ok(all)
+}
+
+fn mood() -> impl Strategy<Value = Mood> {
+    prop_oneof![
+        4 => Just(Mood::Whole),
+        4 => (1usize..9000).prop_map(Mood::Short),
+        2 => Just(Mood::Interrupted),
+        1 => Just(Mood::Refused),
+        1 => Just(Mood::Broken),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The bytes that are there, or an error that says where; never others, and never a part.
+    #[test]
+    fn the_same_bytes_or_a_clear_error(
+        size in 0usize..90_000, start in 0u64..90_000, length in 0u64..90_000,
+        chunk in 4096u64..20_000, readers in 1usize..5, rung in 0u8..3, shift in 0u32..13,
+        moods in prop::collection::vec(mood(), 0..20),
+    ) {
+        let moody = Moody {
+            contents: contents(size),
+            rung: AtomicU8::new(rung),
+            alignment: 1 << shift,
+            moods: moods.clone(),
+            turn: AtomicU64::new(0),
+        };
+        let range = start..start + length;
+        match collect(&moody, range.clone(), chunk, readers) {
+            Ok(bytes) => {
+                prop_assert_eq!(Some(&*bytes), moody.contents.get(range.start as usize..range.end as usize)
+                    .or((length == 0).then_some(&[][..])));
+            }
+            Err(error) => {
+                let broken = error.source.raw_os_error() == Some(libc::EIO);
+                let early = error.source.kind() == io::ErrorKind::UnexpectedEof;
+                prop_assert!(broken && moods.iter().any(|mood| matches!(mood, Mood::Broken))
+                    || early && (size as u64) < range.end, "{error:?}");
+                prop_assert!(range.start <= error.offset && error.offset < range.end);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rung_reads_the_same_and_leaves_the_cache_as_it_was() {
+    let all = contents((3 << 20) + 777);
+    let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
+    file.write_all(&all).expect("written");
+    file.sync_all().expect("on disk");
+    fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
+    let cold = cached_pages(file.as_fd()) == Some(0);
+    for (rung, readers) in
+        [(Rung::Uncached, 2), (Rung::Direct, 1), (Rung::Direct, 2), (Rung::Behind, 1), (Rung::Behind, 2)]
+    {
+        for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
+            let disk = FileDisk::at(&file, readers, Some(rung)).expect("opened");
+            let read = collect(&disk, range.clone(), 256 << 10, readers).expect("read");
+            assert!(read == all[range.start as usize..range.end as usize], "{rung:?} {range:?}");
+        }
+        if cold {
+            // Dropping is the kernel's to do, and a page at each end of a piece may stay for a while.
+            let left = cached_pages(file.as_fd()).expect("told before");
+            assert!(left <= 64, "{rung:?} left {left} pages");
+        }
+    }
+}
+
+#[test]
+fn a_caller_that_has_enough_ends_the_readers() {
+    let moody = Moody {
+        contents: contents(80_000),
+        rung: AtomicU8::new(2),
+        alignment: 512,
+        moods: Vec::new(),
+        turn: AtomicU64::new(0),
+    };
+    let mut calls = 0;
+    let shape = Shape { chunk: Bytes::new(4096), readers: 3 };
+    let done = stream(&moody, 0..80_000, shape, |_| {
+        calls += 1;
+        if calls == 2 { Err(fault(&(0..0), io::ErrorKind::Other.into())) } else { Ok(()) }
+    });
+    assert!(done.is_err());
+    assert_eq!(calls, 2);
+}

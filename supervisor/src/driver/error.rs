@@ -1,0 +1,59 @@
+//! Why a run could not go on, and whose error that is.
+
+use super::folder::FolderError;
+use crate::control::ControlError;
+use crate::exit::Exit;
+use crate::metrics::http::MetricsError;
+use crate::pool::PoolError;
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("the run folder")]
+    Folder(#[from] FolderError),
+    #[error("the run database")]
+    Store(#[from] StoreError),
+    #[error("the pool of workers")]
+    Pool(#[from] PoolError),
+    #[error("the control socket, which an open run cannot do without")]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    #[error("the summary")]
+    Summary(#[from] crate::report::summary::SummaryError),
+    #[error("reading the entries of a job")]
+    Entries(#[from] crate::plan::EntriesError),
+    #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
+    NothingSelected { wanted: String },
+    #[error(
+        "the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)"
+    )]
+    PlanChanged { keys: String },
+    #[error(
+        "the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)"
+    )]
+    SignatureChanged { job: String },
+    #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
+    CapturesChanged { job: String },
+    #[error("waiting for something to happen")]
+    Poll(#[source] rustix::io::Errno),
+    #[error("a law of the core was broken, which is a bug: {law}")]
+    Law { law: String },
+}
+
+impl RunError {
+    /// Whose error it is, by exit code.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::NothingSelected { .. }
+            | Self::PlanChanged { .. }
+            | Self::SignatureChanged { .. }
+            | Self::CapturesChanged { .. }
+            | Self::Entries(_)
+            | Self::Folder(
+                FolderError::Exists { .. } | FolderError::NoRun { .. } | FolderError::NothingToResume { .. },
+            ) => Exit::Usage,
+            _ => Exit::Host,
+        }
+    }
+}

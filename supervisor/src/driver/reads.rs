@@ -1,0 +1,34 @@
+//! How a verification read its inputs, as a row of the policy log.
+
+use opt_shared::ids::CandidateId;
+use opt_shared::message::Report;
+use opt_shared::units::Bytes;
+
+use crate::core::event::PolicyRow;
+
+/// None where nothing had to be chosen: a small set, or one in the cache.
+pub(super) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
+    let Report::Verify(report) = report else { return None };
+    let reads = report.reads;
+    let reason = match (reads.page_by_page, reads.left_to_kernel, reads.turned) {
+        (0, 0, _) => return None,
+        (0, ..) => "left to the kernel: it does not tell what is in the cache",
+        (_, _, 0) => "page by page: nothing was seen to be read as a whole",
+        _ => "page by page at first, then ahead of what was read as a whole",
+    };
+    let mut numbers = vec![
+        ("candidate", u64::from(candidate.0)),
+        ("page_by_page", u64::from(reads.page_by_page)),
+        ("turned", u64::from(reads.turned)),
+        ("left_to_kernel", u64::from(reads.left_to_kernel)),
+        ("turned_after_bytes", reads.turned_after_bytes.get()),
+        ("touched_bytes", reads.touched_bytes.get()),
+        ("ahead_bytes", reads.ahead_bytes.get()),
+    ];
+    let cached = [
+        ("cached_before_bytes", reads.cached_before_bytes),
+        ("cached_after_bytes", reads.cached_after_bytes),
+    ];
+    numbers.extend(cached.into_iter().filter_map(|(name, bytes)| Some((name, bytes.map(Bytes::get)?))));
+    Some(PolicyRow { decision: "read_ahead", reason: reason.to_owned(), numbers })
+}

@@ -1,0 +1,61 @@
+//! Fifty times from verification to timing and back: not one sample shows a verifier and a profiler at work together.
+
+mod evidence;
+mod yard;
+
+use std::path::Path;
+
+use self::yard::Cycles;
+use crate::support::{Scenario, Summary, binary};
+
+const COUNT: u32 = 50;
+/// An idle worker owes less (8 MiB).
+const MOST_IDLE: u64 = 8 << 20;
+
+fn cycles(verifiers: u32) {
+    let scenario = Scenario::new();
+    let made = yard::furnish(
+        scenario.path(),
+        &binary().with_file_name("gen-captures"),
+        Cycles { count: COUNT, verifiers, spare: true },
+    );
+    let plan = made.unwrap_or_else(|trouble| panic!("{trouble}"));
+    let outcome = scenario.run(&[Path::new("run"), Path::new("--quiet"), &plan]).expect_exit(0);
+    let run = scenario.path().join("runs/cycles");
+    let summary = Summary::read(&run, &outcome);
+    outcome.expect_clean(&run, &scenario.runtime());
+
+    let evidence = evidence::read(&run, &summary.document).unwrap_or_else(|trouble| outcome.fail(trouble));
+    // Timing on a busy machine may turn one down; what is asked here is that all were tried.
+    let right = COUNT * yard::TIMED;
+    outcome.expect(
+        (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
+        format_args!("{} of {right} passed", evidence.candidates_passed),
+    );
+    outcome.expect_equal(evidence.cycles_ended.len(), COUNT as usize, "cycles");
+    outcome.expect_equal(evidence.switches.len(), COUNT as usize, "switches");
+    outcome.expect(COUNT as usize <= evidence.moments, "samples");
+    outcome.expect_equal(evidence.width, 1, "samples that were not thinned out");
+    outcome.expect_equal(
+        evidence.both,
+        0,
+        format_args!("samples with both at work, such as {:#?}", evidence.told),
+    );
+    for role in ["verifier", "profiler"] {
+        let idle = evidence.idle.get(role).copied().unwrap_or(0);
+        outcome.expect(idle < MOST_IDLE, format_args!("an idle {role} owes {idle} bytes"));
+        let seen = evidence.at_work.get(role).copied().unwrap_or(0);
+        outcome.expect(COUNT as usize <= seen, format_args!("a {role} was seen at work {seen} times"));
+        outcome.expect(evidence.ready_ms.contains_key(role), format_args!("a {role} was started"));
+    }
+}
+
+#[test]
+fn one_verifier_and_the_profiler_are_never_at_work_together() {
+    cycles(1);
+}
+
+#[test]
+fn four_verifiers_and_the_profiler_are_never_at_work_together() {
+    cycles(4);
+}

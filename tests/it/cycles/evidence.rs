@@ -1,0 +1,206 @@
+//! What the record of a run of many cycles proves: who owed what beside whom, and how long each switch took. The bench
+//! `cycles` uses this file too.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use opt_supervisor::record::UtcTime;
+use opt_supervisor::record::timeline::{Block, Track};
+use opt_supervisor::store::Store;
+use serde_json::Value;
+
+/// A phase's times are stamped when they are written: a sample nearer to it than this counts as taken in it.
+const MARGIN: u64 = 25;
+/// Violations that are told one by one.
+const MOST_TOLD: usize = 10;
+
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// Moments at which something was seen to change.
+    pub moments: usize,
+    /// Moments at which a worker of this role owed more than idle ones do, with its runners.
+    pub at_work: BTreeMap<String, usize>,
+    /// The most that a worker of this role owed in a sample outside of its phases.
+    pub idle: BTreeMap<String, u64>,
+    /// Both at once: what must not be.
+    pub both: usize,
+    pub told: Vec<String>,
+    /// From the end of the last verification of a job to the lease of its first profile, in microseconds.
+    pub switches: Vec<u64>,
+    /// From the start of a worker to its being ready, in milliseconds, by role.
+    pub ready_ms: BTreeMap<String, Vec<f64>>,
+    /// When each job's last profile ended, in milliseconds since 1970.
+    pub cycles_ended: Vec<u64>,
+    pub candidates_passed: usize,
+    /// Milliseconds that were made one when samples were thinned out.
+    pub width: u64,
+}
+
+struct Worker {
+    role: String,
+    phases: Vec<(u64, u64)>,
+    own: u64,
+    runners: BTreeMap<u32, u64>,
+}
+
+/// A process owes something else now, or is no more.
+type Change = (u64, Track, Option<u64>);
+
+/// Of a run that is over. `summary` is its document.
+pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
+    let mut evidence = Evidence::default();
+    let mut workers = workers(summary, &mut evidence)?;
+    phases(summary, &mut workers, &mut evidence)?;
+    let statuses = list(&summary["jobs"]).iter().flat_map(|job| list(&job["candidates"]));
+    evidence.candidates_passed = statuses.filter(|it| it["status"] == "PASSED").count();
+    let changes = changes(run, &mut evidence.width)?;
+    for look in [idle, side_by_side] {
+        let mut at = 0;
+        while at < changes.len() {
+            let next =
+                changes[at..].iter().position(|it| it.0 != changes[at].0).map_or(changes.len(), |n| at + n);
+            apply(&changes[at..next], &mut workers);
+            look(changes[at].0, &workers, &mut evidence);
+            at = next;
+        }
+        for worker in workers.values_mut() {
+            (worker.own, worker.runners) = (0, BTreeMap::new());
+        }
+    }
+    Ok(evidence)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn workers(summary: &Value, evidence: &mut Evidence) -> Result<BTreeMap<u32, Worker>, String> {
+    let mut workers = BTreeMap::new();
+    for it in list(&summary["workers"]) {
+        let (Some(id), Some(role)) = (number(&it["id"]), it["role"].as_str()) else {
+            return Err(format!("a worker without id or role: {it}"));
+        };
+        let role = role.to_owned();
+        evidence.ready_ms.entry(role.clone()).or_default().extend(it["ready_ms"].as_f64());
+        workers.insert(id, Worker { role, phases: Vec::new(), own: 0, runners: BTreeMap::new() });
+    }
+    Ok(workers)
+}
+
+fn number(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+fn phases(
+    summary: &Value,
+    workers: &mut BTreeMap<u32, Worker>,
+    evidence: &mut Evidence,
+) -> Result<(), String> {
+    let mut ended: Vec<(&str, u64)> = Vec::new();
+    for phase in list(&summary["memory"]["phases"]) {
+        let time = |field: &str| {
+            let text = phase[field].as_str().ok_or_else(|| format!("a phase without {field}: {phase}"))?;
+            let time: UtcTime = text.parse().map_err(|error| format!("{error}"))?;
+            u64::try_from(time.as_millisecond()).map_err(|error| format!("{text}: {error}"))
+        };
+        let (from, to) = (time("started")?, time("ended")?);
+        let worker = number(&phase["worker"]).and_then(|id| workers.get_mut(&id));
+        worker.ok_or_else(|| format!("a phase without a worker: {phase}"))?.phases.push((from, to));
+        if phase["stage"] != "profile" {
+            continue;
+        }
+        let job = phase["job"].as_str().unwrap_or_default();
+        match ended.last_mut() {
+            Some((same, end)) if *same == job => *end = to,
+            _ => {
+                ended.push((job, to));
+                let switch = phase["switch_us"].as_u64();
+                evidence.switches.push(switch.ok_or_else(|| format!("{phase} has no switch_us"))?);
+            }
+        }
+    }
+    evidence.cycles_ended = ended.into_iter().map(|(_, end)| end).collect();
+    Ok(())
+}
+
+/// Everything that was seen to change, in its order: of one process, what it owes stands before its end.
+fn changes(run: &Path, width: &mut u64) -> Result<Vec<Change>, String> {
+    let store = Store::read(run).map_err(|error| error.to_string())?;
+    let mut changes: Vec<Change> = Vec::new();
+    let mut alive: Vec<Track> = Vec::new();
+    store
+        .each_block(|block: &Block| {
+            *width = block.width.max(*width);
+            let Some((start, end)) = block.span() else { return };
+            let gone = alive.iter().filter(|track| !block.series.contains_key(track));
+            changes.extend(gone.map(|&track| (start, track, None)));
+            alive.clear();
+            for (&track, series) in &block.series {
+                changes.extend(series.points.iter().map(|it| (it.at, track, Some(it.first.get()))));
+                if series.last < end {
+                    changes.push((series.last + 1, track, None));
+                } else {
+                    alive.push(track);
+                }
+            }
+        })
+        .map_err(|error| error.to_string())?;
+    changes.sort_by_key(|&(at, ..)| at);
+    Ok(changes)
+}
+
+fn apply(changes: &[Change], workers: &mut BTreeMap<u32, Worker>) {
+    for &(_, track, owed) in changes {
+        match track {
+            Track::Worker { worker, .. } => {
+                if let Some(worker) = workers.get_mut(&worker.0) {
+                    worker.own = owed.unwrap_or(0);
+                }
+            }
+            Track::Runner { worker, pid } => {
+                let Some(worker) = workers.get_mut(&worker.0) else { continue };
+                match owed {
+                    Some(owed) => worker.runners.insert(pid, owed),
+                    None => worker.runners.remove(&pid),
+                };
+            }
+            Track::Tree | Track::Machine | Track::Supervisor => {}
+        }
+    }
+}
+
+impl Worker {
+    fn owed(&self) -> u64 {
+        self.own + self.runners.values().sum::<u64>()
+    }
+}
+
+fn idle(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
+    for worker in workers.values().filter(|it| 0 < it.own && it.runners.is_empty()) {
+        let near = |&(from, to): &(u64, u64)| from <= at + MARGIN && at <= to + MARGIN;
+        if !worker.phases.iter().any(near) {
+            let most = evidence.idle.entry(worker.role.clone()).or_default();
+            *most = worker.own.max(*most);
+        }
+    }
+}
+
+fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
+    evidence.moments += 1;
+    let mut at_work: BTreeMap<&str, u64> = BTreeMap::new();
+    for worker in workers.values() {
+        let idle = evidence.idle.get(&worker.role).copied().unwrap_or(0);
+        if idle < worker.owed() {
+            *at_work.entry(worker.role.as_str()).or_default() += worker.owed();
+        }
+    }
+    for role in at_work.keys() {
+        *evidence.at_work.entry((*role).to_owned()).or_default() += 1;
+    }
+    if 1 < at_work.len() {
+        evidence.both += 1;
+        if evidence.told.len() < MOST_TOLD {
+            evidence.told.push(format!("{at}: {at_work:?}"));
+        }
+    }
+}

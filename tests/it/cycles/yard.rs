@@ -1,0 +1,94 @@
+//! A plan whose every job is one cycle: candidates are verified side by side, the verifiers go, and a profiler that has
+//! done nothing yet times the two that are right. The bench `cycles` uses this file too.
+//!
+//! Candidates owe 16 MiB of their own, so that a process at work is told from an idle one by what it owes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Cycles {
+    /// Jobs of the plan.
+    pub count: u32,
+    pub verifiers: u32,
+    pub spare: bool,
+}
+
+/// Candidates of a job that are right, and timed.
+pub const TIMED: u32 = 2;
+
+/// A relu that touches its scratch memory once. `VARIANT` makes for another artifact, `RIGHT` for a right one.
+const KERNEL: &str = r#"
+#include <string.h>
+#include "opt_candidate.h"
+static char scratch[16 << 20];
+int variant = VARIANT;
+int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
+    const OptTensor *in = args[0].value.v_ptr;
+    OptTensor *out = args[n - 1].value.v_ptr;
+    int64_t count = 1;
+    (void)self; (void)ret;
+    if (!scratch[0]) memset(scratch, 1, sizeof scratch);
+    for (int d = 0; d < in->ndim; d++) count *= in->shape[d];
+    for (int64_t i = 0; i < count; i++) {
+        float value = ((const float *)in->data)[i];
+        ((float *)out->data)[i] = value > 0 ? value * RIGHT : 0;
+    }
+    return 0;
+}
+"#;
+
+/// Makes captures, candidates (one for each verifier at least, built beforehand) and the plan; where the plan is.
+pub fn furnish(folder: &Path, gen_captures: &Path, cycles: Cycles) -> Result<PathBuf, String> {
+    let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().map_err(fail)?;
+    let kernels = folder.join("kernels");
+    fs::create_dir_all(&kernels).map_err(fail)?;
+    did(Command::new(gen_captures)
+        .args(["op", "--name", "relu", "--shape", "8,8", "--entries", "1", "--out"])
+        .arg(folder.join("relu")))?;
+    let source = folder.join("relu.c");
+    fs::write(&source, KERNEL).map_err(fail)?;
+    for variant in 0..cycles.verifiers.max(TIMED) {
+        let right = u32::from(variant < TIMED);
+        did(Command::new("cc")
+            .args([
+                "-O2",
+                "-shared",
+                "-fPIC",
+                &format!("-DVARIANT={variant}"),
+                &format!("-DRIGHT={right}"),
+                "-I",
+            ])
+            .arg(repository.join("worker/include"))
+            .arg(&source)
+            .arg("-o")
+            .arg(kernels.join(format!("relu{variant}.so"))))?;
+    }
+    let plan = folder.join("plan.toml");
+    fs::write(&plan, text(cycles)).map_err(fail)?;
+    Ok(plan)
+}
+
+fn did(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("starting {command:?}: {error}"))?;
+    let said = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(()) } else { Err(said()) }
+}
+
+fn text(cycles: Cycles) -> String {
+    let Cycles { count, verifiers, spare } = cycles;
+    // A profiler is worn when it has timed the candidates of one cycle, a verifier when it has built and verified one.
+    let mut text = format!(
+        "[run]\nname = \"cycles\"\ndevice = \"cpu\"\nverifiers = {verifiers}\n[memory]\nspare = {spare}\n\
+         [recycle]\nbefore_profile = \"always\"\nafter_leases = {TIMED}\n\
+         [limits]\nmemory = \"64MiB\"\nthreads = 1\n\
+         [profile]\nprotocol = \"kernelforge\"\nentry_timeout = \"1s\"\n"
+    );
+    for cycle in 1..=count {
+        text +=
+            &format!("[[job]]\nname = \"c{cycle}\"\ncaptures = \"relu\"\ncandidates = [\"kernels/*.so\"]\n");
+    }
+    text
+}

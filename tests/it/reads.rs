@@ -1,0 +1,111 @@
+//! What a verification reads of captures that are not in the page cache: a sparse kernel about what it touches, a dense
+//! one everything, and neither leaves anything behind.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use opt_shared::cache::cached_pages;
+use rustix::fs::{Advice, fadvise};
+
+use crate::support::users::{User, users};
+use crate::support::{Scenario, Summary, binary, repository, summary::list};
+
+/// Two tables: one of about 100 MB, one of about 20.
+fn captures(scenario: &Scenario) -> Vec<PathBuf> {
+    let program = binary().with_file_name("gen-captures");
+    assert!(
+        program.is_file(),
+        "{} is missing: build it first (`cargo build --workspace`)",
+        program.display()
+    );
+    let folder = scenario.path().join("captures");
+    let output = Command::new(program)
+        .args(["embedding", "--entries", "2", "--total", "160MiB", "--out"])
+        .arg(&folder)
+        .output()
+        .expect("gen-captures starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let entries = std::fs::read_dir(folder).expect("captures").map(|entry| entry.expect("readable").path());
+    entries.collect()
+}
+
+/// Pages of the files in the cache after they were dropped. None where the kernel does not tell, or keeps them.
+fn dropped(files: &[PathBuf]) -> Option<u64> {
+    for file in files {
+        let file = File::open(file).expect("a capture");
+        file.sync_all().expect("on disk");
+        fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
+    }
+    cached(files).filter(|pages| *pages <= 16)
+}
+
+fn cached(files: &[PathBuf]) -> Option<u64> {
+    files.iter().map(|file| cached_pages(File::open(file).expect("a capture").as_fd())).sum()
+}
+
+fn plan(ceiling: &str, root: &Path) -> String {
+    let root = root.display();
+    format!(
+        "[run]\nname = \"plan\"\nstages = [\"build\", \"verify\"]\n[memory]\nhost_ceiling = \"{ceiling}\"\n\
+         [build]\nmemory = \"256MiB\"\n[limits]\nmemory = \"96MiB\"\n[[job]]\nname = \"reads\"\ncaptures = 'captures'\n\
+         baseline = '{root}/sparse.c'\ncandidates = ['{root}/dense.c']\n"
+    )
+}
+
+fn reads(user: User) {
+    let scenario = Scenario::new();
+    let files = captures(&scenario);
+    for (name, from) in
+        [("sparse.c", "configs/demo/embedding/fast.c"), ("dense.c", "tools/src/bench/reads/dense.c")]
+    {
+        scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
+    }
+    // A quarter of it is less than the captures: what is read of them is dropped.
+    scenario.write("plan.toml", plan("512MiB", scenario.path()));
+    let program = user.program(&scenario);
+    user.owns(&scenario);
+    let Some(before) = dropped(&files) else {
+        println!("skipped: nobody can tell here what is read from a disk");
+        return;
+    };
+    let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
+    user.becomes(&mut command);
+    let outcome = scenario.finish(command.spawn().expect("started"), &["run", "plan.toml"]).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for candidate in list(&summary.job("reads")["candidates"]) {
+        outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), "its outputs are right");
+    }
+    let rows = summary.policy("read_ahead");
+    outcome.expect_equal(rows.len(), 2, "a row for each verification");
+    let number = |row: usize, name: &str| {
+        let number = rows[row]["numbers"][name].as_u64();
+        number.unwrap_or_else(|| outcome.fail(format_args!("{} does not hold {name}", rows[row])))
+    };
+    outcome.expect_equal(number(0, "page_by_page"), 2, "both tables were cold");
+    outcome.expect_equal(number(0, "turned"), 0, "rows here and there are no reason to read a table");
+    outcome.expect_equal(number(0, "ahead_bytes"), 0, "nothing was read ahead");
+    outcome.expect(
+        (1..4 << 20).contains(&number(0, "touched_bytes")),
+        format_args!("81 rows were touched: {}", rows[0]),
+    );
+    outcome.expect_equal(number(1, "turned"), 2, "both tables were read whole");
+    outcome.expect(0 < number(1, "ahead_bytes"), format_args!("and read ahead: {}", rows[1]));
+    for row in 0..2 {
+        outcome.expect(
+            number(row, "cached_after_bytes") <= number(row, "cached_before_bytes"),
+            format_args!("nothing was left behind: {}", rows[row]),
+        );
+    }
+    let after = cached(&files).unwrap_or_default();
+    // What was looked at to check the plan may stay: headers.
+    outcome.expect(after <= before + 512, format_args!("{after} pages after {before}"));
+}
+
+#[test]
+fn a_verification_reads_what_is_used_and_leaves_the_cache_as_it_was() {
+    for user in users() {
+        reads(*user);
+    }
+}

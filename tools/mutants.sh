@@ -1,0 +1,39 @@
+#!/bin/sh
+# Mutates the supervisor's core and asks whether its tests and the simulation notice: prints the mutants that they miss.
+# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Arguments go to it: `sh tools/mutants.sh --shard 0/8`.
+#
+# The core depends on opt-shared alone, so it is built as a crate of its own: seconds for each mutant instead of a minute.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=${MUTANTS_DIR:-$(mktemp -d)}
+mkdir -p "$work/src" "$work/tests"
+rm -rf "$work/src/core" "$work/tests/simulate"
+cp -r "$root/supervisor/src/core" "$work/src/core"
+cp -r "$root/tools/src/simulate" "$work/tests/simulate"
+printf 'pub mod core;\n' > "$work/src/lib.rs"
+cat > "$work/Cargo.toml" <<TOML
+[package]
+name = "opt-supervisor"
+version = "0.0.0"
+edition = "2024"
+
+[dependencies]
+opt-shared = { path = "$root/shared" }
+
+[dev-dependencies]
+clap = { version = "4", features = ["derive"] }
+proptest = { version = "1", default-features = false, features = ["std"] }
+rand = { version = "0.9", default-features = false, features = ["std", "std_rng", "small_rng"] }
+
+[[test]]
+name = "simulate"
+path = "tests/simulate/main.rs"
+
+[profile.dev]
+debug = false
+
+[workspace]
+TOML
+cp "$root/Cargo.lock" "$work/Cargo.lock"
+cd "$work"
+exec cargo mutants --no-shuffle --timeout 60 --output "$work" "$@"

@@ -1,0 +1,98 @@
+//! Looks at a running supervisor from outside, once a second: what it holds open, how large it is, how many children
+//! it has.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use opt_supervisor::memory::procfs::ProcessSampler;
+use opt_supervisor::memory::tree::children;
+
+use super::{Figures, RESIDENT_NOISE_MIB, mib};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// What comes and goes with a worker that happens to live at the moment of a look.
+const COMING_AND_GOING: f64 = 1.0;
+
+#[derive(Debug, Default)]
+pub(super) struct Outside(Vec<Look>);
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Milliseconds since 1970.
+    at: u64,
+    descriptors: usize,
+    memory_files: usize,
+    shared_memory: usize,
+    children: usize,
+    threads: usize,
+    resident: f64,
+    owed: f64,
+}
+
+/// Runs the plan to its end.
+pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
+    let folder = plan.parent().context("a plan has a folder")?;
+    let said = fs::File::create(folder.join("stderr"))?;
+    let mut child = Command::new(program)
+        .args(["run", "--quiet"])
+        .arg(plan)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(said)
+        .spawn()
+        .context("starting opt-supervisor")?;
+    let mut looks = Vec::new();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        // One that ends in the middle of a look is not looked at.
+        looks.extend(look(child.id()));
+        std::thread::sleep(EVERY);
+    };
+    let said = fs::read_to_string(folder.join("stderr"))?;
+    ensure!(status.success(), "the run ended with {status}: {said}");
+    Ok(Outside(looks))
+}
+
+fn look(pid: u32) -> Option<Look> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let descriptors: Vec<_> = fs::read_dir(process.join("fd")).ok()?.flatten().collect();
+    let is_memory = |path: &Path| path.to_string_lossy().starts_with("/memfd:");
+    let memory_files =
+        descriptors.iter().filter(|it| fs::read_link(it.path()).is_ok_and(|to| is_memory(&to))).count();
+    let sample = ProcessSampler::open(Path::new("/proc"), pid).ok()??.sample().ok()?.alive()?;
+    Some(Look {
+        at: u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?,
+        descriptors: descriptors.len(),
+        memory_files,
+        shared_memory: fs::read_dir("/dev/shm").map_or(0, Iterator::count),
+        children: children(Path::new("/proc"), pid).ok()?.len(),
+        threads: fs::read_dir(process.join("task")).ok()?.count(),
+        resident: mib((sample.rss_anon? + sample.rss_file? + sample.rss_shmem?).get()),
+        owed: mib(sample.owed()?.get()),
+    })
+}
+
+impl Outside {
+    /// From a moment on: each figure with how much more of it at the end is noise.
+    pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
+        let of = |which: fn(&Look) -> f64| {
+            let mut figures = Figures::default();
+            self.0.iter().filter(|look| from <= look.at).for_each(|look| figures.push(which(look)));
+            figures
+        };
+        [
+            ("descriptors", of(|it| it.descriptors as f64), COMING_AND_GOING * 8.0),
+            ("memory_files", of(|it| it.memory_files as f64), COMING_AND_GOING),
+            ("shared_memory_files", of(|it| it.shared_memory as f64), COMING_AND_GOING),
+            ("children", of(|it| it.children as f64), COMING_AND_GOING),
+            ("threads", of(|it| it.threads as f64), COMING_AND_GOING * 2.0),
+            ("resident_mib", of(|it| it.resident), RESIDENT_NOISE_MIB),
+            ("owed_mib", of(|it| it.owed), RESIDENT_NOISE_MIB),
+        ]
+    }
+}

@@ -1,0 +1,155 @@
+//! A process that touches fresh memory as fast as one thread can, and counts what it has touched on a shared page, so
+//! that its peak is known when it is dead.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// The first argument that enters it.
+pub(crate) const ARGUMENT: &str = "__filler";
+const PAGE: usize = 4096;
+const CHUNK: usize = 64 << 20;
+/// Where nobody stops it, it stops here: so far over its limit.
+const ENOUGH: u64 = 4 << 30;
+const HUGE_PAGE: u64 = 2 << 20;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What both see.
+#[repr(C)]
+pub(crate) struct Count {
+    /// Set by the parent.
+    go: AtomicU64,
+    pub(crate) touched: AtomicU64,
+    ready: AtomicU64,
+}
+
+/// Maps the page; it stays for as long as the process lives.
+fn map(file: impl AsFd) -> Result<&'static Count> {
+    // SAFETY: a new shared map of a file that is a page long and is never shrunk; `Count` is atomics, for which any
+    // bytes are valid, and fits the page.
+    let count = unsafe {
+        let at = mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file.as_fd(),
+            0,
+        )?;
+        &*at.cast::<Count>()
+    };
+    Ok(count)
+}
+
+pub(crate) struct Filler {
+    pub(crate) child: Child,
+    pub(crate) count: &'static Count,
+    _page: OwnedFd,
+    huge: bool,
+}
+
+impl Filler {
+    /// One that waits for the word. `data`: the kernel is to refuse it private memory beyond that.
+    pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
+        let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
+        rustix::fs::ftruncate(&page, PAGE as u64)?;
+        let count = map(&page)?;
+        let own = std::env::current_exe()?;
+        let child = Command::new(own)
+            .arg(ARGUMENT)
+            .args([
+                page.as_raw_fd().to_string(),
+                limit.to_string(),
+                data.unwrap_or(0).to_string(),
+                huge.to_string(),
+            ])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("starting a filler")?;
+        let filler = Self { child, count, _page: page, huge };
+        let deadline = Instant::now() + PATIENCE;
+        while count.ready.load(Ordering::Acquire) == 0 {
+            ensure!(Instant::now() < deadline, "the filler does not get ready");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(filler)
+    }
+
+    pub(crate) fn go(&self) {
+        self.count.go.store(1, Ordering::Release);
+    }
+
+    /// What it had touched, when it is dead. Page tables and a huge page that was begun are on top.
+    pub(crate) fn touched(&mut self) -> Result<u64> {
+        self.child.wait().context("waiting for a filler")?;
+        let touched = self.count.touched.load(Ordering::Acquire);
+        let touched = if self.huge { touched.next_multiple_of(HUGE_PAGE) } else { touched };
+        Ok(touched + touched / HUGE_PAGE * PAGE as u64)
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Behind the hidden argument.
+pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
+    match fill(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("filler: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn fill(arguments: &[String]) -> Result<()> {
+    let [page, limit, data, huge] = arguments else { bail!("four arguments") };
+    let (limit, data): (u64, u64) = (limit.parse()?, data.parse()?);
+    let huge: bool = huge.parse()?;
+    let count = map(File::options().read(true).write(true).open(format!("/proc/self/fd/{page}"))?)?;
+    if data != 0 {
+        setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: Some(data) })?;
+    }
+    count.ready.store(1, Ordering::Release);
+    let deadline = Instant::now() + PATIENCE;
+    while count.go.load(Ordering::Acquire) == 0 {
+        ensure!(Instant::now() < deadline, "nobody said go");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let (mut chunk, mut touched) = (CHUNK, 0);
+    while PAGE <= chunk && touched < limit + ENOUGH {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new private map, at a place of the kernel's choice.
+        let at =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let Ok(at) = at else {
+            // Refused: what is left is filled with less.
+            chunk /= 2;
+            continue;
+        };
+        if huge {
+            // SAFETY: advice about the map just made, which changes nothing of its contents. It may be refused.
+            let _ = unsafe { madvise(at, chunk, Advice::LinuxHugepage) };
+        }
+        for offset in (0..chunk).step_by(PAGE) {
+            // SAFETY: within the map just made, which nobody else knows; a write that is not left out.
+            unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
+            touched += PAGE as u64;
+            count.touched.store(touched, Ordering::Release);
+        }
+    }
+    Ok(())
+}

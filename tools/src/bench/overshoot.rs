@@ -1,0 +1,249 @@
+//! By how much a process that fills memory as fast as it can gets over its limit before it is dead: watched at fixed
+//! times, watched as the product does, and refused by the kernel.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use opt_shared::ids::WorkerId;
+use opt_shared::message::KillReason;
+use opt_shared::units::Bytes;
+use opt_supervisor::core::pace::{Pace, SHORTEST};
+use opt_supervisor::memory::procfs::ProcessSampler;
+use opt_supervisor::record::{Numbers, UtcTime};
+use opt_supervisor::store::{ProcessKind, Store};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::{Value, json};
+
+use super::figures::{Figures, conditions, mib, show};
+use super::filler::Filler;
+use super::product::{binary, run_json};
+use super::verify_large::tempdir;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Runs of each kind, interleaved
+    #[arg(long, default_value_t = 20)]
+    runs: u32,
+    /// What the filler is to stay below, in MiB
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
+    /// Ask for huge pages: fills several times as fast
+    #[arg(long)]
+    huge: bool,
+    /// A run of the product over a candidate that eats its heap, instead
+    #[arg(long)]
+    product: bool,
+    #[arg(long)]
+    json: bool,
+}
+
+/// What ours may be over by, at the median.
+const ALLOWED: u64 = 16 << 20;
+/// Of a kernel's limit on private memory: what a small process owes that is not private memory, with the tables of the
+/// pages that it is let have.
+const BESIDE: u64 = 2 << 20;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Watch {
+    Fixed(Duration),
+    /// The product's pace.
+    Paced {
+        /// The reason is on disk before the signal, as the product has it.
+        recorded: bool,
+    },
+    /// Nobody: the kernel refuses.
+    Refused,
+}
+
+const WATCHES: [(&str, Watch); 5] = [
+    ("polled every 250 ms", Watch::Fixed(Duration::from_millis(250))),
+    ("polled every 10 ms", Watch::Fixed(Duration::from_millis(10))),
+    ("ours", Watch::Paced { recorded: true }),
+    ("ours, nothing written before the signal", Watch::Paced { recorded: false }),
+    ("refused by the kernel (RLIMIT_DATA)", Watch::Refused),
+];
+const OURS: usize = 2;
+const KERNEL: usize = 4;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    if arguments.product { product(arguments) } else { polling(arguments) }
+}
+
+/// One run of one kind.
+struct Seen {
+    over: u64,
+    bytes_per_second: f64,
+}
+
+fn polling(arguments: &Arguments) -> Result<bool> {
+    let conditions = conditions("no files are read")?;
+    let folder = tempdir()?;
+    let mut store = Store::create(&folder)?;
+    let mut chance = SmallRng::seed_from_u64(u64::from(std::process::id()));
+    let limit = arguments.limit << 20;
+    let mut over: [Figures; WATCHES.len()] = Default::default();
+    let mut rate = Figures::default();
+    for _ in 0..arguments.runs {
+        for (place, (_, watch)) in WATCHES.iter().enumerate() {
+            let seen = one(*watch, limit, arguments.huge, &mut store, &mut chance)?;
+            over[place].push(mib(seen.over));
+            rate.push(seen.bytes_per_second / f64::from(1 << 30));
+        }
+    }
+    std::fs::remove_dir_all(&folder)?;
+    let good = over[OURS].median() <= mib(ALLOWED) && over[KERNEL].max() <= 0.0;
+    let rows: Vec<Value> = WATCHES
+        .iter()
+        .zip(&over)
+        .map(|((name, _), over)| json!({ "watch": name, "overshoot": over.to_json("MiB") }))
+        .collect();
+    let sheet = json!({
+        "benchmark": "overshoot", "conditions": conditions, "runs": arguments.runs, "limit_bytes": limit,
+        "huge_pages": arguments.huge, "fill_rate": rate.to_json("GiB/s"), "watches": rows,
+        "polled_10_ms_over_ours": over[1].over(&over[OURS]).to_json("ratio"), "good": good,
+    });
+    show(arguments.json, &sheet, || {
+        println!(
+            "One thread fills {:.2} GiB/s (median{}); limit {} MiB.\n",
+            rate.median(),
+            if arguments.huge { ", huge pages" } else { "" },
+            arguments.limit
+        );
+        println!("| watched | runs | over the limit, MiB: median | p95 | most |\n|---|---|---|---|---|");
+        for ((name, _), over) in WATCHES.iter().zip(&over) {
+            println!("| {name} | {} | {} |", over.count(), over.cells(1));
+        }
+    })?;
+    Ok(good)
+}
+
+fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut SmallRng) -> Result<Seen> {
+    let data = (watch == Watch::Refused).then(|| limit - BESIDE - limit / 512);
+    let mut filler = Filler::start(limit, data, huge)?;
+    let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut memory =
+        ProcessSampler::open(Path::new("/proc"), filler.child.id())?.context("the filler died at once")?;
+    let base = owed(&mut memory)?.context("the filler has no memory")?;
+    let mut pace = Pace::default();
+    let interval = |pace: &Pace, owed: Bytes| match watch {
+        Watch::Fixed(interval) => interval,
+        Watch::Paced { .. } => pace.next(Some(Bytes::new(limit) - owed)),
+        Watch::Refused => Duration::from_secs(1),
+    };
+    // Who polls at fixed times does not know when it begins; the product looks as soon as it hears of a runner.
+    let first = match watch {
+        Watch::Fixed(interval) => interval.mul_f64(chance.random_range(0.0..1.0)),
+        Watch::Paced { .. } => SHORTEST,
+        Watch::Refused => Duration::from_secs(1),
+    };
+    let began = Instant::now();
+    filler.go();
+    let (mut due, mut last) = (began + first, (began, base));
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        let wait = Timespec { tv_sec: i64::try_from(left.as_secs())?, tv_nsec: left.subsec_nanos().into() };
+        if 0 < rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)))? {
+            break;
+        }
+        let now = Instant::now();
+        pace.late(now.saturating_duration_since(due));
+        let Some(owed) = owed(&mut memory)? else { break };
+        pace.observe(owed - last.1, now - last.0);
+        last = (now, owed);
+        if limit < owed.get() && watch != Watch::Refused {
+            if watch == (Watch::Paced { recorded: true }) {
+                write_down(store, owed, Bytes::new(limit))?;
+            }
+            pidfd_send_signal(&pidfd, Signal::KILL)?;
+            break;
+        }
+        due = Instant::now() + interval(&pace, owed);
+    }
+    let touched = filler.touched()?;
+    let took = began.elapsed();
+    ensure!(0 < filler.count.touched.load(Ordering::Acquire), "the filler did nothing");
+    Ok(Seen {
+        over: (base.get() + touched).saturating_sub(limit),
+        bytes_per_second: touched as f64 / took.as_secs_f64(),
+    })
+}
+
+/// None where it is dead.
+fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
+    Ok(memory.sample()?.alive().and_then(|sample| sample.owed()))
+}
+
+/// What the product writes before it kills a runner.
+fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
+    let (now, worker) = (UtcTime::now(), WorkerId(1));
+    store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
+    store.kill_intended(now, ProcessKind::Runner, worker, None, KillReason::RunnerMemory { owed, limit })?;
+    Ok(())
+}
+
+/// The verdict on a candidate that fills its memory, and whether the run went on to the one after it.
+fn product(arguments: &Arguments) -> Result<bool> {
+    let conditions = conditions("captures have just been made")?;
+    let folder = tempdir()?;
+    let made = std::process::Command::new(binary("gen-captures")?)
+        .args(["op", "--name", "softmax", "--shape", "64,256", "--entries", "1", "--out"])
+        .arg(folder.join("captures"))
+        .output()
+        .context("starting gen-captures")?;
+    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    let kernels =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/hostile").canonicalize()?;
+    let candidate = |name: &str, file: &str| {
+        let path = kernels.join(file);
+        format!("[[job.candidate]]\nname = \"{name}\"\nsources = [{path:?}]\n")
+    };
+    let plan = folder.join("plan.toml");
+    std::fs::write(
+        &plan,
+        format!(
+            "[run]\nname = \"overshoot\"\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n\
+             [limits]\nmemory = \"{}MiB\"\nthreads = 1\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\n{}{}{}",
+            arguments.limit,
+            candidate("eats_its_heap", "eats_its_heap.c"),
+            candidate("eats_by_threads", "eats_by_threads.c"),
+            candidate("after", "good.c"),
+        ),
+    )?;
+    let summary = run_json(&plan, &[])?;
+    std::fs::remove_dir_all(&folder)?;
+    let candidates = summary["jobs"][0]["candidates"].as_array().context("no candidates in the summary")?;
+    let rows: Vec<Value> = candidates
+        .iter()
+        .map(|it| {
+            json!({ "name": it["name"], "status": it["status"], "detail": it["detail"],
+                    "runner_peak_owed_bytes": it["resources"]["runner_peak_owed_bytes"] })
+        })
+        .collect();
+    let is = |name: &str, status: &str| rows.iter().any(|it| it["name"] == name && it["status"] == status);
+    let good = is("eats_its_heap", "HOST_MEMORY_LIMIT")
+        && is("eats_by_threads", "HOST_MEMORY_LIMIT")
+        && is("after", "PASSED");
+    let sheet = json!({
+        "benchmark": "overshoot_product", "conditions": conditions, "limit_bytes": arguments.limit << 20,
+        "candidates": rows, "sampling": summary["memory"]["sampling"], "good": good,
+    });
+    show(arguments.json, &sheet, || {
+        println!("| candidate | status | runner's peak, MiB | said |\n|---|---|---|---|");
+        for row in &rows {
+            let peak = row["runner_peak_owed_bytes"].as_u64().map_or(f64::NAN, mib);
+            println!(
+                "| {} | {} | {peak:.1} | {} |",
+                row["name"].as_str().unwrap_or_default(),
+                row["status"].as_str().unwrap_or_default(),
+                row["detail"].as_str().unwrap_or_default()
+            );
+        }
+    })?;
+    Ok(good)
+}

@@ -1,0 +1,153 @@
+//! The large embedding set through the product: a kernel that looks rows up, and one that reads everything.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use opt_shared::arguments::{Entry, outputs};
+use opt_shared::capture::CaptureFile;
+use rand::{Rng, SeedableRng};
+use rustix::fs::{Advice, fadvise};
+
+use super::{prepare, rates, timed};
+use crate::product::{binary, run_json};
+use crate::verify_large::median;
+
+const DENSE: &str = include_str!("dense.c");
+const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
+/// Rows read to measure a read's latency, of each file.
+const SAMPLES: u32 = 100;
+
+/// What the set asks of a kernel that reads no more than it needs.
+struct Rows {
+    touched: u64,
+    /// Of one read of a row, on the average.
+    seconds: f64,
+}
+
+pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
+    if !captures.exists() {
+        let status = Command::new(binary("gen-captures")?)
+            .args(["embedding", "--entries", "20", "--out"])
+            .arg(captures)
+            .stdout(std::process::Stdio::null())
+            .status()
+            .context("starting gen-captures")?;
+        ensure!(status.success(), "gen-captures failed");
+    }
+    let mut files: Vec<PathBuf> = std::fs::read_dir(captures)?.flatten().map(|it| it.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|it| it == "pt"));
+    files.sort();
+    let bytes: u64 = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|it| it.len()).sum();
+    println!("{} files, {:.2} GB, verified cold, {runs} runs\n", files.len(), bytes as f64 / 1e9);
+    let (mut raw, mut sparse, mut dense, mut expected) = (vec![], vec![], vec![], vec![]);
+    let (mut sparse_disk, mut dense_disk, mut rows_touched) = (0, 0, 0);
+    for _ in 0..runs {
+        let rows = rows(&files)?;
+        expected.push(rows.touched as f64 * rows.seconds);
+        rows_touched = rows.touched;
+        raw.push(cold(&files, || dd(&files))?);
+        let (seconds, disk) = verify(folder, captures, &files, SPARSE, "sparse")?;
+        sparse.push(seconds);
+        sparse_disk = sparse_disk.max(disk);
+        let (seconds, disk) = verify(folder, captures, &files, DENSE, "dense")?;
+        dense.push(seconds);
+        dense_disk = dense_disk.max(disk);
+        raw.push(cold(&files, || dd(&files))?);
+    }
+    let (time, latency) = (median(&mut sparse), median(&mut expected));
+    let dense_share = median(&mut raw) / median(&mut dense);
+    println!("| what | seconds | GB/s of file bytes (least–most) | MB from the disk |");
+    println!("|---|---|---|---|");
+    println!("| `dd`, direct, before and after | {:.2} | {} | – |", median(&mut raw), rates(bytes, &mut raw));
+    println!("| {rows_touched} rows × latency of one read of a row | {latency:.2} | – | – |");
+    println!("| verify, rows looked up | {time:.2} | – | {:.0} |", sparse_disk as f64 / 1e6);
+    println!(
+        "| verify, all read | {:.2} | {} | {:.0} |",
+        median(&mut dense),
+        rates(bytes, &mut dense),
+        dense_disk as f64 / 1e6
+    );
+    println!(
+        "\nRows looked up: {:.2} times rows × latency. All read: {:.0} % of the raw rate.\n",
+        time / latency,
+        dense_share * 100.0
+    );
+    Ok(sparse_disk <= 200_000_000 && time <= 1.3 * latency && 0.85 <= dense_share)
+}
+
+/// Seconds of the verification, and what its processes had the disk read.
+fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name: &str) -> Result<(f64, u64)> {
+    let source = folder.join(format!("{name}.c"));
+    std::fs::write(&source, kernel)?;
+    let plan = folder.join(format!("{name}.toml"));
+    let text = format!(
+        "[run]\nname = \"{name}\"\nstages = [\"build\", \"verify\"]\n[memory]\nhost_ceiling = \"1GiB\"\n\
+         [build]\nmemory = \"512MiB\"\n[limits]\nmemory = \"128MiB\"\n[[job]]\ncaptures = {:?}\nbaseline = {source:?}\n",
+        captures.canonicalize()?,
+    );
+    std::fs::write(&plan, text)?;
+    // The check before a run reads headers: with the files cold, as in any run.
+    files.iter().try_for_each(|file| prepare(file, true))?;
+    let before = children_read()?;
+    let summary = run_json(&plan, &[])?;
+    let disk = children_read()? - before;
+    let candidate = &summary["jobs"][0]["candidates"][0];
+    ensure!(candidate["status"] == "PASSED", "{name}: {} {}", candidate["status"], candidate["detail"]);
+    eprintln!("{name}: {}", candidate["verify"]["reads"]);
+    Ok((candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3, disk))
+}
+
+/// Bytes that ended descendants had the disk read.
+fn children_read() -> Result<u64> {
+    // SAFETY: a zeroed structure of plain numbers, which the call fills.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    ensure!(result == 0, "getrusage failed");
+    Ok(u64::try_from(usage.ru_inblock)? * 512)
+}
+
+fn cold(files: &[PathBuf], what: impl FnOnce() -> Result<()>) -> Result<f64> {
+    files.iter().try_for_each(|file| prepare(file, true))?;
+    timed(what)
+}
+
+fn dd(files: &[PathBuf]) -> Result<()> {
+    for file in files {
+        let input = format!("if={}", file.display());
+        let args = [&input, "of=/dev/null", "bs=4M", "iflag=direct", "status=none"];
+        ensure!(Command::new("dd").args(args).status()?.success(), "dd failed");
+    }
+    Ok(())
+}
+
+/// Counts the rows that the entries look up, and reads some of the same size, cold, one after the other.
+fn rows(files: &[PathBuf]) -> Result<Rows> {
+    let mut random = rand::rngs::StdRng::seed_from_u64(5);
+    let (mut touched, mut seconds, mut weighted) = (0, 0.0, 0.0);
+    for path in files {
+        prepare(path, true)?;
+        let capture = CaptureFile::open(path)?;
+        let leaves = outputs(&Entry::from_value(capture.root())?)?;
+        let output = &leaves.first().context("no output")?.tensor;
+        let (count, width) = (output.shape[1], output.shape[2] * output.dtype.size());
+        let table = capture.storages().iter().max_by_key(|it| it.bytes).context("no table")?;
+        let file = File::open(path)?;
+        fadvise(&file, 0, None, Advice::Random)?;
+        let mut row = vec![0; usize::try_from(width)?];
+        let start = Instant::now();
+        for _ in 0..SAMPLES {
+            let place = random.random_range(0..table.bytes.get() / width);
+            file.read_exact_at(&mut row, table.file_offset + place * width)?;
+        }
+        seconds = start.elapsed().as_secs_f64() / f64::from(SAMPLES);
+        weighted += seconds * count as f64;
+        touched += count;
+    }
+    ensure!(0.0 < seconds, "no rows");
+    Ok(Rows { touched, seconds: weighted / touched as f64 })
+}

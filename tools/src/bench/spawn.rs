@@ -1,0 +1,223 @@
+//! What a worker costs: from exec to ready, one message there and back, from death to the word of it, from Shutdown to
+//! its memory being back.
+//!
+//! The pool is the product's; the worker is this program, entered by the product's hidden argument.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::message::{BuildTask, FromWorker, Role, Task, ToWorker, Work};
+use opt_shared::settings::{BuildSettings, CandidateSource, Language};
+use opt_shared::units::Bytes;
+use opt_supervisor::memory::Seen;
+use opt_supervisor::memory::procfs::ProcessSampler;
+use opt_supervisor::pool::{Happening, Pool};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+
+use super::figures::{Figures, conditions, mib, show};
+use super::verify_large::tempdir;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Workers of each kind of end
+    #[arg(long, default_value_t = 50)]
+    runs: u32,
+    /// Messages there and back, of each worker
+    #[arg(long, default_value_t = 20)]
+    messages: u32,
+    #[arg(long)]
+    json: bool,
+}
+
+/// Nothing here takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For a worker to come to rest after its hello.
+const REST: Duration = Duration::from_millis(20);
+/// An idle worker owes less.
+const MOST_IDLE: f64 = 8.0;
+
+/// Workers, and who waits for what they say.
+pub(crate) struct Crew {
+    pool: Pool,
+    folder: PathBuf,
+    next: u32,
+    /// Heard while something else was waited for.
+    heard: Vec<Happening>,
+}
+
+fn children(of: u32) -> Vec<u32> {
+    opt_supervisor::memory::tree::children(Path::new("/proc"), of).unwrap_or_default()
+}
+
+impl Crew {
+    pub(crate) fn new() -> Result<Self> {
+        let folder = tempdir()?;
+        let pool = Pool::new(folder.clone(), children)?;
+        Ok(Self { pool, folder, next: 1, heard: Vec::new() })
+    }
+
+    /// A worker that is ready, with its pid and how long that took.
+    pub(crate) fn start(&mut self) -> Result<(WorkerId, u32, Duration)> {
+        let worker = WorkerId(self.next);
+        self.next += 1;
+        let began = Instant::now();
+        let pid = self.pool.start(worker, Role::Verifier)?;
+        self.hear(|it| matches!(it, Happening::Ready { worker: of, .. } if *of == worker))?;
+        Ok((worker, pid, began.elapsed()))
+    }
+
+    /// One task that is refused at once, and its report.
+    fn talk(&mut self, worker: WorkerId, number: u32) -> Result<Duration> {
+        let task = Task { lease: LeaseId(number), work: Work::Build(nothing_to_build(&self.folder)) };
+        let began = Instant::now();
+        self.pool.send(worker, ToWorker::Start(Box::new(task)));
+        self.hear(|it| {
+            matches!(it, Happening::Said { worker: of, message: FromWorker::Finished { .. } } if *of == worker)
+        })?;
+        Ok(began.elapsed())
+    }
+
+    fn kill(&mut self, worker: WorkerId) -> Result<Duration> {
+        let began = Instant::now();
+        self.pool.kill_worker(worker);
+        self.gone(worker)?;
+        Ok(began.elapsed())
+    }
+
+    /// Ends it, and waits until nothing of it owes anything.
+    pub(crate) fn shut_down(&mut self, worker: WorkerId, memory: &mut ProcessSampler) -> Result<Duration> {
+        let began = Instant::now();
+        self.pool.send(worker, ToWorker::Shutdown);
+        self.gone(worker)?;
+        while matches!(memory.sample()?, Seen::Alive(_)) {
+            if PATIENCE < began.elapsed() {
+                bail!("the memory of {worker} is not back");
+            }
+            std::thread::yield_now();
+        }
+        Ok(began.elapsed())
+    }
+
+    fn gone(&mut self, worker: WorkerId) -> Result<()> {
+        self.hear(|it| matches!(it, Happening::Gone { worker: of, .. } if *of == worker))
+    }
+
+    fn hear(&mut self, wanted: impl Fn(&Happening) -> bool) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.heard.extend(self.pool.happenings());
+            if let Some(place) = self.heard.iter().position(&wanted) {
+                self.heard.swap_remove(place);
+                return Ok(());
+            }
+            let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
+            polled.extend(self.pool.pidfds().map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
+            let wait = Timespec { tv_sec: 1, tv_nsec: 0 };
+            match poll(&mut polled, Some(&wait)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for a worker"),
+            }
+            if deadline < Instant::now() {
+                bail!("nothing was heard within {PATIENCE:?} but {:?}", self.heard);
+            }
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        // Only a log or two: what is left of it is no harm.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A prebuilt library that is not there.
+fn nothing_to_build(folder: &Path) -> BuildTask {
+    BuildTask {
+        candidate: "nothing".to_owned(),
+        source: CandidateSource {
+            sources: vec![folder.join("nothing.so")],
+            language: Language::So,
+            symbol: "run".to_owned(),
+        },
+        build: BuildSettings {
+            cc: "cc".to_owned(),
+            cxx: "c++".to_owned(),
+            flags: Vec::new(),
+            extra_flags: Vec::new(),
+            include: Vec::new(),
+            link_flags: Vec::new(),
+            libraries: Vec::new(),
+            library_path: Vec::new(),
+            env: std::collections::BTreeMap::new(),
+            memory: Bytes::gib(1),
+            timeout: PATIENCE,
+        },
+        artifacts: folder.join("artifacts"),
+        scratch: folder.join("scratch"),
+    }
+}
+
+/// What a process owes, in MiB.
+pub(crate) fn owed_mib(memory: &mut ProcessSampler) -> Result<f64> {
+    let owed = memory.sample()?.alive().and_then(|sample| sample.owed()).context("a worker has no memory")?;
+    Ok(mib(owed.get()))
+}
+
+pub(crate) fn sampler(pid: u32) -> Result<ProcessSampler> {
+    ProcessSampler::open(Path::new("/proc"), pid)?.context("a worker died at once")
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let conditions = conditions("warm: this program's file has just been read")?;
+    let mut crew = Crew::new()?;
+    let [mut bare, mut ready, mut message, mut noticed, mut teardown, mut owed] =
+        std::array::from_fn(|_| Figures::default());
+    crew.start()?;
+    for _ in 0..arguments.runs {
+        let began = Instant::now();
+        Command::new("true").stdin(Stdio::null()).status().context("starting true")?;
+        bare.push_us(began.elapsed());
+
+        let (worker, pid, took) = crew.start()?;
+        ready.push_us(took);
+        std::thread::sleep(REST);
+        owed.push(owed_mib(&mut sampler(pid)?)?);
+        for number in 0..arguments.messages {
+            message.push_us(crew.talk(worker, number + 1)?);
+        }
+        noticed.push_us(crew.kill(worker)?);
+
+        let (worker, pid, _) = crew.start()?;
+        let mut memory = sampler(pid)?;
+        std::thread::sleep(REST);
+        teardown.push_us(crew.shut_down(worker, &mut memory)?);
+    }
+    let ratio = ready.over(&bare);
+    let good = owed.max() < MOST_IDLE;
+    let sheet = json!({
+        "benchmark": "spawn", "conditions": conditions, "runs": arguments.runs, "good": good,
+        "bare_process": bare.to_json("us"), "ready": ready.to_json("us"), "ready_over_bare": ratio.to_json("ratio"),
+        "message_round_trip": message.to_json("us"), "death_noticed": noticed.to_json("us"),
+        "teardown": teardown.to_json("us"), "idle_owed": owed.to_json("MiB"),
+    });
+    show(arguments.json, &sheet, || {
+        println!("| what | runs | median | p95 | most |\n|---|---|---|---|---|");
+        for (what, figures, digits) in [
+            ("a bare process, `true`, start to end, µs", &bare, 0),
+            ("worker: start to ready, µs", &ready, 0),
+            ("the same, over the bare process beside it", &ratio, 2),
+            ("a task and its report, there and back, µs", &message, 0),
+            ("SIGKILL to the word of the death, µs", &noticed, 0),
+            ("Shutdown to gone, its memory back, µs", &teardown, 0),
+            ("idle worker owes, MiB", &owed, 2),
+        ] {
+            println!("| {what} | {} | {} |", figures.count(), figures.cells(digits));
+        }
+    })?;
+    Ok(good)
+}

@@ -1,0 +1,390 @@
+//! What to read ahead of a candidate, from which pages of an input came into the cache: pure.
+//!
+//! An input starts without any read-ahead: each page that the candidate touches is read alone, and seen in the cache.
+//! A window in which many were touched is read whole, and a *stream* goes on behind it: steps that double, each
+//! with its first page left out. That page is the stream's *tripwire*: once it is in the cache, the candidate has come
+//! there, and the stream goes on; if it never comes, nothing more is read. So what is read without being used is
+//! bounded, and nobody has to ask the candidate.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// What is looked at, and read, as one.
+const WINDOW_BYTES: u64 = 512 << 10;
+/// A step of a stream is never longer, in windows: 8 MiB.
+const MAX_STEP: u64 = 16;
+/// Steps of one stream that the candidate has not come to yet.
+const STEPS_AHEAD: usize = 4;
+/// Read ahead of all streams of one input and not come to yet, in windows: 64 MiB.
+const MAX_AHEAD: u64 = 128;
+/// Of a window's pages, one in so many makes it dense.
+const DENSE_PART: u64 = 2;
+/// Where one in so many pages of the whole input was touched, page by page costs more time than reading it all would:
+/// from then on so small a part of a window is enough.
+const USED_PART: u64 = 16;
+
+/// One input, in pages that are counted from its first whole one.
+#[derive(Debug)]
+pub(super) struct Course {
+    pages: u64,
+    window_pages: u64,
+    windows: Vec<Window>,
+    /// The one that got on last stands last.
+    streams: Vec<Stream>,
+    touched: u64,
+    ahead: u64,
+    turned_after: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    before: u32,
+    resident: u32,
+    /// Read by us: what is in the cache tells nothing any more.
+    read: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// First window that it has not read.
+    next: u64,
+    /// In windows.
+    step: u64,
+    /// Of the steps that were not come to: the tripwire, and their windows.
+    steps: VecDeque<(u64, u64)>,
+}
+
+impl Course {
+    /// `resident` tells how many of some pages are in the cache before the candidate runs.
+    pub(super) fn new(pages: u64, page_bytes: u64, mut resident: impl FnMut(Range<u64>) -> u64) -> Self {
+        let window_pages = (WINDOW_BYTES / page_bytes).max(2);
+        let windows = (0..pages.div_ceil(window_pages))
+            .map(|window| {
+                let first = window * window_pages;
+                let before = count(resident(first..pages.min(first + window_pages)));
+                Window { before, resident: before, read: false }
+            })
+            .collect();
+        Self { pages, window_pages, windows, streams: Vec::new(), touched: 0, ahead: 0, turned_after: None }
+    }
+
+    pub(super) fn windows(&self) -> usize {
+        self.windows.len()
+    }
+
+    pub(super) fn pages_of(&self, windows: Range<usize>) -> Range<u64> {
+        let end = (windows.end as u64).saturating_mul(self.window_pages);
+        windows.start as u64 * self.window_pages..self.pages.min(end)
+    }
+
+    /// Pages of these windows that are in the cache as far as is known.
+    pub(super) fn known(&self, windows: Range<usize>) -> u64 {
+        self.windows[windows].iter().map(|window| u64::from(window.resident)).sum()
+    }
+
+    pub(super) fn was_read(&self, window: usize) -> bool {
+        self.windows[window].read
+    }
+
+    /// Pages that were touched and found missing, as far as was seen.
+    pub(super) const fn touched(&self) -> u64 {
+        self.touched
+    }
+
+    pub(super) const fn ahead(&self) -> u64 {
+        self.ahead
+    }
+
+    /// Pages touched when the first window was read whole.
+    pub(super) const fn turned_after(&self) -> Option<u64> {
+        self.turned_after
+    }
+
+    /// So many pages of a window are in the cache now. Gives the pages to read because of it.
+    pub(super) fn seen(&mut self, window: usize, resident: u64) -> Vec<Range<u64>> {
+        let pages = self.pages_of(window..window + 1);
+        let length = pages.end - pages.start;
+        let share = if self.pages <= self.touched.saturating_mul(USED_PART) { USED_PART } else { DENSE_PART };
+        let it = &mut self.windows[window];
+        let resident = count(resident);
+        self.touched += u64::from(resident.saturating_sub(it.resident));
+        it.resident = resident;
+        let touched = u64::from(resident.saturating_sub(it.before));
+        if it.read || touched < length.div_ceil(share) {
+            return Vec::new();
+        }
+        self.turned_after.get_or_insert(self.touched);
+        self.take(window as u64..window as u64 + 1);
+        let missing = length.saturating_sub(u64::from(resident));
+        self.ahead += missing;
+        let mut due = if missing == 0 { Vec::new() } else { vec![pages] };
+        let next = window as u64 + 1;
+        if self.windows.get(window + 1).is_some_and(|window| !window.read) {
+            let mut stream = Stream { next, step: 1, steps: VecDeque::new() };
+            due.extend(self.advance(&mut stream, 1));
+            self.streams.push(stream);
+        }
+        due
+    }
+
+    /// Looks at the tripwires; `is_resident` tells of one page. Gives the pages to read because of them.
+    pub(super) fn follow(&mut self, mut is_resident: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
+        let mut due = Vec::new();
+        let (mut still, mut moved) = (Vec::new(), Vec::new());
+        for mut stream in std::mem::take(&mut self.streams) {
+            let come_to = stream.steps.iter().rposition(|&(tripwire, _)| is_resident(tripwire));
+            match come_to {
+                Some(last) => {
+                    self.touched += last as u64 + 1;
+                    stream.steps.drain(..=last);
+                    stream.step = (stream.step * 2).min(MAX_STEP);
+                    moved.push(stream);
+                }
+                None if stream.steps.is_empty() => {}
+                None => still.push(stream),
+            }
+        }
+        let mut all = still;
+        let waiting = all.len();
+        all.append(&mut moved);
+        // Those that do not get on make room for those that do.
+        let mut forgotten = 0;
+        for at in waiting..all.len() {
+            let mut stream = std::mem::replace(&mut all[at], Stream::empty());
+            let others: u64 = all[forgotten..].iter().map(Stream::waiting).sum();
+            let wanted = stream.step * STEPS_AHEAD as u64;
+            let mut room = MAX_AHEAD.saturating_sub(others);
+            while room < wanted && forgotten < waiting {
+                room += all[forgotten].waiting();
+                forgotten += 1;
+            }
+            let steps = usize::try_from(room / stream.step).unwrap_or(STEPS_AHEAD).clamp(1, STEPS_AHEAD);
+            due.extend(self.advance(&mut stream, steps));
+            all[at] = stream;
+        }
+        all.drain(..forgotten);
+        self.streams = all;
+        due
+    }
+
+    /// Reads on until `steps` wait for the candidate, or what follows was read already.
+    fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
+        let mut due = Vec::new();
+        while stream.steps.len() < steps {
+            let first = stream.next;
+            let mut end = first;
+            while end < first + stream.step
+                && usize::try_from(end)
+                    .ok()
+                    .and_then(|at| self.windows.get(at))
+                    .is_some_and(|window| !window.read)
+            {
+                end += 1;
+            }
+            if end == first {
+                break;
+            }
+            let pages = self.pages_of(first as usize..end as usize);
+            stream.steps.push_back((pages.start, end - first));
+            stream.next = end;
+            let known = self.known(first as usize..end as usize);
+            self.ahead += (pages.end - pages.start - 1).saturating_sub(known);
+            self.take(first..end);
+            if pages.start + 1 < pages.end {
+                due.push(pages.start + 1..pages.end);
+            }
+        }
+        due
+    }
+
+    fn take(&mut self, windows: Range<u64>) {
+        for at in windows {
+            let pages = self.pages_of(at as usize..at as usize + 1);
+            let window = &mut self.windows[at as usize];
+            window.read = true;
+            window.resident = count(pages.end - pages.start);
+        }
+    }
+}
+
+impl Stream {
+    const fn empty() -> Self {
+        Self { next: 0, step: 1, steps: VecDeque::new() }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.steps.iter().map(|(_, windows)| windows).sum()
+    }
+}
+
+fn count(pages: u64) -> u32 {
+    u32::try_from(pages).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+    /// 128 MiB.
+    const PAGES: u64 = 32_768;
+    const MIB: u64 = 256;
+
+    /// A cache, a candidate that touches pages in some order, and a look after every `look_every`th touch.
+    struct Bench {
+        course: Course,
+        cached: Vec<bool>,
+        misses: u64,
+        /// Most that was ever in the cache beyond what had been touched.
+        excess: u64,
+    }
+
+    impl Bench {
+        fn run(cached: Vec<bool>, look_every: u64, touches: impl IntoIterator<Item = u64>) -> Self {
+            let pages = cached.len() as u64;
+            let mut used = vec![false; cached.len()];
+            let of = |cached: &[bool], pages: Range<u64>| {
+                cached[pages.start as usize..pages.end as usize].iter().filter(|page| **page).count() as u64
+            };
+            let course = Course::new(pages, PAGE, |pages| of(&cached, pages));
+            let warm = of(&cached, 0..pages);
+            let mut it = Self { course, cached, misses: 0, excess: 0 };
+            let mut used_pages = 0;
+            for (number, page) in touches.into_iter().enumerate() {
+                used_pages += u64::from(!std::mem::replace(&mut used[page as usize], true));
+                it.misses += u64::from(!std::mem::replace(&mut it.cached[page as usize], true));
+                if number as u64 % look_every == look_every - 1 {
+                    let mut due = it.course.follow(|page| it.cached[page as usize]);
+                    for window in 0..it.course.windows() {
+                        if !it.course.was_read(window) {
+                            let resident = of(&it.cached, it.course.pages_of(window..window + 1));
+                            due.extend(it.course.seen(window, resident));
+                        }
+                    }
+                    for page in due.into_iter().flatten() {
+                        it.cached[page as usize] = true;
+                    }
+                    let now = of(&it.cached, 0..pages);
+                    it.excess = it.excess.max(now.saturating_sub(warm + used_pages));
+                }
+            }
+            it
+        }
+
+        fn resident(&self) -> u64 {
+            self.cached.iter().filter(|page| **page).count() as u64
+        }
+    }
+
+    fn cold() -> Vec<bool> {
+        vec![false; PAGES as usize]
+    }
+
+    /// Pages in no order: a full cycle of a generator modulo the number of pages.
+    fn scattered(count: u64) -> impl Iterator<Item = u64> {
+        (0..count).scan(7, |at, _| {
+            *at = (*at * 5 + 12_345) % PAGES;
+            Some(*at)
+        })
+    }
+
+    #[test]
+    fn what_each_way_of_reading_comes_to() {
+        struct Case {
+            name: &'static str,
+            touches: Vec<u64>,
+            /// Faults that had to wait for the disk, at most, and pages in the cache at the end, at most.
+            misses: u64,
+            resident: u64,
+            turned: bool,
+        }
+        let row = |start: u64| start..start + 2;
+        let cases = [
+            Case { name: "nothing", touches: vec![], misses: 0, resident: 0, turned: false },
+            Case {
+                name: "from front to back",
+                touches: (0..PAGES).collect(),
+                // Half a window, a look, and then tripwires: one for each step.
+                misses: 64 + 64 + 30,
+                resident: PAGES,
+                turned: true,
+            },
+            Case {
+                name: "rows here and there, as many as an embedding looks up",
+                touches: scattered(600).map(|page| page.min(PAGES - 2)).flat_map(row).collect(),
+                misses: 1200,
+                resident: 1200,
+                turned: false,
+            },
+            Case {
+                name: "one MiB in the middle",
+                touches: (40 * MIB..41 * MIB).collect(),
+                misses: 160,
+                resident: MIB + 6 * MIB,
+                turned: true,
+            },
+            Case {
+                name: "back to front: window by window",
+                touches: (0..PAGES).rev().collect(),
+                misses: PAGES / 2 + 64,
+                resident: PAGES,
+                turned: true,
+            },
+            Case {
+                name: "every page, in no order",
+                touches: scattered(PAGES).collect(),
+                // A sixteenth, after which what is known to be used is read whole.
+                misses: PAGES / 8,
+                resident: PAGES,
+                turned: true,
+            },
+            Case {
+                name: "two threads from two places",
+                touches: (0..PAGES / 2).flat_map(|page| [page, PAGES / 2 + page]).collect(),
+                misses: 2 * (64 + 64 + 30),
+                resident: PAGES,
+                turned: true,
+            },
+        ];
+        for Case { name, touches, misses, resident, turned } in cases {
+            let bench = Bench::run(cold(), 16, touches);
+            assert!(bench.misses <= misses, "{name}: {} misses, {misses} expected", bench.misses);
+            assert!(bench.resident() <= resident, "{name}: {} pages read", bench.resident());
+            assert_eq!(bench.course.turned_after().is_some(), turned, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_the_bound_ahead_of_what_was_touched() {
+        for start in [0, 1, 77 * MIB] {
+            let bench = Bench::run(cold(), 16, start..PAGES);
+            let bound = (STEPS_AHEAD as u64 + 1) * MAX_STEP * WINDOW_BYTES / PAGE;
+            assert!(bench.excess <= bound, "{} pages ahead", bench.excess);
+        }
+        // Sixteen that each read a while and stop.
+        let touches = (0..16).flat_map(|start| start * 8 * MIB..start * 8 * MIB + 3 * MIB);
+        let bench = Bench::run(cold(), 16, touches);
+        assert!(bench.excess <= 16 * 5 * MIB, "{}", bench.excess);
+    }
+
+    #[test]
+    fn what_is_in_the_cache_already_is_no_use_seen() {
+        let warm = vec![true; PAGES as usize];
+        let bench = Bench::run(warm, 1, 0..PAGES);
+        assert_eq!((bench.course.touched(), bench.course.ahead()), (0, 0));
+        let half: Vec<bool> = (0..PAGES).map(|page| page % 2 == 0).collect();
+        let bench = Bench::run(half, 1, scattered(200));
+        assert!(bench.course.turned_after().is_none(), "half of every window was there before");
+    }
+
+    #[test]
+    fn what_was_read_and_touched_adds_up() {
+        for touches in [0..PAGES, 5..6 * MIB, 3..9] {
+            let mut bench = Bench::run(cold(), 1, touches);
+            // What came in after the last look.
+            let _ = bench.course.follow(|page| bench.cached[page as usize]);
+            let known = bench.course.touched() + bench.course.ahead();
+            assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
+        }
+    }
+}

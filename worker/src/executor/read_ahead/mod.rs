@@ -1,0 +1,265 @@
+//! Reading of mapped inputs in verification: a sparse kernel reads what it touches, a dense one at the disk's rate.
+//!
+//! On a cold file every fault fetches a whole read-ahead window, and a kernel that looks up some rows pulls in the
+//! table. So the runner maps inputs without read-ahead (`MADV_RANDOM`), and while it calls, a thread of the worker looks
+//! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `course`
+//! decides, `sight` looks. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
+//! that fail change the speed and never a byte.
+
+mod course;
+mod sight;
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use opt_shared::outcome::ReadReport;
+use opt_shared::units::Bytes;
+use rustix::fs::{Advice, fadvise};
+
+use self::course::Course;
+use self::sight::{Sight, Way};
+use super::prepare::Prepared;
+use crate::runner::frame::InputRange;
+
+/// Smaller inputs are read whole before the call, and nothing beside them: looking costs more than reading.
+const WHOLE_BELOW: u64 = 1 << 20;
+/// One call reads at most a read-ahead window of the disk, and those start at 128 KiB.
+const PIECE: u64 = 128 << 10;
+/// Windows whose pages are asked for together, to find out where something changed.
+const GROUP: usize = 64;
+/// Between two looks while something happens, and while nothing does.
+const BUSY_PAUSE: Duration = Duration::from_micros(500);
+const IDLE_PAUSE: Duration = Duration::from_millis(20);
+/// Looking takes at most one part in so many of the time.
+const LOOKING_PART: u32 = 8;
+
+/// The inputs of one entry, looked at before its runner maps them.
+pub struct ReadAhead {
+    inputs: Vec<Input>,
+    small: Vec<(Arc<File>, Range<u64>)>,
+    unseen: u32,
+}
+
+/// One large input that is not in the cache.
+struct Input {
+    file: Arc<File>,
+    /// Of the first whole page.
+    offset: u64,
+    page: u64,
+    sight: Sight,
+    course: Course,
+}
+
+impl ReadAhead {
+    /// One range of a file, to be measured.
+    pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
+        let range = InputRange {
+            source: 0,
+            file_offset: bytes.start,
+            bytes: bytes.end.saturating_sub(bytes.start),
+            address_phase: 0,
+        };
+        Self::over([(file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore])
+    }
+
+    pub(crate) fn of(prepared: &Prepared) -> Self {
+        let files = |range: &InputRange| prepared.file(range.source);
+        let ranges = prepared.inputs.iter().filter_map(|range| Some((files(range)?, range)));
+        Self::over(ranges, &[Way::CacheStat, Way::MinCore])
+    }
+
+    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
+        let page = rustix::param::page_size() as u64;
+        let mut it = Self { inputs: Vec::new(), small: Vec::new(), unseen: 0 };
+        for (file, range) in ranges {
+            let end = range.file_offset + range.bytes;
+            if range.bytes < WHOLE_BELOW {
+                it.small.push((Arc::clone(file), range.file_offset..end));
+                continue;
+            }
+            let offset = range.file_offset.next_multiple_of(page);
+            let bytes = (end - end % page).saturating_sub(offset);
+            let Some(sight) = ways.iter().find_map(|way| Sight::of(file, offset, bytes, *way)) else {
+                it.unseen += 1;
+                continue;
+            };
+            let course = Course::new(bytes / page, page, |pages| sight.resident(pages));
+            if course.known(0..course.windows()) < bytes / page {
+                it.inputs.push(Input { file: Arc::clone(file), offset, page, sight, course });
+            }
+        }
+        it
+    }
+
+    /// Whether the runner is to map its inputs without the kernel's read-ahead. Not where all of them are in the cache
+    /// already, or where nobody could see what is touched.
+    pub fn page_by_page(&self) -> bool {
+        !self.inputs.is_empty() && self.unseen == 0
+    }
+
+    /// From here on the files are read as far as somebody asks, and no further: read-ahead behind a small record would
+    /// reach into the table beside it.
+    pub fn read_exactly(&self) {
+        if self.page_by_page() {
+            let small = self.small.iter().map(|(file, _)| file);
+            for file in self.inputs.iter().map(|input| &input.file).chain(small) {
+                let _ = fadvise(&**file, 0, None, Advice::Random);
+            }
+        }
+    }
+
+    /// Watches until it is stopped.
+    pub fn start(self) -> Watch {
+        if !self.page_by_page() {
+            let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
+            return Watch { report, thread: None };
+        }
+        for (file, range) in &self.small {
+            ask_for(file, range.start..range.end);
+        }
+        let (stop, stopped) = channel();
+        let started = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || {
+            let mut inputs = self.inputs;
+            let mut pause = BUSY_PAUSE;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let start = Instant::now();
+                let looks: Vec<Look> = inputs.iter_mut().map(Input::look).collect();
+                // A stream that gets on has the disk wait for us; else looking must stay cheap.
+                pause = if looks.contains(&Look::Read) {
+                    BUSY_PAUSE
+                } else {
+                    let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                    quiet.max(start.elapsed() * LOOKING_PART).min(IDLE_PAUSE)
+                };
+            }
+            // What came in after the last look counts too; nothing more is read.
+            inputs.iter_mut().for_each(Input::count);
+            report(&inputs)
+        });
+        // Without the thread the candidate reads page by page: slow, and right.
+        Watch { report: ReadReport::default(), thread: started.ok().map(|thread| (thread, stop)) }
+    }
+}
+
+/// The thread, while the candidate is called.
+pub struct Watch {
+    report: ReadReport,
+    thread: Option<(JoinHandle<ReadReport>, Sender<()>)>,
+}
+
+impl Watch {
+    /// Nothing is read ahead after this.
+    pub fn stop(mut self) -> ReadReport {
+        self.end()
+    }
+
+    fn end(&mut self) -> ReadReport {
+        if let Some((thread, stop)) = self.thread.take() {
+            let _ = stop.send(());
+            self.report = thread.join().unwrap_or_default();
+        }
+        self.report
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Still,
+    Touched,
+    Read,
+}
+
+impl Input {
+    fn look(&mut self) -> Look {
+        let mut read = false;
+        let before = self.course.touched();
+        let Self { course, sight, .. } = self;
+        let due = course.follow(|page| sight.resident(page..page + 1) != 0);
+        read |= self.read(due);
+        for window in self.changed() {
+            let resident = self.sight.resident(self.course.pages_of(window..window + 1));
+            let due = self.course.seen(window, resident);
+            read |= self.read(due);
+        }
+        match (read, before < self.course.touched()) {
+            (true, _) => Look::Read,
+            (false, true) => Look::Touched,
+            (false, false) => Look::Still,
+        }
+    }
+
+    fn count(&mut self) {
+        let Self { course, sight, .. } = self;
+        let _ = course.follow(|page| sight.resident(page..page + 1) != 0);
+        for window in self.changed() {
+            let resident = self.sight.resident(self.course.pages_of(window..window + 1));
+            let _ = self.course.seen(window, resident);
+        }
+    }
+
+    /// Windows that were not read by us, in groups that are not as they were.
+    fn changed(&self) -> Vec<usize> {
+        let windows = self.course.windows();
+        let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));
+        groups
+            .filter(|group| {
+                !group.clone().all(|window| self.course.was_read(window))
+                    && self.sight.resident(self.course.pages_of(group.clone()))
+                        != self.course.known(group.clone())
+            })
+            .flatten()
+            .filter(|window| !self.course.was_read(*window))
+            .collect()
+    }
+
+    fn read(&self, due: Vec<Range<u64>>) -> bool {
+        let any = !due.is_empty();
+        for pages in due {
+            ask_for(&self.file, self.offset + pages.start * self.page..self.offset + pages.end * self.page);
+        }
+        any
+    }
+}
+
+/// Asks for these bytes to be brought into the cache, without waiting for them. Piece by piece: the kernel cuts what
+/// is asked for at once down to one window, and says nothing.
+pub(super) fn ask_for(file: &File, bytes: Range<u64>) {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let length = PIECE.min(bytes.end - at);
+        if fadvise(file, at, NonZeroU64::new(length), Advice::WillNeed).is_err() {
+            return;
+        }
+        at += length;
+    }
+}
+
+fn report(inputs: &[Input]) -> ReadReport {
+    let mut it = ReadReport::default();
+    for Input { course, page, .. } in inputs {
+        let bytes = |pages: u64| Bytes::new(pages * page);
+        it.page_by_page += 1;
+        it.touched_bytes += bytes(course.touched());
+        it.ahead_bytes += bytes(course.ahead());
+        if let Some(after) = course.turned_after() {
+            it.turned += 1;
+            it.turned_after_bytes += bytes(after);
+        }
+    }
+    it
+}
+
+#[cfg(test)]
+mod tests;

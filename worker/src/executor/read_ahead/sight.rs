@@ -1,0 +1,119 @@
+//! Which pages of a file are in the cache: `cachestat`, or `mincore` on a map of our own where the kernel is older.
+//!
+//! Both tell only the file's owner and those who may write to it. `mincore` lies to others (every page is there), so
+//! it is not asked then. Nothing here reads a byte of the file.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use opt_shared::cache::cached_pages_in;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Pages that one call of `mincore` tells of.
+const AT_ONCE: u64 = 4096;
+
+/// Ways of looking, the better one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    CacheStat,
+    MinCore,
+}
+
+/// Whole pages of a file, counted from `offset`.
+pub(super) struct Sight {
+    file: Arc<File>,
+    offset: u64,
+    page: u64,
+    map: Option<Map>,
+}
+
+impl Sight {
+    /// None where the kernel does not tell us.
+    pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, way: Way) -> Option<Self> {
+        let page = rustix::param::page_size() as u64;
+        let map = match way {
+            Way::CacheStat => {
+                cached_pages_in(file.as_fd(), offset, page).ok()?;
+                None
+            }
+            Way::MinCore => {
+                if !is_ours(file) {
+                    return None;
+                }
+                Some(Map::of(file, offset, bytes)?)
+            }
+        };
+        Some(Self { file: Arc::clone(file), offset, page, map })
+    }
+
+    /// How many of these pages are in the cache. A look that fails sees none.
+    pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
+        if pages.end <= pages.start {
+            return 0;
+        }
+        match &self.map {
+            Some(map) => map.resident(pages, self.page),
+            None => {
+                let (offset, length) =
+                    (self.offset + pages.start * self.page, (pages.end - pages.start) * self.page);
+                cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// What `mincore` asks: owner, or allowed to write.
+fn is_ours(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let own = rustix::process::geteuid();
+    own.is_root() || metadata.uid() == own.as_raw()
+}
+
+struct Map {
+    start: usize,
+    bytes: usize,
+}
+
+impl Map {
+    fn of(file: &File, offset: u64, bytes: u64) -> Option<Self> {
+        let bytes = usize::try_from(bytes).ok()?;
+        // SAFETY: a fresh map at a place the kernel chooses; it is never read, only asked about.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), offset)
+        };
+        Some(Self { start: start.ok()? as usize, bytes })
+    }
+
+    fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
+        let mut told = [0_u8; AT_ONCE as usize];
+        let mut resident = 0;
+        let mut at = pages.start;
+        while at < pages.end {
+            let some = (pages.end - at).min(AT_ONCE);
+            let (Ok(offset), Ok(length)) = (usize::try_from(at * page), usize::try_from(some * page)) else {
+                break;
+            };
+            if self.bytes.next_multiple_of(page as usize) < offset + length {
+                break;
+            }
+            // SAFETY: the range lies in our map, and `told` has room for a byte per page of it.
+            let result = unsafe { libc::mincore((self.start + offset) as *mut _, length, told.as_mut_ptr()) };
+            if result != 0 {
+                break;
+            }
+            resident += told[..some as usize].iter().filter(|page| **page & 1 != 0).count() as u64;
+            at += some;
+        }
+        resident
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: our own map; nothing refers into it.
+        let _ = unsafe { munmap(self.start as *mut _, self.bytes) };
+    }
+}
