@@ -78,9 +78,11 @@ pub(super) fn tell_rest() {
     }
 }
 
+type WriteLine = dyn Fn(&[u8]) + Send + Sync;
+
 /// Takes whole lines.
 #[derive(Clone)]
-struct Sink(Arc<dyn Fn(&[u8]) + Send + Sync>);
+struct Sink(Arc<WriteLine>);
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
