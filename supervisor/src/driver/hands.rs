@@ -18,8 +18,10 @@ use crate::store::{
     WorkerEnd, WorkerRow,
 };
 
-/// The summary is rewritten at most this often while the run goes on.
+/// The summary is rewritten at most this often while the run goes on, and takes at most one part in so many of the time:
+/// that of thousands of candidates is tens of MB.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+const SUMMARY_SHARE: u32 = 20;
 /// More batches than this are counted, not named.
 const NAMED_BATCHES: usize = 8;
 
@@ -347,17 +349,18 @@ impl Run<'_> {
         self.forecast.candidate_ended();
         self.told_of_end(candidate)?;
         self.progress.said(&format!("{:<20} {}", status.name(), self.full_name(candidate)));
-        if self.summary_written.is_none_or(|at| SUMMARY_EVERY <= at.elapsed()) {
+        if self.summary_due.is_none_or(|due| due <= Instant::now()) {
             self.write_summary()?;
         }
         Ok(())
     }
 
     pub(super) fn write_summary(&mut self) -> Result<(), RunError> {
+        let begun = Instant::now();
         self.store.memory(self.sampler.totals)?;
         let document = self.store.document()?;
         crate::report::summary::write_summary(self.folder.path(), &document)?;
-        self.summary_written = Some(Instant::now());
+        self.summary_due = Some(Instant::now() + SUMMARY_EVERY.max(begun.elapsed() * SUMMARY_SHARE));
         Ok(())
     }
 

@@ -174,7 +174,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         rungs,
         host,
         worker_started: BTreeMap::new(),
-        summary_written: None,
+        summary_due: None,
         stop: None,
         answered: None,
     };
@@ -242,7 +242,7 @@ struct Run<'a> {
     rungs: Vec<Rung>,
     host: Host,
     worker_started: BTreeMap<WorkerId, Instant>,
-    summary_written: Option<Instant>,
+    summary_due: Option<Instant>,
     stop: Option<StopReason>,
     /// Of the core to the request in hand.
     answered: Option<Answer>,
