@@ -56,7 +56,7 @@ fn every_verb_works_on_a_run_that_goes_on() {
     ctl(&["why", "softmax/segfaults"]).expect_exit(0).expect_stdout(&[
         "waits for its",
         "the run is paused",
-        "MiB",
+        "iB are charged",
     ]);
     ctl(&["why", "segfaults"]).expect_exit(0);
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["done"]);

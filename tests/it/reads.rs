@@ -92,10 +92,10 @@ fn reads(user: User) {
     );
     outcome.expect_equal(number(1, "turned"), 2, "both tables were read whole");
     outcome.expect(0 < number(1, "ahead_bytes"), format_args!("and read ahead: {}", rows[1]));
-    for row in 0..2 {
+    for (index, row) in rows.iter().enumerate() {
         outcome.expect(
-            number(row, "cached_after_bytes") <= number(row, "cached_before_bytes"),
-            format_args!("nothing was left behind: {}", rows[row]),
+            number(index, "cached_after_bytes") <= number(index, "cached_before_bytes"),
+            format_args!("nothing was left behind: {row}"),
         );
     }
     let after = cached(&files).unwrap_or_default();
