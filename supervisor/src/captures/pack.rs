@@ -148,23 +148,23 @@ impl Packing {
         })
     }
 
-    /// Entries that are not what they were when they were packed are packed again.
+    /// Entries that are not what they were when they were packed are packed again, and what has no source any more
+    /// goes: also an entry that stands there without its line in the journal, because a kill came in between.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
-        let mut gone = Vec::new();
+        let entries = self.store.join(ENTRIES);
         self.done.retain(|name, line| {
-            let manifest = read_manifest(&self.store.join(ENTRIES).join(name));
+            let manifest = read_manifest(&entries.join(name));
             let intact =
                 manifest.is_ok_and(|bytes| BlobId::from(blake3::hash(&bytes)) == line.entry.manifest);
-            let stays = intact && now.get(name.as_str()) == Some(&line.stamp);
-            if !stays && !now.contains_key(name.as_str()) {
-                gone.push(name.clone());
-            }
-            stays
+            intact && now.get(name.as_str()) == Some(&line.stamp)
         });
-        for name in gone {
-            let path = self.store.join(ENTRIES).join(name);
-            fs::remove_file(&path).map_err(failed("removing", &path))?;
+        for found in walkdir::WalkDir::new(&entries) {
+            let found = found.map_err(|error| failed("looking into", &entries)(error.into()))?;
+            let name = found.path().strip_prefix(&entries).unwrap_or(found.path()).to_string_lossy();
+            if !found.file_type().is_dir() && !now.contains_key(name.as_ref()) {
+                fs::remove_file(found.path()).map_err(failed("removing", found.path()))?;
+            }
         }
         Ok(())
     }

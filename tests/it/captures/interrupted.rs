@@ -144,6 +144,8 @@ fn a_capture_that_changed_in_between_is_packed_again() {
     let other = data("captures/torch_matmul/entry_000007.pt");
     std::fs::copy(other, set.join("entry_000001.pt")).expect("changed");
     std::fs::remove_file(set.join("entry_000000.pt")).expect("removed");
+    // As a kill between an entry and its line in the journal leaves it.
+    std::fs::write(store.join("entries/entry_000000.pt"), "of nobody").expect("written");
     scenario.run(&arguments).expect_exit(0);
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use opt_supervisor::driver::setup::IDLE_WORKER;
 use opt_supervisor::record::UtcTime;
 use opt_supervisor::record::timeline::{Block, Track};
 use opt_supervisor::store::Store;
@@ -18,7 +19,7 @@ const MOST_TOLD: usize = 10;
 pub struct Evidence {
     /// Moments at which something was seen to change.
     pub moments: usize,
-    /// Moments at which a worker of this role owed more than idle ones do, with its runners.
+    /// Moments at which a worker of this role had a runner or owed more than the ledger charges for an idle one.
     pub at_work: BTreeMap<String, usize>,
     /// The most that a worker of this role owed in a sample outside of its phases.
     pub idle: BTreeMap<String, u64>,
@@ -54,18 +55,10 @@ pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     let statuses = list(&summary["jobs"]).iter().flat_map(|job| list(&job["candidates"]));
     evidence.candidates_passed = statuses.filter(|it| it["status"] == "PASSED").count();
     let changes = changes(run, &mut evidence.width)?;
-    for look in [idle, side_by_side] {
-        let mut at = 0;
-        while at < changes.len() {
-            let next =
-                changes[at..].iter().position(|it| it.0 != changes[at].0).map_or(changes.len(), |n| at + n);
-            apply(&changes[at..next], &mut workers);
-            look(changes[at].0, &workers, &mut evidence);
-            at = next;
-        }
-        for worker in workers.values_mut() {
-            (worker.own, worker.runners) = (0, BTreeMap::new());
-        }
+    for moment in changes.chunk_by(|one, next| one.0 == next.0) {
+        apply(moment, &mut workers);
+        idle(moment[0].0, &workers, &mut evidence);
+        side_by_side(moment[0].0, &workers, &mut evidence);
     }
     Ok(evidence)
 }
@@ -189,8 +182,7 @@ fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidenc
     evidence.moments += 1;
     let mut at_work: BTreeMap<&str, u64> = BTreeMap::new();
     for worker in workers.values() {
-        let idle = evidence.idle.get(&worker.role).copied().unwrap_or(0);
-        if idle < worker.owed() {
+        if !worker.runners.is_empty() || IDLE_WORKER.get() < worker.own {
             *at_work.entry(worker.role.as_str()).or_default() += worker.owed();
         }
     }
