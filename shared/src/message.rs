@@ -181,6 +181,8 @@ pub struct ProfileTask {
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
+    /// Leave no page of the captures in the cache that was not there before each batch.
+    pub drop_cache: bool,
     /// Seeds block order, slot choice and poisons.
     pub seed: u64,
 }

@@ -129,6 +129,7 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 runner_peak_owed: Bytes::ZERO,
                 output_truncated: false,
                 cpus: Vec::new(),
+                reads: opt_shared::outcome::ReadReport::default(),
             }))
         }
     }

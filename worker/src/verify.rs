@@ -3,10 +3,8 @@
 //! Owns the order of calls and poisons within an entry and the judgement over several calls. The comparison itself
 //! is the judge's; expected outputs are read by this process, in chunks, and never reach a runner.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use opt_shared::cache::CacheGuard;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{
@@ -20,6 +18,7 @@ use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
 use crate::executor::read_ahead::ReadAhead;
+use crate::executor::residue::Residue;
 use crate::judge::Tolerance;
 use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
@@ -143,20 +142,10 @@ fn cached_entry(
     entry: &EntryRef,
     doubt: bool,
 ) -> Result<EntryOutcome, Trouble> {
-    // A file that cannot be opened is the next line's to report.
-    let file = std::fs::File::open(&entry.path).ok();
-    let mut guards: Vec<_> =
-        file.into_iter().map(|file| CacheGuard::watch(Arc::new(file), task.drop_cache)).collect();
+    let mut residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);
     // Nobody maps the files any more when it returns.
-    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut guards)?;
-    for (before, after) in guards.into_iter().filter_map(CacheGuard::release) {
-        let cache = ReadReport {
-            cached_before_bytes: Some(before),
-            cached_after_bytes: Some(after),
-            ..ReadReport::default()
-        };
-        outcome.reads.absorb(&cache);
-    }
+    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut residue)?;
+    outcome.reads.absorb(&residue.release());
     Ok(outcome)
 }
 
@@ -167,13 +156,10 @@ fn one_entry(
     callable: &Callable<'_>,
     entry: &EntryRef,
     doubt: bool,
-    guards: &mut Vec<CacheGuard>,
+    residue: &mut Residue,
 ) -> Result<EntryOutcome, Trouble> {
     let opened = Prepared::open(entry, &task.callee.signature).and_then(|prepared| {
-        if prepared.capture.is_packed() && task.drop_cache {
-            let files = prepared.capture.data_files().unwrap_or_default();
-            guards.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
-        }
+        residue.watch_data_of(&prepared);
         let read_ahead = ReadAhead::of(&prepared);
         read_ahead.read_exactly();
         Ok((prepared.tolerances(&task.verify)?, prepared, read_ahead))

@@ -193,7 +193,7 @@ impl Core {
             let Some(it) = self.workers.get(&worker) else { continue };
             match it.state {
                 State::Idle => self.recycle(now, worker, RecycleReason::Requested),
-                State::Leased(_) if it.killed.is_none() => {
+                State::Leased(_) => {
                     self.wishes.recycle.insert(worker);
                 }
                 // It goes, for whatever reason.

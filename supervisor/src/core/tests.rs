@@ -5,6 +5,7 @@
 mod control;
 mod desk;
 mod ends;
+mod laws;
 mod losses;
 mod memory;
 mod order;

@@ -9,6 +9,7 @@ pub(crate) mod outputs;
 pub(crate) mod prepare;
 pub(crate) mod process;
 pub mod read_ahead;
+pub(crate) mod residue;
 pub mod spawn;
 mod streams;
 pub(crate) mod thread_clocks;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use opt_shared::batch::batches;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, KillReason, ProfileTask};
-use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, Status};
+use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, ReadReport, Status};
 use opt_shared::settings::InputMemory;
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
@@ -25,6 +25,7 @@ use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
+use crate::executor::residue::Residue;
 use crate::judge::Tolerance;
 use crate::link::Link;
 use crate::runner::frame::EntrySetup;
@@ -48,11 +49,13 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
         runner_peak_owed: Bytes::ZERO,
         output_truncated: false,
         cpus: candidate.cpus.clone(),
+        reads: ReadReport::default(),
     };
     let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.input_bytes).collect();
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     for range in batches(&sizes, task.profile.batch_bytes) {
         let first = range.start;
+        let mut residue = Residue::watch(&task.entries[range.clone()], task.drop_cache);
         let mut batch = Batch {
             lease,
             task,
@@ -67,6 +70,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             report.failures.push(failure);
             break;
         }
+        batch.entries.iter().for_each(|prepared| residue.watch_data_of(prepared));
         let callables = std::iter::once(&candidate).chain(baseline.as_ref());
         let mut stopped = None;
         for callable in callables {
@@ -82,6 +86,8 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             stopped = batch.time_all(link, first, total, &mut report)?;
         }
         batch.end(link, stopped, &mut report)?;
+        drop(batch);
+        report.reads.absorb(&residue.release());
         if report.status != Status::Passed {
             break;
         }
