@@ -10,4 +10,6 @@ mod losses;
 mod memory;
 mod order;
 mod predictions;
+mod relief;
 mod reports;
+mod staff;
