@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use opt_shared::cache::CacheGuard;
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{
@@ -14,7 +15,7 @@ use opt_shared::outcome::{
 };
 use opt_shared::units::Bytes;
 
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;

@@ -12,7 +12,6 @@ use crate::control::client::{Client, ClientError};
 use crate::control::{Mode, RoleName, SubmitParams, place};
 use crate::driver::control::{is_alive, living};
 use crate::exit::Exit;
-use crate::store::Store;
 
 #[derive(Args)]
 pub(super) struct CtlArguments {
@@ -225,13 +224,9 @@ fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
         }
         return Ok(Exit::Good);
     }
-    let status = client.call("status", &json!({})).map_err(failure)?;
-    let folder = status["run"]["folder"].as_str().unwrap_or_default();
-    let rows = Store::read(Path::new(folder))
-        .and_then(|store| store.latest_decisions(LATEST))
-        .map_err(Failure::host)?;
-    for row in rows {
-        let mut event = json!(row);
+    let answer = client.call("decisions", &json!({ "most": LATEST })).map_err(failure)?;
+    for row in answer["decisions"].as_array().into_iter().flatten() {
+        let mut event = row.clone();
         event["kind"] = json!("policy");
         print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
     }

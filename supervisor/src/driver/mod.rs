@@ -332,7 +332,7 @@ impl Run<'_> {
                 self.tell(|| told::worker_ready(worker, ready));
                 if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
                 {
-                    let why = format!("it could not be watched: {}", facts::chain(&error));
+                    let why = format!("it could not be watched: {}", opt_shared::causes::chain(&error));
                     return self.feed(Event::WorkerNotReady { worker, why, alive: true });
                 }
                 self.feed(Event::WorkerReady { worker })
@@ -369,7 +369,7 @@ impl Run<'_> {
                 let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
                     self.sampler
                         .watch(process, pid, Some(limit), shared, pack.tree)
-                        .map_err(|error| Unwatched::Trouble(facts::chain(&error)))
+                        .map_err(|error| Unwatched::Trouble(opt_shared::causes::chain(&error)))
                 });
                 match watched {
                     Ok(()) => self.leaves.announce(worker, pid, limit, pack),
