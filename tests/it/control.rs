@@ -200,6 +200,15 @@ fn a_run_is_found_by_what_one_says_of_it() {
     none.expect_stderr(&["no run of yours is going on here"]);
     let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
+    scenario.run(&["ctl", "status"]).expect_exit(0);
+    // Who looks into another folder does not see it, but can name it.
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = scenario.command(arguments);
+        command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
+        scenario.finish(command.spawn().expect("the program starts"), arguments)
+    };
+    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["no run of yours is going on here"]);
+    elsewhere(&["ctl", "--run", "runs/plan", "status"]).expect_exit(0);
     let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let both = scenario.run(&["ctl", "status"]).expect_exit(2);
     both.expect_stderr(&["2 runs are going on", "runs/plan", "runs/plan-2"]);

@@ -38,7 +38,7 @@ fn every_format_says_what_the_summary_says() {
     text.expect_stdout(&[
         "predicted",
         "measured",
-        "worst phase of",
+        "phases, worst",
         "memory owed over",
         "all processes",
         "stage",

@@ -401,8 +401,10 @@ impl Calls<'_> {
         if let Some((output, past)) = self.outputs.damaged_slack(slot, poison).map_err(io)? {
             let path = &self.prepared.leaves[output].path;
             let side = if past < 0 { "before the start" } else { "past the end" };
-            let detail =
-                format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
+            let detail = match if past < 0 { -past } else { past + 1 } {
+                1 => format!("wrote 1 byte {side} of `{path}`"),
+                many => format!("wrote {many} bytes {side} of `{path}`"),
+            };
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
         let wrong = match self.compare(slot, poison) {

@@ -437,7 +437,9 @@ impl Run<'_> {
     fn say_what_is_missing(&self, only: Option<&[String]>) {
         let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
         for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
-            tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
+            let needed = opt_shared::rung::known(&rung.name).is_none_or(|kind| kind.needed);
+            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
+            tracing::warn!("not enforced on this machine: {} ({}){risk}", rung.name, rung.detail);
         }
     }
 

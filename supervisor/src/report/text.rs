@@ -9,7 +9,7 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
-use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
+use super::figures::{counted, is_unsettled, one_line, percent, printable, shorten, small, speedup, time};
 use super::{memory, summary};
 use crate::record::timeline::Timeline;
 use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
@@ -209,6 +209,9 @@ impl Page {
         for candidate in &ranked {
             self.row(candidate, name_width);
         }
+        if ranked.iter().any(|candidate| is_unsettled(candidate)) {
+            self.wrapped("      ", "! the noise is above max_noise: the time for timing was over first");
+        }
         let failed: Vec<_> = ranked
             .iter()
             .filter(|candidate| {
@@ -242,9 +245,8 @@ impl Page {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
             let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);
             let median = median(candidate).map_or_else(unknown, time);
-            let unsettled = times.is_some_and(|times| times.converged == Some(false));
             let noise = times.and_then(|times| times.noise).map_or_else(unknown, percent);
-            let noise = if unsettled { format!("{noise}!") } else { noise };
+            let noise = if is_unsettled(candidate) { format!("{noise}!") } else { noise };
             let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
             format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
         } else {
@@ -252,7 +254,8 @@ impl Page {
             const ROOM: usize = STATUS + SPEEDUP + TIME + NOISE + 3 * GAP.len();
             let words = match (candidate.status, candidate.blame) {
                 (None, _) => "not finished".to_owned(),
-                (Some(status), Some(blame)) => format!("{status} ({})", blame.name()),
+                (Some(status), Some(Blame::Candidate)) => status.to_string(),
+                (Some(status), Some(blame)) => format!("{status}, blame: {}", blame.name()),
                 (Some(status), None) => status.to_string(),
             };
             self.paint(format!("{words:<ROOM$}"), tone)
