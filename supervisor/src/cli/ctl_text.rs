@@ -121,7 +121,7 @@ pub(super) fn result(answer: &Value) -> String {
     }
     out.push('\n');
     if let Some(feedback) = answer["feedback"].as_str() {
-        let _ = writeln!(out, "{feedback}");
+        let _ = writeln!(out, "{}", feedback.trim_end());
     }
     out
 }
