@@ -1,6 +1,7 @@
 //! The control socket and `ctl` while a real run goes on: every verb, hostile clients, other users.
 
 pub mod client;
+mod foreign;
 mod hostile;
 mod metrics;
 mod open;

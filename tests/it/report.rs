@@ -1,6 +1,6 @@
 //! `report` in every format: that each says what `summary.json` says, and that the page is a page in a real browser.
 
-mod browser;
+pub mod browser;
 
 use std::time::{Duration, Instant};
 
