@@ -131,12 +131,7 @@ pub(super) fn event(event: &Value) -> String {
     let t = text(&event["t"]);
     let rest = match event["kind"].as_str() {
         Some("policy") => {
-            format!(
-                "{:<12} {}  {}",
-                text(&event["decision"]),
-                text(&event["reason"]),
-                figures(event)
-            )
+            format!("{:<12} {}  {}", text(&event["decision"]), text(&event["reason"]), figures(event))
         }
         Some("attempt") => {
             let end = event["status"].as_str().map(|status| format!(" {status}")).unwrap_or_default();

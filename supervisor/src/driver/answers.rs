@@ -253,7 +253,8 @@ impl Run<'_> {
             Some(CandidateView::Done(status)) => {
                 let record = self.store.record_of(id)?;
                 let detail = record.as_ref().and_then(|it| it.detail.clone()).unwrap_or_default();
-                let attempts = record.as_ref().map_or(0, |it| u32::try_from(it.attempts.len()).unwrap_or(u32::MAX));
+                let attempts =
+                    record.as_ref().map_or(0, |it| u32::try_from(it.attempts.len()).unwrap_or(u32::MAX));
                 let attempts = counted(attempts, "attempt");
                 let faster = record.and_then(|it| it.speedup).map_or_else(String::new, |it| {
                     format!(", {:.2}x [{:.2}-{:.2}] against the baseline", it.value, it.ci_low, it.ci_high)
@@ -289,7 +290,9 @@ impl Run<'_> {
     }
 
     pub(super) fn names_in(&self, numbers: &Numbers) -> Value {
-        let names = numbers.iter().filter_map(|(name, number)| Some((name.clone(), json!(self.named(name, number)?))));
+        let names = numbers
+            .iter()
+            .filter_map(|(name, number)| Some((name.clone(), json!(self.named(name, number)?))));
         Value::Object(names.collect())
     }
 

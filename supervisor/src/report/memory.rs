@@ -49,7 +49,9 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
         ));
     }
     if phases.rows().iter().any(|(phase, _)| phase.predicted_bytes < phase.peak_owed_bytes) {
-        lines.push("Above 100 %: taken by the candidate or the compiler itself. That has a limit of".to_owned());
+        lines.push(
+            "Above 100 %: taken by the candidate or the compiler itself. That has a limit of".to_owned(),
+        );
         lines.push("its own, which was reserved beside the prediction.".to_owned());
     }
     lines

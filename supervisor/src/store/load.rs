@@ -1,6 +1,5 @@
 //! The store as the document of `record`: whole in memory, or written row by row.
 
-
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{Report, Role};

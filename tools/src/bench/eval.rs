@@ -178,9 +178,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         "good": good,
     });
     show(arguments.json, &sheet, || {
-        println!("| asked | answers | answer, ms: median | p95 | most | its build and calls, ms | over them |");
+        println!(
+            "| asked | answers | answer, ms: median | p95 | most | its build and calls, ms | over them |"
+        );
         println!("|---|---|---|---|---|---|---|");
-        for (what, row) in [("no run is open", &cold), ("an open run", &warm), ("an open run, all at once", &crowd)] {
+        for (what, row) in
+            [("no run is open", &cold), ("an open run", &warm), ("an open run, all at once", &crowd)]
+        {
             println!(
                 "| {what} | {} | {} | {:.0} | {:.2} |",
                 row.wall.count(),
