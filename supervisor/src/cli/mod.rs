@@ -124,7 +124,7 @@ struct RunArguments {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Count a job as good only if a candidate's speed-up is surely at least this
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_speedup: Option<f64>,
     /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
     #[arg(long)]

@@ -210,7 +210,7 @@ impl Page {
             self.row(candidate, name_width);
         }
         if ranked.iter().any(|candidate| is_unsettled(candidate)) {
-            self.wrapped("      ", "! the noise is above max_noise: the time for timing was over first");
+            self.wrapped("      ", "! ended by entry_timeout before the noise was below max_noise");
         }
         let failed: Vec<_> = ranked
             .iter()

@@ -152,7 +152,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
                 td.number data-label="noise" {
                     @match times.and_then(|it| it.noise) { Some(noise) => (percent(noise)), None => "–" }
                     @if times.is_some_and(|it| it.converged == Some(false)) {
-                        abbr title="time ran out before the noise was below max_noise" { "!" }
+                        abbr title="ended by entry_timeout before the noise was below max_noise" { "!" }
                     }
                 }
             } @else {
