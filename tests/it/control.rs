@@ -67,7 +67,9 @@ fn every_verb_works_on_a_run_that_goes_on() {
     let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
     let worker = &list(&workers["workers"])[0];
     assert!(worker["pid"].as_u64().is_some_and(|pid| 0 < pid), "{worker}");
-    ctl(&["why", &format!("worker-{}", worker["id"])]).expect_exit(0).expect_stdout(&["charged for it", " lease"]);
+    ctl(&["why", &format!("worker-{}", worker["id"])])
+        .expect_exit(0)
+        .expect_stdout(&["charged for it", " lease"]);
     ctl(&["why", "worker-4000"]).expect_exit(2).expect_stderr(&["not_found"]);
 
     let mut client = run.client();

@@ -115,6 +115,9 @@ fn card(digest: &JobDigest) -> Markup {
     let ratio = winner.and_then(|winner| winner.speedup);
     let median = winner.and_then(|winner| winner.profile.as_ref()?.times.median_time_ms);
     let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
+    let baseline = job.baseline.as_deref().and_then(|name| digest.named(name));
+    let passed =
+        passed.saturating_sub(usize::from(baseline.is_some_and(|it| it.status == Some(Status::Passed))));
     html! {
         a.card href={ "#job-" (anchor(&job.name)) } {
             h2 { (one_line(&job.name)) }
@@ -134,7 +137,7 @@ fn card(digest: &JobDigest) -> Markup {
                 p.big.none { "no winner" }
                 p { (reason(digest)) }
             }
-            p.muted { (passed) " of " (counted(digest.candidates, "candidate", "candidates")) " passed" }
+            p.muted { (passed) " of " (counted(digest.others, "candidate", "candidates")) " passed" }
         }
     }
 }

@@ -103,7 +103,9 @@ pub(super) fn headline_of<'a, Candidates>(
         JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
         JobStatus::BaselineFailed => {
             let status = job.baseline.as_deref().and_then(&find).and_then(|candidate| candidate.status);
-            let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
+            // The detail, where there is one, has it.
+            let status = status.filter(|_| job.detail.is_none()).map(|status| format!(" ({status})"));
+            let status = status.unwrap_or_default();
             format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
         }
         JobStatus::Passed if others == 0 => {
@@ -396,14 +398,14 @@ embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
 rank  candidate  status              speed-up    median   noise  peak owed
    1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
    2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
-   -  bad.c      INCORRECT_NUMERICAL (candidate)                  12.0 MiB
+   -  bad.c      INCORRECT_NUMERICAL                              12.0 MiB
 
 bad.c:
     INCORRECT_NUMERICAL in verify: entry_000003: output differs
     Rows before 1 are right\u{fffd}[31m.
 
-job        stage    predicted   measured   share  worst phase of
-embedding  verify    40.0 MiB   31.0 MiB    77 %  1: fast.c
+job        stage    predicted   measured   share  phases, worst
+embedding  verify    40.0 MiB   31.0 MiB    77 %  1, fast.c
 
 memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
 least available 110 GiB
