@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod batch;
 pub mod cache;
 pub mod capture;
+pub mod causes;
 pub mod digest;
 pub mod ids;
 pub mod message;

@@ -120,18 +120,6 @@ impl<'a> Callable<'a> {
     }
 }
 
-/// Text of an error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
-
 /// How long a load may take: a call's time, but not hours.
 pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
     call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))

@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{
@@ -12,7 +13,7 @@ use opt_shared::outcome::{
 };
 use opt_shared::units::Bytes;
 
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
@@ -386,8 +387,10 @@ impl Calls<'_> {
         if let Some((output, past)) = self.outputs.damaged_slack(slot, poison).map_err(io)? {
             let path = &self.prepared.leaves[output].path;
             let side = if past < 0 { "before the start" } else { "past the end" };
-            let detail =
-                format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
+            let detail = match if past < 0 { -past } else { past + 1 } {
+                1 => format!("wrote 1 byte {side} of `{path}`"),
+                many => format!("wrote {many} bytes {side} of `{path}`"),
+            };
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
         let wrong = match self.compare(slot, poison) {

@@ -341,7 +341,7 @@ impl Core {
         self.job_done[job.index()] = false;
         let numbers =
             vec![("candidate", u64::from(id.0)), ("job", u64::from(job.0)), ("turn", u64::from(turn))];
-        self.said("submit", format!("{id} is taken up"), numbers)
+        self.said("submit", "it is taken up".to_owned(), numbers)
     }
 
     fn turn_of(&self, candidate: CandidateId) -> u32 {

@@ -10,6 +10,7 @@ mod losses;
 mod memory;
 mod order;
 mod predictions;
+mod reasons;
 mod relief;
 mod reports;
 mod staff;

@@ -10,6 +10,7 @@ use opt_shared::arguments::{
     Argument, Entry, EntryFacts, OutputLeaf, Signature, SignatureBuilder, bind, class_key, outputs,
 };
 use opt_shared::capture::{CaptureFile, DType, Kind, Storage};
+use opt_shared::causes::chain;
 use opt_shared::ids::EntryId;
 use opt_shared::message::EntryRef;
 use opt_shared::units::Bytes;
@@ -232,17 +233,6 @@ fn summarise(problems: &[String]) -> Option<String> {
         text.push_str(&format!("; and {} more", problems.len() - NAMED_PROBLEMS));
     }
     Some(text)
-}
-
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Kinds of a parameter over all entries, for `check --signature` and `init`.

@@ -154,7 +154,7 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error) => {
-                let why = super::facts::chain(&error);
+                let why = opt_shared::causes::chain(&error);
                 self.store.worker_started(&WorkerRow {
                     id: worker,
                     role,
@@ -370,7 +370,8 @@ impl Run<'_> {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let t = UtcTime::now();
         self.store.policy(t, row.decision, &row.reason, &numbers)?;
-        self.tell(|| told::policy(t, row, numbers));
+        let names = self.names_in(&numbers);
+        self.tell(|| told::policy(t, row, numbers, names));
         Ok(())
     }
 

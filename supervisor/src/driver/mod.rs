@@ -332,7 +332,7 @@ impl Run<'_> {
                 self.tell(|| told::worker_ready(worker, ready));
                 if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
                 {
-                    let why = format!("it could not be watched: {}", facts::chain(&error));
+                    let why = format!("it could not be watched: {}", opt_shared::causes::chain(&error));
                     return self.feed(Event::WorkerNotReady { worker, why, alive: true });
                 }
                 self.feed(Event::WorkerReady { worker })
@@ -369,7 +369,7 @@ impl Run<'_> {
                 let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
                     self.sampler
                         .watch(process, pid, Some(limit), shared, pack.tree)
-                        .map_err(|error| Unwatched::Trouble(facts::chain(&error)))
+                        .map_err(|error| Unwatched::Trouble(opt_shared::causes::chain(&error)))
                 });
                 match watched {
                     Ok(()) => self.leaves.announce(worker, pid, limit, pack),
@@ -437,7 +437,9 @@ impl Run<'_> {
     fn say_what_is_missing(&self, only: Option<&[String]>) {
         let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
         for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
-            tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
+            let needed = opt_shared::rung::known(&rung.name).is_none_or(|kind| kind.needed);
+            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
+            tracing::warn!("not enforced on this machine: {} ({}){risk}", rung.name, rung.detail);
         }
     }
 

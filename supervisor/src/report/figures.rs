@@ -1,7 +1,9 @@
 //! Figures and strangers' texts as people read them.
 
 use opt_shared::nonfinite;
-use opt_shared::outcome::Estimate;
+use opt_shared::outcome::{Estimate, Status};
+
+use crate::record::CandidateRecord;
 
 /// A time with three digits and the unit that fits it.
 pub(super) fn time(milliseconds: f64) -> String {
@@ -15,6 +17,12 @@ pub(super) fn time(milliseconds: f64) -> String {
         ms => (ms * 1e6, "ns"),
     };
     format!("{} {unit}", three_digits(value))
+}
+
+/// Timed, and not to the end: its noise has a mark.
+pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
+    let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    candidate.status == Some(Status::Passed) && times.is_some_and(|times| times.converged == Some(false))
 }
 
 pub(super) fn speedup(estimate: &Estimate) -> String {

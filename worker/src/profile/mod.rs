@@ -11,6 +11,7 @@ mod plausible;
 use std::time::Instant;
 
 use opt_shared::batch::batches;
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, KillReason, ProfileTask};
 use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, ReadReport, Status};
@@ -20,7 +21,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use self::block::Side;
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;

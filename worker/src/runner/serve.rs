@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
@@ -21,7 +22,6 @@ use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
 use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
 use super::map::{MapError, Mapped, map_input, map_output};
-use crate::attempt::chain;
 use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.

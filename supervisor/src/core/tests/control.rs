@@ -140,7 +140,8 @@ fn a_pause_grants_nothing_and_a_resume_goes_on() {
         desk.answer();
     }
     assert_eq!(desk.orders(), "B0");
-    let why = desk.core.what_it_waits_for(desk.now, CandidateId(0)).expect("it waits");
+    let why =
+        desk.core.what_it_waits_for(desk.now, CandidateId(0), |id| format!("job/{id}")).expect("it waits");
     assert!(why.contains("paused") && why.contains("108 MiB"), "{why}");
     assert!(done(&ask(&mut desk, Control::Resume)));
     assert!(already(&ask(&mut desk, Control::Resume)));
