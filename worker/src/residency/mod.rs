@@ -6,6 +6,12 @@
 pub mod device;
 pub mod host;
 pub mod ledger;
+pub mod load;
 mod pages;
 mod places;
 pub mod staging;
+
+#[cfg(test)]
+pub(crate) mod counting;
+#[cfg(test)]
+mod tests;
