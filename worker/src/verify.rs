@@ -187,7 +187,7 @@ fn one_entry(
     };
     let io = |source| Trouble::Outputs { entry: entry.name.clone(), source };
     let outputs = Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
-    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), false);
+    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), Bytes::ZERO);
     let mut runner = Runner::start(link, &spec).map_err(|e| callable.trouble(e))?;
     let setup = crate::runner::frame::EntrySetup {
         inputs: prepared.inputs.clone(),

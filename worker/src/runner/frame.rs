@@ -51,8 +51,6 @@ pub struct Setup {
     pub cpus: Vec<u32>,
     pub threads: u32,
     pub env: BTreeMap<String, String>,
-    /// Copy inputs into private memory instead of mapping them.
-    pub copy_inputs: bool,
 }
 
 /// Everything one entry needs.

@@ -132,7 +132,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
                 return Err(trouble("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, setup.copy_inputs, &mut places)?);
+                entries.push(map_entry(&entry, descriptors, &mut places)?);
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
@@ -175,7 +175,6 @@ fn pin(cpus: &[u32]) {
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
-    copy: bool,
     places: &mut Vec<Place>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
@@ -186,7 +185,7 @@ fn map_entry(
         let file = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        let mapped = map_input(file, range, copy)?;
+        let mapped = map_input(file, range)?;
         if entry.page_by_page {
             mapped.without_read_ahead();
         }
