@@ -194,6 +194,7 @@ fn one_entry(
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
         page_by_page: read_ahead.page_by_page(),
+        resident: false,
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {

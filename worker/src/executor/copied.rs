@@ -4,7 +4,7 @@
 //! one needs it. Runners map the arena as they would map a file: read-only, just their ranges. Placing is `residency`'s.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use crate::residency::host::HostDevice;
 use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Order, Origin, Residency};
 use crate::residency::staging::{PlaceError, Source};
+use crate::runner::frame::InputRange;
 
 /// Inputs that could not be copied.
 #[derive(Debug)]
@@ -132,6 +133,22 @@ impl CopiedInputs {
     }
 }
 
+/// Whole pages of the arena that a runner has in its page tables: an input that several entries have is one map there.
+pub(crate) fn mapped_by_runner(entries: &[Prepared]) -> Bytes {
+    let maps: BTreeSet<(usize, InputRange)> = entries
+        .iter()
+        .flat_map(|entry| entry.inputs.iter().zip(&entry.reached).enumerate())
+        .filter_map(|(index, (range, reached))| reached.as_ref().map(|_| (index, *range)))
+        .collect();
+    let page = rustix::param::page_size() as u64;
+    maps.into_iter()
+        .map(|(_, range)| {
+            let end = range.file_offset + range.bytes;
+            Bytes::new((end - end % page).saturating_sub(range.file_offset.next_multiple_of(page)))
+        })
+        .sum()
+}
+
 /// Of a batch, with what its entries have in common once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut together = Together::default();
@@ -210,5 +227,52 @@ impl Source for PieceSource<'_> {
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
         let read = read_exact(&self.disk, into, self.begins + at.get()).map_err(|fault| fault.source);
         self.origin.note(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::batch::Constant;
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    fn piece(storage: u32, blob: Option<u8>, range: std::ops::Range<u64>) -> Piece {
+        Piece { storage: StorageId(storage), content: blob.map(|blob| (BlobId([blob; 32]), 0)), range }
+    }
+
+    #[test]
+    fn a_view_is_found_in_its_own_storage_or_in_one_of_the_same_content() {
+        let pieces = [piece(0, Some(1), 0..100), piece(2, None, 50..80), piece(2, None, 90..99)];
+        let blob = Some(BlobId([1; 32]));
+        let contents = [(blob, 0), (blob, 0), (None, 64), (None, 64)];
+        let find = |storage, within| {
+            let reached = Reached { storage: StorageId(storage), within };
+            piece_of(&pieces, &reached, &contents).map(|piece| (piece.storage.0, piece.range.start))
+        };
+        assert_eq!(find(0, 10..100), Some((0, 0)));
+        // Known under another name; storage 3 has a content that nobody knows.
+        assert_eq!(find(1, 0..100), Some((0, 0)));
+        assert_eq!(find(2, 90..95), Some((2, 90)));
+        assert_eq!(find(2, 79..91), None);
+        assert_eq!(find(3, 0..1), None);
+    }
+
+    #[test]
+    fn the_arena_has_room_for_what_a_batch_has_in_common_once() {
+        let table = Constant { id: 3, bytes: Bytes::new(9), placed: Bytes::kib(8) };
+        let entry = |copied_kib, constants: &[Constant]| EntryRef {
+            id: EntryId(0),
+            name: String::new(),
+            path: std::path::PathBuf::new(),
+            file_bytes: Bytes::ZERO,
+            weight: 1,
+            input_bytes: Bytes::ZERO,
+            copied_bytes: Bytes::kib(copied_kib),
+            constants: constants.to_vec(),
+        };
+        let entries = [entry(12, &[table]), entry(9, &[table]), entry(4, &[])];
+        assert_eq!(placed_bytes(&entries), Bytes::kib(12 + 1 + 4));
+        assert_eq!(placed_bytes(&[]), Bytes::ZERO);
     }
 }

@@ -22,7 +22,7 @@ use rand::rngs::SmallRng;
 use self::block::Side;
 use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
 use crate::classify::Verdict;
-use crate::executor::copied::{CopiedInputs, Uncopied};
+use crate::executor::copied::{CopiedInputs, Uncopied, mapped_by_runner};
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
@@ -89,7 +89,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
                 }
                 Err(Uncopied { entry: None, error }) => return Err(unplaced(task, error)),
             }
-            batch.of_worker = copied.held();
+            batch.of_worker = mapped_by_runner(&batch.entries);
         }
         let callables = std::iter::once(&candidate).chain(baseline.as_ref());
         let mut stopped = None;
@@ -149,7 +149,7 @@ struct Batch<'a> {
     tolerances: Vec<Vec<Tolerance>>,
     weights: Vec<u64>,
     sides: Vec<Side<'a>>,
-    /// Of its inputs, in memory of this worker.
+    /// What a runner maps of its inputs where they are in memory of this worker.
     of_worker: Bytes,
 }
 
@@ -196,6 +196,7 @@ impl<'a> Batch<'a> {
                 outputs: outputs.wire(),
                 // They are touched beforehand, at the disk's rate.
                 page_by_page: false,
+                resident: self.of_worker != Bytes::ZERO,
             };
             runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;
         }
