@@ -11,6 +11,7 @@ pub mod ids;
 pub mod message;
 pub mod nonfinite;
 pub mod outcome;
+pub mod placement;
 pub mod rung;
 pub mod score;
 pub mod settings;

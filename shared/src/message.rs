@@ -12,6 +12,7 @@ use ipc_channel::ipc::IpcSender;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Signature;
+use crate::batch::{Constant, Share};
 use crate::ids::{EntryId, LeaseId};
 use crate::outcome::{Artifact, BuildReport, ProfileReport, VerifyReport};
 pub use crate::rung::Rung;
@@ -19,7 +20,7 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -149,6 +150,16 @@ pub struct EntryRef {
     pub weight: u64,
     /// Of all inputs together; what batches are composed by.
     pub input_bytes: Bytes,
+    /// What they take where they are copied.
+    pub copied_bytes: Bytes,
+    /// What of them other entries of the job have, too.
+    pub constants: Vec<Constant>,
+}
+
+impl EntryRef {
+    pub fn share(&self) -> Share<'_> {
+        Share { inputs: self.input_bytes, constants: &self.constants }
+    }
 }
 
 /// How an artifact is called, and within which limits. Same for verification and profile.
@@ -211,7 +222,13 @@ pub enum FromWorker {
         limit: Bytes,
         /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
         shared: Bytes,
+        /// Of memory files that it maps and its worker holds: owed by the worker.
+        of_worker: Bytes,
         pack: Pack,
+    },
+    /// The size of what the worker holds in memory files that no runner is charged for.
+    Holds {
+        bytes: Bytes,
     },
     /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
     KillWanted {

@@ -174,13 +174,14 @@ fn one_entry(
     };
     let io = |source| Trouble::Outputs { entry: entry.name.clone(), source };
     let outputs = Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
-    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), false);
+    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), Bytes::ZERO);
     let mut runner = Runner::start(link, &spec).map_err(|e| callable.trouble(e))?;
     let setup = crate::runner::frame::EntrySetup {
         inputs: prepared.inputs.clone(),
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
         page_by_page: read_ahead.page_by_page(),
+        resident: false,
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {

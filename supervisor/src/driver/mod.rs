@@ -4,6 +4,7 @@
 //! another. Decides nothing that the core could decide.
 
 mod answers;
+mod constants;
 pub mod control;
 mod error;
 mod evidence;
@@ -47,7 +48,7 @@ use self::history::History;
 use self::leaves::Leaves;
 pub use self::limits::limits;
 use self::limits::{limits_of, whole_memory};
-use self::sample::Sampler;
+use self::sample::{MemoryFiles, Sampler};
 use self::setup::Known;
 use crate::control::{Server, Token};
 use crate::core::Core;
@@ -330,7 +331,8 @@ impl Run<'_> {
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.tell(|| told::worker_ready(worker, ready));
-                if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
+                if let Err(error) =
+                    self.sampler.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)
                 {
                     let why = format!("it could not be watched: {}", opt_shared::causes::chain(&error));
                     return self.feed(Event::WorkerNotReady { worker, why, alive: true });
@@ -364,11 +366,11 @@ impl Run<'_> {
 
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, of_worker, pack } => {
                 let process = Process::Runner(worker, pid);
                 let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
                     self.sampler
-                        .watch(process, pid, Some(limit), shared, pack.tree)
+                        .watch(process, pid, Some(limit), MemoryFiles { own: shared, of_worker }, pack.tree)
                         .map_err(|error| Unwatched::Trouble(opt_shared::causes::chain(&error)))
                 });
                 match watched {
@@ -384,6 +386,10 @@ impl Run<'_> {
                     }
                 }
                 self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+            }
+            FromWorker::Holds { bytes } => {
+                self.sampler.holds(worker, bytes);
+                Ok(())
             }
             FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
             FromWorker::RunnerDied { pid } => {

@@ -96,6 +96,7 @@ impl Compiler {
             start_time: compiler.handle.start_time()?,
             limit: spec.memory + COMPILER_BASE,
             shared: compiler.log.size(),
+            of_worker: Bytes::ZERO,
             pack: Pack { files: COMPILER_FILES, tasks: cell::COMPILER_TASKS, tree: true },
         })?;
         link.wait_watched(pid)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod cell;
 pub(crate) mod compiler;
+pub(crate) mod copied;
 mod elf;
 pub mod handle;
 pub(crate) mod libraries;

@@ -4,6 +4,7 @@
 //! else; it decides nothing, compares nothing and keeps no clock that counts. From the load on, everything in
 //! this process belongs to the candidate, so nothing here is relied upon afterwards.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,9 @@ use super::confine::{self, Descriptors};
 use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
 use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
-use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
+use super::frame::{
+    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, receive_from_worker, send_reply,
+};
 use super::map::{MapError, Mapped, map_input, map_output};
 use crate::executor::cell;
 
@@ -125,6 +128,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     pin(&setup.cpus);
     let mut entries = Vec::new();
     let mut places = Vec::new();
+    let mut inputs = Inputs::new();
     loop {
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,
@@ -132,7 +136,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
                 return Err(trouble("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, setup.copy_inputs, &mut places)?);
+                entries.push(map_entry(&entry, descriptors, &mut inputs, &mut places)?);
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
@@ -172,21 +176,39 @@ fn pin(cpus: &[u32]) {
     }
 }
 
+/// What is mapped already: a file, by its device and number, its range, and which input that is.
+type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
+
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
-    copy: bool,
+    known: &mut Inputs,
     places: &mut Vec<Place>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
     let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
-    let files: Vec<File> = descriptors.map(File::from).collect();
+    let files = descriptors
+        .map(|descriptor| {
+            let about = rustix::fs::fstat(&descriptor).map_err(|_| trouble("an input's file is no file"))?;
+            Ok((File::from(descriptor), about.st_dev, about.st_ino))
+        })
+        .collect::<Result<Vec<_>, Ending>>()?;
     let mut inputs = Vec::with_capacity(entry.inputs.len());
     for (index, range) in entry.inputs.iter().enumerate() {
-        let file = files
+        let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        let mapped = map_input(file, range, copy)?;
+        // The same input of several entries is one map: it counts once with us, too.
+        let name = (*device, *number, InputRange { source: 0, ..*range }, index);
+        if let Some(mapped) = known.get(&name) {
+            inputs.push(mapped.data);
+            continue;
+        }
+        let mapped = map_input(file, range)?;
+        known.insert(name, mapped);
+        if entry.resident {
+            mapped.touch();
+        }
         if entry.page_by_page {
             mapped.without_read_ahead();
         }

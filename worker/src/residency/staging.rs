@@ -1,0 +1,123 @@
+//! From where bytes lie to where they are wanted, in chunks, through at most k slots of s bytes.
+//!
+//! While one slot is filled the others are being copied. Slots are made before the first chunk and kept until the
+//! ring is dissolved. The ring takes its slots back itself: nobody else may have copies with slots out on its device.
+
+use std::io;
+
+use opt_shared::units::Bytes;
+
+use super::device::{Buffer, Device, DeviceError, Event};
+use super::ledger::Accounted;
+
+/// A storage's bytes, open to be read.
+pub trait Source {
+    fn bytes(&self) -> Bytes;
+
+    /// For messages.
+    fn describe(&self) -> String;
+
+    /// Fills all of `into`.
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("a tensor in storage {storage} of a load that has {storages}")]
+    NoStorage { storage: usize, storages: usize },
+    #[error("opening {source_name}")]
+    Open {
+        source_name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("reading {bytes} at byte {at} of {source_name}")]
+    Read {
+        source_name: String,
+        at: Bytes,
+        bytes: Bytes,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{source_name} has {has} and its buffer {wanted}")]
+    Size { source_name: String, has: Bytes, wanted: Bytes },
+    #[error("a slot that a copy had did not come back (did an earlier copy fail?)")]
+    SlotLost,
+}
+
+pub struct Ring<D: Device> {
+    /// k.
+    slots: u64,
+    /// s.
+    slot_bytes: Bytes,
+    made: u64,
+    idle: Vec<D::Slot>,
+}
+
+impl<D: Device> Ring<D> {
+    /// At least one slot, of at least one byte.
+    pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
+        Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), made: 0, idle: Vec::new() }
+    }
+
+    /// Makes as many slots as so much in so many pieces can use at once. Slots that are there count.
+    pub fn prepare(
+        &mut self,
+        on: &mut Accounted<D>,
+        pieces: impl Iterator<Item = Bytes>,
+    ) -> Result<(), DeviceError> {
+        let chunks = pieces.map(|it| it.get().div_ceil(self.slot_bytes.get())).fold(0, u64::saturating_add);
+        while self.made < chunks.min(self.slots) {
+            self.idle.push(on.slot(self.slot_bytes)?);
+            self.made += 1;
+        }
+        Ok(())
+    }
+
+    /// Queues all of `source` for `to`. The bytes are there when the event is done; none where there are no bytes.
+    pub fn upload(
+        &mut self,
+        on: &mut Accounted<D>,
+        source: &mut dyn Source,
+        to: &Buffer,
+    ) -> Result<Option<Event>, PlaceError> {
+        let all = source.bytes();
+        if all != to.bytes() {
+            return Err(PlaceError::Size { source_name: source.describe(), has: all, wanted: to.bytes() });
+        }
+        self.prepare(on, std::iter::once(all))?;
+        let mut at = Bytes::ZERO;
+        let mut last = None;
+        while at < all {
+            let bytes = self.slot_bytes.min(all - at);
+            let mut slot = self.slot(on)?;
+            if let Err(error) = source.read_at(at, &mut slot.as_mut()[..bytes.to_usize()]) {
+                self.idle.push(slot);
+                return Err(PlaceError::Read { source_name: source.describe(), at, bytes, source: error });
+            }
+            last = Some(on.device().upload(slot, bytes, to, at)?);
+            at += bytes;
+        }
+        Ok(last)
+    }
+
+    /// Waits for all copies, and gives all slots back.
+    pub fn dissolve(mut self, on: &mut Accounted<D>) -> Result<(), PlaceError> {
+        while let Some(slot) = on.device().reclaim()? {
+            self.idle.push(slot);
+        }
+        for slot in self.idle.drain(..) {
+            on.drop_slot(slot);
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, PlaceError> {
+        match self.idle.pop() {
+            Some(slot) => Ok(slot),
+            None => on.device().reclaim()?.ok_or(PlaceError::SlotLost),
+        }
+    }
+}
