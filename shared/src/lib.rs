@@ -10,6 +10,7 @@ pub mod ids;
 pub mod message;
 pub mod nonfinite;
 pub mod outcome;
+pub mod replay;
 pub mod rung;
 pub mod score;
 pub mod settings;
