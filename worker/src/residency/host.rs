@@ -1,0 +1,374 @@
+//! Host memory as a device: an arena that a runner maps, and a thread that copies.
+//!
+//! The arena is a memfd sealed against resizing. Its pages exist only where a buffer is: a release takes them out again,
+//! so the kernel counts what is placed. Others get a descriptor that can only be read, and map just the ranges of
+//! buffers: a page that is touched where no buffer is would come into being. Nothing here maps the arena.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use opt_shared::units::Bytes;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
+
+use super::device::{Buffer, Device, DeviceError, Event, Marks, whole_grains};
+use super::pages::Pages;
+use super::places::Places;
+
+const NAME: &str = "host memory";
+/// A fill is written in pieces of this size.
+const FILL_PIECE: usize = 64 * 1024;
+/// Addresses for each byte of capacity. First fit never needs more than the logarithm of the number of grains.
+const SPREAD: u64 = 32;
+/// The longest file that every kernel can have.
+const MOST_ADDRESSES: u64 = 1 << 46;
+
+pub struct HostDevice {
+    arena: Arc<File>,
+    capacity: Bytes,
+    grain: Bytes,
+    places: Places,
+    /// What is placed, by its address.
+    placed: BTreeMap<u64, Placed>,
+    marks: Marks,
+    /// The last event on the queue, and the last one that is over.
+    queued: Event,
+    done: Event,
+    /// Copies on the queue that hold a slot.
+    lent: u64,
+    returned: VecDeque<Pages>,
+    failed: Option<String>,
+    orders: Option<Sender<Order>>,
+    ends: Receiver<End>,
+    copier: Option<JoinHandle<()>>,
+}
+
+struct Placed {
+    bytes: Bytes,
+    placed: Bytes,
+    /// The last thing on the queue that touches it.
+    last: Event,
+}
+
+/// One thing for the copy queue.
+struct Order {
+    event: Event,
+    at: u64,
+    bytes: usize,
+    work: Work,
+}
+
+enum Work {
+    Up(Pages),
+    Down(Pages),
+    Fill(u8),
+}
+
+struct End {
+    event: Event,
+    slot: Option<Pages>,
+    result: io::Result<()>,
+}
+
+impl HostDevice {
+    /// An arena for `capacity`, with addresses enough that a buffer which fits by its bytes has a place, too.
+    pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
+        Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MOST_ADDRESSES)))
+    }
+
+    /// An arena with just the addresses of its capacity: whoever maps all of it can make it no larger. A buffer may find
+    /// no place between others.
+    pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
+        Self::with_addresses(capacity, capacity)
+    }
+
+    fn with_addresses(capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
+        let made = |source: io::Error| failed("making an arena", source);
+        let grain = Bytes::from(rustix::param::page_size());
+        let addresses = whole_grains(addresses, grain);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let arena = memfd_create("opt-arena", flags).map_err(|errno| made(errno.into()))?;
+        ftruncate(&arena, addresses.get()).map_err(|errno| made(errno.into()))?;
+        fcntl_add_seals(&arena, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|errno| made(errno.into()))?;
+        Self::over(File::from(arena), capacity, addresses)
+    }
+
+    fn over(arena: File, capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
+        let arena = Arc::new(arena);
+        let (orders, todo) = channel();
+        let (finished, ends) = channel();
+        let own = Arc::clone(&arena);
+        let copier = std::thread::Builder::new()
+            .name("copies".to_owned())
+            .spawn(move || copy_all(&own, &todo, &finished))
+            .map_err(|source| failed("starting a copy queue", source))?;
+        Ok(Self {
+            arena,
+            capacity,
+            grain: Bytes::from(rustix::param::page_size()),
+            places: Places::new(addresses.get()),
+            placed: BTreeMap::new(),
+            marks: Marks::default(),
+            queued: Event(0),
+            done: Event(0),
+            lent: 0,
+            returned: VecDeque::new(),
+            failed: None,
+            orders: Some(orders),
+            ends,
+            copier: Some(copier),
+        })
+    }
+
+    /// The arena for others: a buffer lies at its address. It can be read and mapped readable, nothing else.
+    pub fn reader(&self) -> Result<File, DeviceError> {
+        File::open(format!("/proc/self/fd/{}", self.arena.as_raw_fd()))
+            .map_err(|source| failed("opening the arena for reading", source))
+    }
+
+    /// What the kernel counts for the arena.
+    pub fn counted(&self) -> Result<Bytes, DeviceError> {
+        use std::os::unix::fs::MetadataExt;
+        let told = self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
+        Ok(Bytes::new(told.blocks()).saturating_mul(512))
+    }
+
+    fn order(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
+        self.usable()?;
+        let event = Event(self.queued.0 + 1);
+        let lends = matches!(work, Work::Up(_) | Work::Down(_));
+        let out_of_range = || DeviceError::OutOfRange {
+            bytes,
+            at,
+            size: buffer.bytes(),
+            slot: match &work {
+                Work::Up(slot) | Work::Down(slot) => Bytes::from(slot.as_ref().len()),
+                Work::Fill(_) => bytes,
+            },
+        };
+        let room = match &work {
+            Work::Up(slot) | Work::Down(slot) => Bytes::from(slot.as_ref().len()),
+            Work::Fill(_) => Bytes::MAX,
+        };
+        if room < bytes || at.checked_add(bytes).is_none_or(|end| buffer.bytes() < end) {
+            return Err(out_of_range());
+        }
+        if buffer.placed() != Bytes::ZERO {
+            self.known(buffer)?.last = event;
+        }
+        let order = Order { event, at: buffer.address() + at.get(), bytes: bytes.to_usize(), work };
+        let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
+        if !sent {
+            return Err(self.poison("its copy queue has ended".to_owned()));
+        }
+        self.queued = event;
+        self.lent += u64::from(lends);
+        Ok(event)
+    }
+
+    fn known(&mut self, buffer: &Buffer) -> Result<&mut Placed, DeviceError> {
+        let address = buffer.address();
+        self.placed
+            .get_mut(&address)
+            .filter(|known| known.bytes == buffer.bytes() && known.placed == buffer.placed())
+            .ok_or(DeviceError::Unknown { device: NAME, address })
+    }
+
+    fn take_in(&mut self, end: End) {
+        self.done = self.done.max(end.event);
+        if let Some(slot) = end.slot {
+            self.lent -= 1;
+            self.returned.push_back(slot);
+        }
+        if let Err(error) = end.result {
+            self.poison(format!("a copy failed: {error}"));
+        }
+    }
+
+    /// Waits for the next end on the queue.
+    fn next_end(&mut self) -> Result<(), DeviceError> {
+        match self.ends.recv() {
+            Ok(end) => self.take_in(end),
+            Err(_) => return Err(self.poison("its copy queue has ended".to_owned())),
+        }
+        self.usable()
+    }
+
+    fn usable(&self) -> Result<(), DeviceError> {
+        match &self.failed {
+            Some(why) => Err(DeviceError::Poisoned { device: NAME, why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The first reason stays.
+    fn poison(&mut self, why: String) -> DeviceError {
+        let why = self.failed.get_or_insert(why).clone();
+        DeviceError::Poisoned { device: NAME, why }
+    }
+}
+
+fn failed(what: &'static str, source: io::Error) -> DeviceError {
+    DeviceError::Failed { device: NAME, what, source }
+}
+
+impl Device for HostDevice {
+    type Slot = Pages;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    fn grain(&self) -> Bytes {
+        self.grain
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
+        self.usable()?;
+        let placed = whole_grains(bytes, self.grain);
+        let free = self.capacity - self.marks.placed;
+        if free < placed {
+            return Err(DeviceError::NoRoom { device: NAME, asked: placed, free, capacity: self.capacity });
+        }
+        if placed == Bytes::ZERO {
+            return Ok(Buffer::new(0, bytes, placed));
+        }
+        let address = self.places.take(placed.get());
+        let address = address.ok_or(DeviceError::NoPlace { device: NAME, asked: placed, free })?;
+        self.placed.insert(address, Placed { bytes, placed, last: Event(0) });
+        self.marks.placed += placed;
+        self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
+        Ok(Buffer::new(address, bytes, placed))
+    }
+
+    fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        if buffer.placed() == Bytes::ZERO {
+            return Ok(());
+        }
+        let last = self.known(&buffer)?.last;
+        self.wait(last)?;
+        let (at, placed) = (buffer.address(), buffer.placed());
+        fallocate(&*self.arena, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, placed.get())
+            .map_err(|errno| failed("giving pages back", errno.into()))?;
+        self.placed.remove(&at);
+        self.places.give(at, placed.get());
+        self.marks.placed = self.marks.placed - placed;
+        Ok(())
+    }
+
+    fn slot(&mut self, bytes: Bytes) -> Result<Pages, DeviceError> {
+        let slot = Pages::new(bytes).map_err(|source| DeviceError::NoStaging { asked: bytes, source })?;
+        self.marks.staged += bytes;
+        self.marks.staged_peak = self.marks.staged_peak.max(self.marks.staged);
+        Ok(slot)
+    }
+
+    fn drop_slot(&mut self, slot: Pages) {
+        self.marks.staged = self.marks.staged - Bytes::from(slot.as_ref().len());
+    }
+
+    fn upload(&mut self, slot: Pages, bytes: Bytes, to: &Buffer, at: Bytes) -> Result<Event, DeviceError> {
+        self.order(to, at, bytes, Work::Up(slot))
+    }
+
+    fn download(
+        &mut self,
+        slot: Pages,
+        bytes: Bytes,
+        from: &Buffer,
+        at: Bytes,
+    ) -> Result<Event, DeviceError> {
+        self.order(from, at, bytes, Work::Down(slot))
+    }
+
+    fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError> {
+        self.order(buffer, Bytes::ZERO, buffer.bytes(), Work::Fill(value))
+    }
+
+    fn reclaim(&mut self) -> Result<Option<Pages>, DeviceError> {
+        while self.returned.is_empty() && 0 < self.lent {
+            self.next_end()?;
+        }
+        self.usable()?;
+        Ok(self.returned.pop_front())
+    }
+
+    fn is_done(&mut self, event: Event) -> Result<bool, DeviceError> {
+        while let Ok(end) = self.ends.try_recv() {
+            self.take_in(end);
+        }
+        self.usable()?;
+        Ok(event <= self.done)
+    }
+
+    fn wait(&mut self, event: Event) -> Result<(), DeviceError> {
+        while self.done < event.min(self.queued) {
+            self.next_end()?;
+        }
+        self.usable()
+    }
+
+    fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    fn reset_marks(&mut self) {
+        self.marks.placed_peak = self.marks.placed;
+        self.marks.staged_peak = self.marks.staged;
+    }
+}
+
+impl Drop for HostDevice {
+    fn drop(&mut self) {
+        // The copier ends when nobody can order any more; it holds the arena and slots until then.
+        self.orders = None;
+        if let Some(copier) = self.copier.take() {
+            let _ = copier.join();
+        }
+    }
+}
+
+fn copy_all(arena: &File, todo: &Receiver<Order>, ends: &Sender<End>) {
+    for Order { event, at, bytes, work } in todo {
+        let (slot, result) = match work {
+            Work::Up(slot) => {
+                let result = arena.write_all_at(&slot.as_ref()[..bytes], at);
+                (Some(slot), result)
+            }
+            Work::Down(mut slot) => {
+                let result = arena.read_exact_at(&mut slot.as_mut()[..bytes], at);
+                (Some(slot), result)
+            }
+            Work::Fill(value) => (None, fill(arena, value, bytes, at)),
+        };
+        if ends.send(End { event, slot, result }).is_err() {
+            return;
+        }
+    }
+}
+
+fn fill(arena: &File, value: u8, bytes: usize, at: u64) -> io::Result<()> {
+    let piece = [value; FILL_PIECE];
+    let mut done = 0;
+    while done < bytes {
+        let length = (bytes - done).min(FILL_PIECE);
+        arena.write_all_at(&piece[..length], at + done as u64)?;
+        done += length;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

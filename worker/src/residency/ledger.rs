@@ -1,0 +1,166 @@
+//! Who holds how many bytes: every taking and giving back, in order, with the sum after it.
+//!
+//! Events are only added. The sum and the peak go on when the list is full. `Accounted` is the one way to a device's memory.
+
+use opt_shared::units::Bytes;
+
+use super::device::{Buffer, Device, DeviceError};
+
+/// Most events that are kept: what a load of a hundred thousand tensors leaves, several times over.
+pub const MOST_EVENTS: usize = 1 << 20;
+
+/// What bytes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A storage that calls read.
+    Weight,
+    /// What passes from one step to the next.
+    Activation,
+    Output,
+    Workspace,
+    /// Slots that copies start from.
+    Staging,
+    /// Host memory that a storage's bytes stand in until they are uploaded.
+    Source,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] =
+        [Self::Weight, Self::Activation, Self::Output, Self::Workspace, Self::Staging, Self::Source];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weight => "weight",
+            Self::Activation => "activation",
+            Self::Output => "output",
+            Self::Workspace => "workspace",
+            Self::Staging => "staging",
+            Self::Source => "source",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Taken,
+    Given,
+}
+
+/// One line of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub kind: Kind,
+    pub change: Change,
+    pub bytes: Bytes,
+    /// Of all kinds, after it.
+    pub sum: Bytes,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    lines: Vec<Line>,
+    /// Lines that were not kept.
+    beyond: u64,
+    sum: Bytes,
+    peak: Bytes,
+    by_kind: [Bytes; Kind::ALL.len()],
+}
+
+impl Ledger {
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// Lines for which there was no room.
+    pub fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
+    pub fn sum(&self) -> Bytes {
+        self.sum
+    }
+
+    pub fn peak(&self) -> Bytes {
+        self.peak
+    }
+
+    pub fn held(&self, kind: Kind) -> Bytes {
+        self.by_kind[kind as usize]
+    }
+
+    pub fn take(&mut self, kind: Kind, bytes: Bytes) {
+        self.by_kind[kind as usize] += bytes;
+        self.sum += bytes;
+        self.peak = self.peak.max(self.sum);
+        self.note(kind, Change::Taken, bytes);
+    }
+
+    pub fn give(&mut self, kind: Kind, bytes: Bytes) {
+        self.by_kind[kind as usize] = self.by_kind[kind as usize] - bytes;
+        self.sum = self.sum - bytes;
+        self.note(kind, Change::Given, bytes);
+    }
+
+    fn note(&mut self, kind: Kind, change: Change, bytes: Bytes) {
+        if self.lines.len() < MOST_EVENTS {
+            self.lines.push(Line { kind, change, bytes, sum: self.sum });
+        } else {
+            self.beyond += 1;
+        }
+    }
+}
+
+/// A device whose memory is taken and given back in a ledger. Copies go straight to the device.
+pub struct Accounted<D: Device> {
+    device: D,
+    ledger: Ledger,
+}
+
+impl<D: Device> Accounted<D> {
+    pub fn new(device: D) -> Self {
+        Self { device, ledger: Ledger::default() }
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// For copies and questions; what takes memory has a method here.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    pub fn allocate(&mut self, kind: Kind, bytes: Bytes) -> Result<Buffer, DeviceError> {
+        let buffer = self.device.allocate(bytes)?;
+        self.ledger.take(kind, buffer.placed());
+        Ok(buffer)
+    }
+
+    pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
+        let placed = buffer.placed();
+        self.device.release(buffer)?;
+        self.ledger.give(kind, placed);
+        Ok(())
+    }
+
+    pub fn slot(&mut self, bytes: Bytes) -> Result<D::Slot, DeviceError> {
+        let slot = self.device.slot(bytes)?;
+        self.ledger.take(Kind::Staging, bytes);
+        Ok(slot)
+    }
+
+    pub fn drop_slot(&mut self, slot: D::Slot) {
+        let bytes = Bytes::from(slot.as_ref().len());
+        self.device.drop_slot(slot);
+        self.ledger.give(Kind::Staging, bytes);
+    }
+
+    /// Host memory of others that a source takes.
+    pub fn take_source(&mut self, bytes: Bytes) {
+        self.ledger.take(Kind::Source, bytes);
+    }
+
+    pub fn give_source(&mut self, bytes: Bytes) {
+        self.ledger.give(Kind::Source, bytes);
+    }
+}

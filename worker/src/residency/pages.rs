@@ -1,0 +1,59 @@
+//! Anonymous memory in whole pages that goes back to the kernel the moment it is dropped, whatever an allocator
+//! would rather keep.
+
+use std::io;
+use std::ptr::NonNull;
+
+use opt_shared::units::Bytes;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::device::whole_grains;
+
+pub struct Pages {
+    start: NonNull<u8>,
+    /// What was asked for; the map has whole pages.
+    length: usize,
+    mapped: usize,
+}
+
+// SAFETY: it owns its pages, as a box would.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    pub(super) fn new(bytes: Bytes) -> io::Result<Self> {
+        let page = Bytes::from(rustix::param::page_size());
+        let mapped = whole_grains(bytes.max(page), page).to_usize();
+        // SAFETY: a fresh map; the kernel chooses the place.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at nothing"))?;
+        Ok(Self { start, length: bytes.to_usize(), mapped })
+    }
+}
+
+impl AsRef<[u8]> for Pages {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `length` bytes of a map of ours, readable as long as we live.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl AsMut<[u8]> for Pages {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, writable, and borrowed by nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own map, whole, and nobody borrows from it any more. If it fails nothing can be done.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+    }
+}

@@ -1,0 +1,85 @@
+//! Which part of an arena's addresses is free: first fit, neighbours joined again.
+//!
+//! Addresses and bytes are different things: an arena may have more addresses than bytes, so that a piece of the right
+//! size is found however buffers came and went. The bytes are the device's to count.
+
+use std::collections::BTreeMap;
+
+/// Free pieces, by where they begin.
+#[derive(Debug)]
+pub(super) struct Places {
+    free: BTreeMap<u64, u64>,
+}
+
+impl Places {
+    pub(super) fn new(addresses: u64) -> Self {
+        Self { free: std::iter::once((0, addresses)).filter(|&(_, length)| 0 < length).collect() }
+    }
+
+    /// The first piece that is long enough; none for nothing.
+    pub(super) fn take(&mut self, length: u64) -> Option<u64> {
+        if length == 0 {
+            return None;
+        }
+        let (&at, &found) = self.free.iter().find(|&(_, &found)| length <= found)?;
+        self.free.remove(&at);
+        if length < found {
+            self.free.insert(at + length, found - length);
+        }
+        Some(at)
+    }
+
+    pub(super) fn give(&mut self, at: u64, length: u64) {
+        let (mut at, mut length) = (at, length);
+        if let Some((&before, &reach)) = self.free.range(..at).next_back()
+            && before + reach == at
+        {
+            self.free.remove(&before);
+            at = before;
+            length += reach;
+        }
+        if let Some(after) = self.free.remove(&(at + length)) {
+            length += after;
+        }
+        self.free.insert(at, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// No two overlap, none leaves the arena, and when all is given back it is one piece again.
+        #[test]
+        fn places_are_disjoint_and_come_together_again(
+            steps in prop::collection::vec((1u64..40, any::<prop::sample::Index>(), any::<bool>()), 0..200)
+        ) {
+            let mut places = Places::new(500);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for (length, which, give) in steps {
+                if give && !taken.is_empty() {
+                    let (at, length) = taken.swap_remove(which.index(taken.len()));
+                    places.give(at, length);
+                } else if let Some(at) = places.take(length) {
+                    prop_assert!(at + length <= 500);
+                    prop_assert!(taken.iter().all(|&(other, long)| at + length <= other || other + long <= at));
+                    taken.push((at, length));
+                }
+            }
+            for (at, length) in taken.drain(..) {
+                places.give(at, length);
+            }
+            prop_assert_eq!(places.take(500), Some(0));
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_place() {
+        assert_eq!(Places::new(0).take(1), None);
+        assert_eq!(Places::new(10).take(0), None);
+        assert_eq!(Places::new(10).take(11), None);
+    }
+}
