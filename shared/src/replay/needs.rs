@@ -50,7 +50,7 @@ pub struct NeedsError {
     pub entry: String,
 }
 
-/// In the order of the arguments, each range of bytes once; and for every tensor argument its place among them, none
+/// In the order of the arguments, what is told alike once; and for every tensor argument its place among them, none
 /// for one without elements.
 pub fn needs(
     capture: &CaptureFile,
@@ -70,12 +70,12 @@ pub fn needs(
         }
         let range = tensor.byte_range();
         let bytes = Bytes::new(range.end - range.start);
-        let known =
-            needs.iter().position(|it| (it.storage, it.start, it.bytes) == (tensor.storage, range.start, bytes));
+        let key = key(capture, capture.storage(tensor.storage), range.start, bytes);
+        let known = needs.iter().position(|it| it.key == key);
         places.push(Some(known.unwrap_or(needs.len())));
         if known.is_none() {
             needs.push(Need {
-                key: key(capture, capture.storage(tensor.storage), range.start, bytes),
+                key,
                 name: argument.path.to_string(),
                 storage: tensor.storage,
                 start: range.start,
