@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::Signature;
 use crate::ids::{EntryId, LeaseId};
-use crate::outcome::{Artifact, BuildReport, ProfileReport, VerifyReport};
+use crate::outcome::{Artifact, BuildReport, ProfileReport, ReplayReport, VerifyReport};
 pub use crate::rung::Rung;
 use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -123,6 +123,7 @@ pub enum Work {
     Build(BuildTask),
     Verify(VerifyTask),
     Profile(ProfileTask),
+    Replay(ReplayTask),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -183,6 +184,38 @@ pub struct ProfileTask {
     pub profile: ProfileSettings,
     /// Seeds block order, slot choice and poisons.
     pub seed: u64,
+}
+
+/// `[[replay]]`: recorded calls in order, their tensors in a pool of `budget`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayTask {
+    pub name: String,
+    pub steps: Vec<ReplayCall>,
+    /// What steps are done by; each at least once.
+    pub callees: Vec<ReplayCallee>,
+    pub budget: Bytes,
+    /// Names of tensors that never leave the pool.
+    pub pin: Vec<String>,
+    /// How many steps ahead of the running one are fetched.
+    pub prefetch: u32,
+    /// Catalog and schedule: made if it is not there, else relied upon.
+    pub recording: PathBuf,
+    /// Leave no page of the captures in the cache that was not there before.
+    pub drop_cache: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayCall {
+    /// Place among the callees.
+    pub callee: u32,
+    pub entry: EntryRef,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayCallee {
+    pub job: String,
+    pub callee: Callee,
+    pub verify: VerifySettings,
 }
 
 /// What a runner may take along into its control group, beside what it may owe.
@@ -246,4 +279,5 @@ pub enum Report {
     Build(BuildReport),
     Verify(VerifyReport),
     Profile(ProfileReport),
+    Replay(ReplayReport),
 }

@@ -124,7 +124,7 @@ struct Checked {
     worst: Option<(String, f64)>,
 }
 
-fn failure(prepared: Option<&Prepared>, name: &str, status: Status, detail: String) -> EntryFailure {
+pub(crate) fn failure(prepared: Option<&Prepared>, name: &str, status: Status, detail: String) -> EntryFailure {
     EntryFailure {
         entry: name.to_owned(),
         status,
@@ -194,6 +194,7 @@ fn one_entry(
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
         page_by_page: read_ahead.page_by_page(),
+        pooled: false,
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {

@@ -27,6 +27,10 @@ pub const MAX_NAME: usize = 1024;
 /// Most axes of a constant, as the capture reader has it.
 pub const MAX_RANK: usize = 64;
 
+/// k slots of s bytes between a file and the pool: one is read into, one is copied from, one waits.
+pub const STAGING_SLOTS: u64 = 3;
+pub const STAGING_SLOT: Bytes = Bytes::mib(1);
+
 /// What a constant is told by before its bytes are read: see [`needs`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub [u8; 32]);

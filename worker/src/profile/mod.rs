@@ -160,6 +160,7 @@ impl<'a> Batch<'a> {
                 outputs: outputs.wire(),
                 // They are touched beforehand, at the disk's rate.
                 page_by_page: false,
+                pooled: false,
             };
             runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use opt_shared::replay::{Key, Need, Recording};
+use opt_shared::replay::{Key, Need, Recording, Step};
 
 /// Where schedule and use part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +22,7 @@ pub struct Disagreement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Side {
     Use { id: u32, step: u32, epoch: u32, name: String, key: Option<Key>, bytes: u64 },
+    Begins { step: u32, job: String, entry: String },
     /// The step has no further use.
     StepEnds { step: u32 },
     Over,
@@ -37,6 +38,7 @@ impl std::fmt::Display for Side {
                     None => f.write_str("of no constant"),
                 }
             }
+            Self::Begins { step, job, entry } => write!(f, "step {step}, {entry} of {job}"),
             Self::StepEnds { step } => write!(f, "the end of step {step}"),
             Self::Over => f.write_str("the end"),
         }
@@ -57,8 +59,12 @@ impl<'a> Cursor<'a> {
         Self { recording, at: 0, step: 0, epochs: HashMap::new(), parted: None }
     }
 
-    /// The next step uses this, in this order. Gives the constants.
-    pub fn step(&mut self, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
+    /// The next step is this one and uses this, in this order. Gives the constants.
+    pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
+        let begins = |it: &Step| Side::Begins { step: self.step, job: it.job.clone(), entry: it.entry.clone() };
+        let expected = self.recording.steps.get(self.step as usize).map_or(Side::Over, begins);
+        let actual = begins(name);
+        self.agree(expected, actual)?;
         let mut constants = Vec::with_capacity(needs.len());
         for need in needs {
             let epoch = self.epochs.get(&need.key).copied().unwrap_or(0);
@@ -87,6 +93,10 @@ impl<'a> Cursor<'a> {
 
     /// Nothing may be left.
     pub fn finish(&mut self) -> Result<(), Disagreement> {
+        if let Some(left) = self.recording.steps.get(self.step as usize) {
+            let (job, entry) = (left.job.clone(), left.entry.clone());
+            self.agree(Side::Begins { step: self.step, job, entry }, Side::Over)?;
+        }
         self.agree(self.expected(), Side::Over)
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use opt_shared::replay::{Constant, Digest};
+use opt_shared::replay::{Constant, Digest, STAGING_SLOT, STAGING_SLOTS};
 use opt_shared::units::Bytes;
 
 use super::planner::{Move, Plan};
@@ -17,9 +17,6 @@ use crate::residency::staging::{PlaceError, Ring, Source};
 
 /// NaN in every float type, -1 in every signed one, true and no bool at all: no kernel takes it for a weight.
 pub const POISON: u8 = 0xff;
-/// k slots of s bytes: one is read into, one is copied from, one waits.
-pub const STAGING_SLOTS: u64 = 3;
-pub const STAGING_SLOT: Bytes = Bytes::mib(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {

@@ -6,7 +6,7 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use opt_shared::replay::{Need, Recording};
+use opt_shared::replay::{Need, Recording, Step};
 
 use super::cursor::{Cursor, Disagreement};
 use super::planner::Plan;
@@ -37,8 +37,8 @@ pub enum SessionError<E: std::error::Error + 'static> {
 pub trait Caller {
     type Error: std::error::Error + 'static;
 
-    /// What the step's entry needs, by its own headers.
-    fn needs(&mut self, step: usize) -> Result<Vec<Need>, Self::Error>;
+    /// The step's name and what its entry needs, by its own headers; none where there is no such step.
+    fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
     /// The step's call, over these places. `places` are in the order of the needs.
     fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Self::Error>;
@@ -79,13 +79,14 @@ pub fn replay<C: Caller, D: Device + Send, S: Store>(
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut before = started;
         let walked = (|| {
-            for step in 0..recording.steps.len() {
+            for step in 0.. {
                 if 0 < step {
                     // A pool that has ended says why in its place.
                     let _ = say_over.send(());
                 }
-                let needs = caller.needs(step).map_err(|source| SessionError::Call { step, source })?;
-                let constants = cursor.step(&needs)?;
+                let asked = caller.needs(step).map_err(|source| SessionError::Call { step, source })?;
+                let Some((name, needs)) = asked else { break };
+                let constants = cursor.step(&name, &needs)?;
                 let waits = Instant::now();
                 let places = ready.recv().unwrap_or(Err(PoolError::Ended));
                 let stall = waits.elapsed();

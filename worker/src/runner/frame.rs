@@ -63,6 +63,8 @@ pub struct EntrySetup {
     pub outputs: Vec<WireOutput>,
     /// Map inputs without read-ahead: a fault reads its page and nothing else.
     pub page_by_page: bool,
+    /// Inputs lie in slots of a pool, whole pages each: they are mapped where they are, and shown from their phase on.
+    pub pooled: bool,
 }
 
 /// Bytes of a descriptor that become readable in the runner.

@@ -20,7 +20,7 @@ use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, pub
 use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
 use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
-use super::map::{MapError, Mapped, map_input, map_output};
+use super::map::{MapError, Mapped, map_input, map_output, map_slot};
 use crate::attempt::chain;
 use crate::executor::cell;
 
@@ -186,7 +186,7 @@ fn map_entry(
         let file = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        let mapped = map_input(file, range, copy)?;
+        let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range, copy)? };
         if entry.page_by_page {
             mapped.without_read_ahead();
         }

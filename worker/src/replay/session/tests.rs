@@ -42,11 +42,15 @@ fn need(constant: u8) -> Need {
     }
 }
 
+fn name(step: usize) -> Step {
+    Step { job: "job".to_owned(), entry: format!("entry_{step}") }
+}
+
 fn record(sets: &[Vec<u8>]) -> Recording {
     let mut recorder = Recorder::default();
     for (step, set) in sets.iter().enumerate() {
         let needs: Vec<Need> = set.iter().map(|&it| need(it)).collect();
-        recorder.step("job", &format!("entry_{step}"), &needs).expect("within the limits");
+        recorder.step("job", &name(step).entry, &needs).expect("within the limits");
     }
     let digests: Vec<Digest> = recorder
         .recording()
@@ -108,8 +112,8 @@ struct Reading<'a> {
 impl Caller for Reading<'_> {
     type Error = Wrong;
 
-    fn needs(&mut self, step: usize) -> Result<Vec<Need>, Wrong> {
-        Ok(self.truth.get(step).into_iter().flatten().map(|&it| need(it)).collect())
+    fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Wrong> {
+        Ok(self.truth.get(step).map(|set| (name(step), set.iter().map(|&it| need(it)).collect())))
     }
 
     fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Wrong> {
@@ -266,18 +270,34 @@ fn every_mutant_of_the_schedule_is_caught_at_its_index_and_leaves_nothing() {
 }
 
 #[test]
+fn a_schedule_of_more_steps_or_fewer_leaves_nothing() {
+    let truth = model();
+    for (steps, index) in [(truth.len() - 1, None), (truth.len() + 1, None), (0, Some(0))] {
+        let mut recorded = truth.clone();
+        recorded.resize(steps, vec![0]);
+        let recording = record(&recorded);
+        let outcome = run(&recording, &truth, whole(&record(&truth)), 1, None);
+        let Err(SessionError::Parted(parted)) = outcome.result else { panic!("{steps} steps: not caught") };
+        let last = record(&truth[..steps.min(truth.len())]).uses.len();
+        assert_eq!(parted.index as usize, index.unwrap_or(last), "{parted}");
+    }
+}
+
+#[test]
 fn a_cursor_that_parted_answers_nothing_else() {
     let recording = record(&[vec![0], vec![1]]);
     let mut cursor = Cursor::new(&recording);
-    assert_eq!(cursor.step(&[need(0)]), Ok(vec![0]));
-    let parted = cursor.step(&[need(0)]).expect_err("it is another");
+    assert_eq!(cursor.step(&name(0), &[need(0)]), Ok(vec![0]));
+    let parted = cursor.step(&name(1), &[need(0)]).expect_err("it is another");
     assert_eq!(parted.index, 1);
     assert!(parted.expected.contains("`weight_1`") && parted.actual.contains("`weight_0`"), "{parted}");
-    assert_eq!(cursor.step(&[need(1)]), Err(parted.clone()));
+    assert_eq!(cursor.step(&name(1), &[need(1)]), Err(parted.clone()));
     assert_eq!(cursor.finish(), Err(parted));
     let mut early = Cursor::new(&recording);
-    assert_eq!(early.step(&[need(0)]), Ok(vec![0]));
+    assert_eq!(early.step(&name(0), &[need(0)]), Ok(vec![0]));
     assert_eq!(early.finish().expect_err("a use is left").index, 1);
+    let mut other = Cursor::new(&recording);
+    assert_eq!(other.step(&name(1), &[need(0)]).expect_err("another entry").index, 0);
 }
 
 #[test]
