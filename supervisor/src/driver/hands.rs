@@ -375,7 +375,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
+    pub(super) fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
         let numbers: Numbers =
             row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");

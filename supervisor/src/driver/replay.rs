@@ -20,7 +20,7 @@ use super::facts::{EntryFact, JobFacts, chain};
 use super::tasks::Tasks;
 use super::{Run, RunError, told};
 use crate::core::Core;
-use crate::core::event::{AttemptEnd, Order, PhaseRow, StopReason};
+use crate::core::event::{AttemptEnd, Order, PhaseRow, PolicyRow, StopReason};
 use crate::core::predict::{self, Prediction};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
 use crate::plan::{Plan, ReplayCandidates, ReplayPlan};
@@ -370,6 +370,20 @@ impl Run<'_> {
         let underway = &mut self.replaying.underway[place];
         underway.attempts = attempt;
         underway.started = Some((Instant::now(), now, worker, lease));
+        let facts = &self.replay_facts[self.replaying.underway[place].replay];
+        let row = PolicyRow {
+            decision: "replay_pool",
+            reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
+            numbers: vec![
+                ("budget_bytes", task.budget.get()),
+                ("floor_bytes", facts.floor.bytes().get()),
+                ("all_resident_bytes", facts.floor.whole.get()),
+                ("pinned_bytes", facts.floor.pinned.get()),
+                ("prefetch", u64::from(task.prefetch)),
+                ("steps", total),
+            ],
+        };
+        self.policy(&row)?;
         self.metrics.granted(order.stage().name());
         self.tell(|| told::attempt_started(&name, order.stage(), attempt, worker));
         self.progress.started(lease, order.stage().name(), name, total, false);
