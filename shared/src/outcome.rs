@@ -383,9 +383,10 @@ pub struct TimeSummary {
 pub struct ReplayReport {
     pub status: Status,
     pub detail: String,
-    pub failure: Option<EntryFailure>,
+    /// The call that was not right, if there was one.
+    pub failures: Vec<EntryFailure>,
     pub end: Option<RunnerEnd>,
-    pub result: Option<ReplayResult>,
+    pub result: Option<Box<ReplayResult>>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,
     pub runner_peak_owed: Bytes,

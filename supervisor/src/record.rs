@@ -17,7 +17,8 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary, WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
+    WorstError,
 };
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};

@@ -37,11 +37,23 @@ fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     let row = |entry: u32| format!("[\"rows\", \"entry_{entry:06}\"]");
     let lookup = |entry: u32| format!("[\"lookups\", \"entry_{entry:06}\"]");
     let steps = [
-        lookup(0), row(0), row(1), row(2), lookup(2), row(3), row(4), lookup(1), row(5), row(0), lookup(3), row(1),
+        lookup(0),
+        row(0),
+        row(1),
+        row(2),
+        lookup(2),
+        row(3),
+        row(4),
+        lookup(1),
+        row(5),
+        row(0),
+        lookup(3),
+        row(1),
     ]
     .join(", ");
     for (name, budget, more) in replays {
-        let _ = write!(text, "[[replay]]\nname = \"{name}\"\nsteps = [{steps}]\nbudget = \"{budget}\"\n{more}\n");
+        let _ =
+            write!(text, "[[replay]]\nname = \"{name}\"\nsteps = [{steps}]\nbudget = \"{budget}\"\n{more}\n");
     }
     text
 }
@@ -73,7 +85,8 @@ fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
     assert!(floor + 4096 < whole, "floor {floor}, everything {whole}");
     let budgets: Vec<(String, u64)> =
         (0..=4).map(|part| (format!("at_{part}"), floor + (whole - floor) * part / 4)).collect();
-    let texts: Vec<(String, String)> = budgets.iter().map(|(name, bytes)| (name.clone(), format!("{bytes}B"))).collect();
+    let texts: Vec<(String, String)> =
+        budgets.iter().map(|(name, bytes)| (name.clone(), format!("{bytes}B"))).collect();
     let mut replays: Vec<(&str, &str, &str)> =
         texts.iter().map(|(name, budget)| (name.as_str(), budget.as_str(), "")).collect();
     let at_floor = texts[0].1.clone();
@@ -89,8 +102,15 @@ fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
         let result = &it["result"];
         let figure = |key: &str| result[key].as_u64().unwrap_or_else(|| panic!("{name}: {key} of {result}"));
         let budget: u64 = budget.trim_end_matches('B').parse().expect("a budget in bytes");
-        outcome.expect(figure("peak_pool_bytes") <= budget, format_args!("{name} stays within {budget}: {result}"));
-        outcome.expect_equal(&result["outputs_digest"], &first["outputs_digest"], "every byte of every output");
+        outcome.expect(
+            figure("peak_pool_bytes") <= budget,
+            format_args!("{name} stays within {budget}: {result}"),
+        );
+        outcome.expect_equal(
+            &result["outputs_digest"],
+            &first["outputs_digest"],
+            "every byte of every output",
+        );
         outcome.expect_equal(&result["recording_digest"], &first["recording_digest"], "catalog and schedule");
         outcome.expect_equal(figure("hits") + figure("misses"), figure("uses"), "uses");
         outcome.expect_equal(list(&result["steps"]).len(), 12, "steps");
@@ -113,7 +133,11 @@ fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
     scenario.write("plan.toml", plan("lookups", &[("model", &below, "")]));
     for arguments in [["run", "plan.toml"], ["check", "plan.toml"]] {
         let refused = scenario.run(&arguments).expect_exit(2);
-        refused.expect_stderr(&["replay `model`", &below.replace('B', " bytes"), &format!("the least is {floor} bytes")]);
+        refused.expect_stderr(&[
+            "replay `model`",
+            &below.replace('B', " bytes"),
+            &format!("the least is {floor} bytes"),
+        ]);
     }
     assert!(!scenario.run_folder().exists(), "nothing was begun");
     let misnamed = plan("lookups", &[("model", "1GiB", "pin = [\"wieght\"]")]);
@@ -123,7 +147,8 @@ fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
 
 /// As a run that was interrupted before its replay: the recording is there, a result is not.
 fn forget_result(scenario: &Scenario) {
-    let store = rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
+    let store =
+        rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
     store.execute("UPDATE replay SET status = NULL, result = NULL, inputs = NULL", []).expect("forgotten");
 }
 
@@ -133,7 +158,10 @@ fn expect_refused(scenario: &Scenario, parts: &[&str]) {
     outcome.expect_equal(it["status"].as_str(), Some("INFRA_ERROR"), "the replay");
     outcome.expect(it["result"].is_null(), "no result");
     for part in parts {
-        outcome.expect(it["detail"].as_str().is_some_and(|detail| detail.contains(part)), format_args!("{part}: {it}"));
+        outcome.expect(
+            it["detail"].as_str().is_some_and(|detail| detail.contains(part)),
+            format_args!("{part}: {it}"),
+        );
     }
 }
 
@@ -179,7 +207,11 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
     // Without it, it is made anew.
     std::fs::remove_file(&path).expect("removed");
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
-    outcome.expect_equal(&replay(&summary, "model")["result"]["outputs_digest"], &first["outputs_digest"], "outputs");
+    outcome.expect_equal(
+        &replay(&summary, "model")["result"]["outputs_digest"],
+        &first["outputs_digest"],
+        "outputs",
+    );
     outcome.expect_equal(std::fs::read(&path).expect("the recording"), recorded, "the recording");
 }
 

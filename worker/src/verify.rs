@@ -124,7 +124,12 @@ struct Checked {
     worst: Option<(String, f64)>,
 }
 
-pub(crate) fn failure(prepared: Option<&Prepared>, name: &str, status: Status, detail: String) -> EntryFailure {
+pub(crate) fn failure(
+    prepared: Option<&Prepared>,
+    name: &str,
+    status: Status,
+    detail: String,
+) -> EntryFailure {
     EntryFailure {
         entry: name.to_owned(),
         status,

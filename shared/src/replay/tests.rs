@@ -26,8 +26,9 @@ pub(super) fn recorded(sets: &[Vec<u8>], scale: u64) -> Recording {
         let needs: Vec<Need> = set.iter().map(|&it| need(it, 4 * (u64::from(it) + 1) * scale)).collect();
         recorder.step("job", &format!("entry_{step:06}"), &needs).expect("within the limits");
     }
-    let digests: Vec<Digest> =
-        (0..recorder.recording().constants.len()).map(|it| Digest([u8::try_from(it).unwrap_or(0) | 0x80; 32])).collect();
+    let digests: Vec<Digest> = (0..recorder.recording().constants.len())
+        .map(|it| Digest([u8::try_from(it).unwrap_or(0) | 0x80; 32]))
+        .collect();
     recorder.finish(&digests)
 }
 
@@ -138,7 +139,10 @@ fn the_floor_is_the_largest_pair_and_the_largest_constant() {
     let pinned = recording.floor(&pins, one);
     assert_eq!((pinned.pinned, pinned.largest), (Bytes::new(256), Bytes::new(192)));
     assert_eq!(pinned.consecutive, Bytes::new(64 + 128 + 192));
-    assert_eq!(recording.unknown_pin(&["job/weight_0".to_owned(), "weight_4".to_owned()]), Some(&"weight_4".to_owned()));
+    assert_eq!(
+        recording.unknown_pin(&["job/weight_0".to_owned(), "weight_4".to_owned()]),
+        Some(&"weight_4".to_owned())
+    );
     assert_eq!(recording.floor(&[], PAGE).whole, PAGE.saturating_mul(4), "whole granules");
     let repeated = recorded(&[vec![0], vec![1], vec![0], vec![1], vec![2]], 16);
     assert_eq!(repeated.floor(&[], one).bytes(), Bytes::new(384));

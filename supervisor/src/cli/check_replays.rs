@@ -42,7 +42,12 @@ impl CheckedReplay<'_> {
     }
 
     pub(super) fn text(&self, spec: &RunSpec) -> String {
-        let head = format!("replay {}: {} steps, budget {}", self.plan.name, self.plan.steps.len(), self.plan.budget);
+        let head = format!(
+            "replay {}: {} steps, budget {}",
+            self.plan.name,
+            self.plan.steps.len(),
+            self.plan.budget
+        );
         if let Some(broken) = &self.facts.broken {
             return format!("{head}\n  cannot be used: {broken}\n\n");
         }

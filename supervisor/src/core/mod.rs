@@ -294,10 +294,8 @@ impl Core {
         if said != running {
             return Err(format!("{said} candidates are running and {running} leases are held"));
         }
-        let profiling = self
-            .workers
-            .values()
-            .any(|it| it.lease().is_some_and(|lease| lease.order.stage().is_alone()));
+        let profiling =
+            self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.order.stage().is_alone()));
         if profiling && 1 < running {
             return Err("something else runs while a profiler holds its lease".to_owned());
         }

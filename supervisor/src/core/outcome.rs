@@ -325,7 +325,7 @@ fn said(report: &Report) -> Said<'_> {
             detail: replay.detail.clone(),
             baseline_failed: false,
             end: replay.end.as_ref(),
-            entry: replay.failure.as_ref().map(|failure| failure.entry.as_str()),
+            entry: first_entry(&replay.failures),
         },
     }
 }
@@ -355,11 +355,11 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
 }
 
 fn call_it_crashed(report: &mut Report) {
-    let (status, detail, failures): (_, _, &mut [EntryFailure]) = match report {
+    let (status, detail, failures) = match report {
         Report::Build(_) => return,
         Report::Verify(verify) => (&mut verify.status, &mut verify.detail, &mut verify.failures),
         Report::Profile(profile) => (&mut profile.status, &mut profile.detail, &mut profile.failures),
-        Report::Replay(replay) => (&mut replay.status, &mut replay.detail, replay.failure.as_mut_slice()),
+        Report::Replay(replay) => (&mut replay.status, &mut replay.detail, &mut replay.failures),
     };
     let again = ", and so it was the time before: no namespace says by whom (sender unknown)";
     *status = Status::Crashed;

@@ -9,4 +9,5 @@ mod losses;
 mod memory;
 mod order;
 mod predictions;
+mod replays;
 mod reports;

@@ -45,9 +45,9 @@ impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
-            Action::Start { worker, lease, order: order @ Order::Replay { .. }, attempt, reserved, .. } => {
-                self.start_replay(worker, lease, order, attempt, reserved)
-            }
+            Action::Start {
+                worker, lease, order: order @ Order::Replay { .. }, attempt, reserved, ..
+            } => self.start_replay(worker, lease, order, attempt, reserved),
             Action::Start { worker, lease, order, attempt, reserved, batch } => {
                 self.start(worker, lease, order, attempt, reserved, batch)
             }

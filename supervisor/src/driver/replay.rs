@@ -10,7 +10,7 @@ use std::time::Instant;
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
-use opt_shared::message::{EntryRef, Report, ReplayCall, ReplayCallee, ReplayTask, Task, ToWorker, Work};
+use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Report, Task, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::replay::{PoolFloor, Recorder, needs};
 use opt_shared::settings::LimitSettings;
@@ -45,7 +45,9 @@ pub struct ReplayFacts {
 pub enum ReplayError {
     #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` leave it out)")]
     LeftOut { replay: String, job: String, entry: String },
-    #[error("replay `{replay}`: no tensor is named `{pin}` (see `check --signature` for the names; write `weight` or `JOB/weight`)")]
+    #[error(
+        "replay `{replay}`: no tensor is named `{pin}` (see `check --signature` for the names; write `weight` or `JOB/weight`)"
+    )]
     Pin { replay: String, pin: String },
     #[error(
         "replay `{replay}`: its budget of {budget} ({} bytes) is below the floor; the least is {} bytes ({}): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
@@ -73,7 +75,8 @@ pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>,
 
 fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<ReplayFacts, ReplayError> {
     let name = || replay.name.clone();
-    let broken = |why: String| ReplayFacts { steps: Vec::new(), floor: PoolFloor::default(), broken: Some(why) };
+    let broken =
+        |why: String| ReplayFacts { steps: Vec::new(), floor: PoolFloor::default(), broken: Some(why) };
     let mut recorder = Recorder::default();
     let mut steps = Vec::with_capacity(replay.steps.len());
     for (job, entry) in &replay.steps {
@@ -231,7 +234,8 @@ impl Run<'_> {
                 chosen.push(self.choose(replay, *job).map_err(|why| (Status::Skipped, why))?);
             }
         }
-        let inputs = chosen.iter().map(|it| it.callee.callee.artifact.digest.as_str()).collect::<Vec<_>>().join(" ");
+        let inputs =
+            chosen.iter().map(|it| it.callee.callee.artifact.digest.as_str()).collect::<Vec<_>>().join(" ");
         Ok(Underway {
             replay: place,
             chosen,
@@ -259,7 +263,8 @@ impl Run<'_> {
             format!("job `{}` has {wanted}", job.name)
         })?;
         let callee = self.tasks().callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
-        let verify = self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
+        let verify =
+            self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
     }
 
@@ -292,7 +297,10 @@ impl Run<'_> {
             profile: none.clone(),
             paired: none.clone(),
             replay: None,
-            resumed: Some(Resumed::Done { status: known.status.unwrap_or(Status::Skipped), may_profile: false }),
+            resumed: Some(Resumed::Done {
+                status: known.status.unwrap_or(Status::Skipped),
+                may_profile: false,
+            }),
         };
         let mut candidates: Vec<CandidateSpec> = self.known.iter().enumerate().map(over).collect();
         let of_plan = |job: &crate::plan::JobPlan| JobSpec {
@@ -306,7 +314,8 @@ impl Run<'_> {
         let mut jobs: Vec<JobSpec> = self.plan.jobs.iter().map(of_plan).collect();
         let cores = self.cores;
         for underway in &mut self.replaying.underway {
-            let limits: Vec<&LimitSettings> = underway.chosen.iter().map(|it| &it.callee.callee.limits).collect();
+            let limits: Vec<&LimitSettings> =
+                underway.chosen.iter().map(|it| &it.callee.callee.limits).collect();
             let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
             let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
             let (replay, facts) = (&self.plan.replays[underway.replay], &self.replay_facts[underway.replay]);
@@ -399,8 +408,12 @@ impl Run<'_> {
             let entry: EntryRef = facts.fact(self.facts, step)?.entry.clone();
             Some(ReplayCall { callee: u32::try_from(callee).ok()?, entry })
         });
-        let bytes: Bytes =
-            facts.steps.iter().enumerate().filter_map(|(step, _)| Some(facts.fact(self.facts, step)?.numbers.file)).sum();
+        let bytes: Bytes = facts
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(step, _)| Some(facts.fact(self.facts, step)?.numbers.file))
+            .sum();
         Some(ReplayTask {
             name: replay.name.clone(),
             steps: steps.collect::<Option<Vec<_>>>()?,
@@ -433,7 +446,9 @@ impl Run<'_> {
                 }
                 Report::Build(_) | Report::Verify(_) | Report::Profile(_) => return Ok(()),
             },
-            AttemptEnd::Retried { why, .. } | AttemptEnd::GivenUp { why, .. } | AttemptEnd::Abandoned { why } => {
+            AttemptEnd::Retried { why, .. }
+            | AttemptEnd::GivenUp { why, .. }
+            | AttemptEnd::Abandoned { why } => {
                 tracing::warn!("{name} (attempt {}) ended without a result: {why}", underway.attempts);
                 (Status::InfraError, why)
             }
@@ -483,8 +498,10 @@ impl Run<'_> {
         }
         // What did not pass has no result, whatever a report holds.
         let (result, failure, ms) = match end {
-            Some(report) if status == Status::Passed => (report.result, None, Some(report.ms)),
-            Some(report) => (None, report.failure, Some(report.ms)),
+            Some(report) if status == Status::Passed => {
+                (report.result.map(|result| *result), None, Some(report.ms))
+            }
+            Some(report) => (None, report.failures.into_iter().next(), Some(report.ms)),
             None => (None, None, None),
         };
         self.store.replay_finished(&ReplayEnd {

@@ -104,7 +104,13 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("[[replay]]\nname = \"r\"\nsteps = \"recorded\"", 4, 1, "replay", "the key `budget` is missing"),
         ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"", 4, 1, "replay", "the key `steps` is missing"),
         ("[[replay]]\nsteps = \"recorded\"\nbudget = \"1GiB\"", 4, 1, "replay", "the key `name` is missing"),
-        ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"record\"", 7, 9, "replay.steps", "no order of steps"),
+        (
+            "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"record\"",
+            7,
+            9,
+            "replay.steps",
+            "no order of steps",
+        ),
         ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = []", 7, 9, "replay.steps", "holds no step"),
         (
             "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = [[\"cap\"]]",
@@ -127,7 +133,13 @@ fn one_mistake_gives_one_message_at_its_place() {
             "replay.steps",
             "job `cap` has no entry `nope`",
         ),
-        ("[[replay]]\nname = \"r\"\nbudget = 4\nsteps = \"recorded\"", 6, 10, "replay.budget", "found the integer 4"),
+        (
+            "[[replay]]\nname = \"r\"\nbudget = 4\nsteps = \"recorded\"",
+            6,
+            10,
+            "replay.budget",
+            "found the integer 4",
+        ),
         (
             "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\npinned = [\"w\"]",
             8,

@@ -44,10 +44,10 @@ use std::sync::Arc;
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::units::Bytes;
 use opt_shared::settings::{
     BuildSettings, CandidateSource, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings,
 };
+use opt_shared::units::Bytes;
 
 pub use compare::changed_keys;
 pub use error::{PlanError, PlanErrors};

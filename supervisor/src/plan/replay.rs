@@ -58,10 +58,8 @@ impl Codec for Pair {
                 .expected("a step: `[\"JOB\", \"ENTRY\"]`");
             return None;
         };
-        let texts: Vec<Option<String>> = array
-            .iter()
-            .map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings))
-            .collect();
+        let texts: Vec<Option<String>> =
+            array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
         let [job, entry] = &texts[..] else {
             findings
                 .report(spot, format!("holds {} elements", texts.len()))
@@ -95,7 +93,6 @@ fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawRe
         }
     }
     let replay = RawReplay {
-
         name: read_name(&mut table, NameOf::Run, findings),
         job: take::<NonEmptyText>(&mut table, "job", findings),
         steps: take_with(&mut table, "steps", findings, read_steps).flatten(),
@@ -201,10 +198,7 @@ fn steps_of(
                     let all: Vec<&str> = known.iter().map(String::as_str).collect();
                     let near = super::error::nearest(stem, all.iter().copied());
                     findings
-                        .report(
-                            spot,
-                            format!("job `{}` has no entry `{}`", quote(&job.name), quote(entry)),
-                        )
+                        .report(spot, format!("job `{}` has no entry `{}`", quote(&job.name), quote(entry)))
                         .help_if(near.map(|near| format!("did you mean `{near}`?")));
                     right = false;
                 }
@@ -223,9 +217,7 @@ fn find_job<'j>(
     let found = jobs.iter().find(|job| job.name == name);
     if found.is_none() {
         let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-        findings
-            .report(spot, format!("the plan has no job `{}`", quote(name)))
-            .help(suggest(name, &known));
+        findings.report(spot, format!("the plan has no job `{}`", quote(name))).help(suggest(name, &known));
     }
     found
 }

@@ -67,11 +67,7 @@ fn name_of_file(path: &Path) -> String {
     if objection(&stem, NameOf::Run).is_none() { stem } else { "plan".to_owned() }
 }
 
-fn read_plan(
-    text: &str,
-    whole: &Spot,
-    findings: &mut Findings,
-) -> (TopLayers, Vec<RawJob>, Vec<RawReplay>) {
+fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, Vec<RawJob>, Vec<RawReplay>) {
     let Some(table) = syntax::parse(text, whole.source, findings) else {
         return (TopLayers::default(), Vec::new(), Vec::new());
     };

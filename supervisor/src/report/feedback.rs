@@ -59,7 +59,7 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
             facts
         }
         Report::Replay(replay) => Facts {
-            failures: replay.failure.as_slice(),
+            failures: &replay.failures,
             end: replay.end.as_ref(),
             peak: Some(replay.runner_peak_owed),
             ..Facts::new(stage, replay.status, &replay.detail)

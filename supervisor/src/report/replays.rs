@@ -14,7 +14,8 @@ pub(super) fn lines(replay: &ReplayRecord) -> Vec<String> {
     let Some(result) = replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed)) else {
         let status = replay.status.map_or_else(|| "not finished".to_owned(), |status| status.to_string());
         let blame = replay.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
-        let why = replay.detail.as_deref().map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
+        let why =
+            replay.detail.as_deref().map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
         return vec![format!("replay {name}: {status}{blame}{why}")];
     };
     let mut lines = vec![

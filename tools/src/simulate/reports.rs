@@ -2,7 +2,8 @@
 
 use opt_shared::message::Report;
 use opt_shared::outcome::{
-    Artifact, BuildReport, EntryFailure, ProfileReport, RunnerEnd, Status, VerifyReport,
+    Artifact, BuildReport, EntryFailure, ProfileReport, ReplayReport, ReplayResult, RunnerEnd, Status,
+    VerifyReport,
 };
 use opt_shared::units::Bytes;
 
@@ -82,10 +83,7 @@ pub(crate) fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Repo
         Stage::Build => build(Status::InfraError),
         Stage::Verify => Report::Verify(VerifyReport { failures, end, ..verify(Status::InfraError) }),
         Stage::Profile => Report::Profile(ProfileReport { failures, end, ..profile(Status::InfraError) }),
-        Stage::Replay => {
-            let failure = failures.into_iter().next();
-            Report::Replay(ReplayReport { failure, end, ..replay(Status::InfraError) })
-        }
+        Stage::Replay => Report::Replay(ReplayReport { failures, end, ..replay(Status::InfraError) }),
     }
 }
 
@@ -116,9 +114,9 @@ pub(crate) fn replay(status: Status) -> ReplayReport {
     ReplayReport {
         status,
         detail: status.name().to_owned(),
-        failure: None,
+        failures: Vec::new(),
         end: None,
-        result: (status == Status::Passed).then_some(nothing),
+        result: (status == Status::Passed).then(|| Box::new(nothing)),
         ms: 1.0,
         runner_peak_owed: Bytes::ZERO,
         output_truncated: false,

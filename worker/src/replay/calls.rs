@@ -20,8 +20,8 @@ use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
-use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::judge::BytesSource;
+use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::runner::frame::{EntrySetup, InputRange};
@@ -231,8 +231,7 @@ impl Calls<'_> {
             };
             if !comparison.passed {
                 let detail = comparison.detail().unwrap_or_default();
-                let mut failure =
-                    failure(Some(prepared), &prepared.name, Status::IncorrectNumerical, detail);
+                let mut failure = failure(Some(prepared), &prepared.name, Status::IncorrectNumerical, detail);
                 failure.mismatch = comparison.mismatch;
                 return Ok(Some(failure));
             }

@@ -16,7 +16,8 @@ use opt_shared::capture::CaptureFile;
 use opt_shared::ids::StorageId;
 use opt_shared::message::{EntryRef, ReplayTask};
 use opt_shared::replay::{
-    Constant, Digest, Key, MAX_FILE_BYTES, Need, NeedsError, Recorder, Recording, RecordingError, STAGING_SLOT, TooMany, needs,
+    Constant, Digest, Key, MAX_FILE_BYTES, Need, NeedsError, Recorder, Recording, RecordingError,
+    STAGING_SLOT, TooMany, needs,
 };
 use opt_shared::units::Bytes;
 
@@ -178,9 +179,10 @@ impl Locations {
     }
 
     fn open(&self, constant: &Constant, drop_cache: bool) -> io::Result<FileSource> {
-        let place = self.of.get(&constant.key).ok_or_else(|| {
-            io::Error::other("no entry of this replay has it (were the captures changed?)")
-        })?;
+        let place = self
+            .of
+            .get(&constant.key)
+            .ok_or_else(|| io::Error::other("no entry of this replay has it (were the captures changed?)"))?;
         let capture = CaptureFile::open(&place.capture).map_err(io::Error::other)?;
         let storage = capture.storages().get(place.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let file = capture.file_of(storage.blob)?;

@@ -21,10 +21,23 @@ pub struct Disagreement {
 /// What a use is, on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Side {
-    Use { id: u32, step: u32, epoch: u32, name: String, key: Option<Key>, bytes: u64 },
-    Begins { step: u32, job: String, entry: String },
+    Use {
+        id: u32,
+        step: u32,
+        epoch: u32,
+        name: String,
+        key: Option<Key>,
+        bytes: u64,
+    },
+    Begins {
+        step: u32,
+        job: String,
+        entry: String,
+    },
     /// The step has no further use.
-    StepEnds { step: u32 },
+    StepEnds {
+        step: u32,
+    },
     Over,
 }
 
@@ -61,7 +74,8 @@ impl<'a> Cursor<'a> {
 
     /// The next step is this one and uses this, in this order. Gives the constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
-        let begins = |it: &Step| Side::Begins { step: self.step, job: it.job.clone(), entry: it.entry.clone() };
+        let begins =
+            |it: &Step| Side::Begins { step: self.step, job: it.job.clone(), entry: it.entry.clone() };
         let expected = self.recording.steps.get(self.step as usize).map_or(Side::Over, begins);
         let actual = begins(name);
         self.agree(expected, actual)?;

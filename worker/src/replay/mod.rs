@@ -51,7 +51,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ReplayTask) -> ReplayR
     let mut report = ReplayReport {
         status: Status::Passed,
         detail: String::new(),
-        failure: None,
+        failures: Vec::new(),
         end: None,
         result: None,
         ms: 0.0,
@@ -59,7 +59,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ReplayTask) -> ReplayR
         output_truncated: false,
     };
     match attempt(link, lease, task, &mut report) {
-        Ok(result) => report.result = Some(result),
+        Ok(result) => report.result = Some(Box::new(result)),
         Err(error) => name(error, &mut report),
     }
     report.ms = ms(started.elapsed());
@@ -134,7 +134,13 @@ fn recording(
     Ok((recording, locations))
 }
 
-fn result(task: &ReplayTask, recording: &Recording, plan: &Plan, done: Done, calls: Calls<'_>) -> ReplayResult {
+fn result(
+    task: &ReplayTask,
+    recording: &Recording,
+    plan: &Plan,
+    done: Done,
+    calls: Calls<'_>,
+) -> ReplayResult {
     let page = Bytes::from(rustix::param::page_size());
     let floor = recording.floor(&task.pin, page);
     let stall: Duration = done.steps.iter().map(|step| step.stall).sum();
@@ -181,14 +187,13 @@ fn name(error: ReplayError, report: &mut ReplayReport) {
         ReplayError::Session(SessionError::Call { source: StepError::Failed(failed), .. }) => {
             let status = failed.failure.status;
             report.detail = format!("{}: {}", failed.failure.entry, failed.failure.detail);
-            report.failure = Some(failed.failure);
+            report.failures.push(failed.failure);
             report.end = failed.end;
             status
         }
-        ReplayError::File(_)
-        | ReplayError::Device(_)
-        | ReplayError::Trouble(_)
-        | ReplayError::Session(_) => Status::InfraError,
+        ReplayError::File(_) | ReplayError::Device(_) | ReplayError::Trouble(_) | ReplayError::Session(_) => {
+            Status::InfraError
+        }
     };
 }
 

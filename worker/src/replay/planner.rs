@@ -122,9 +122,7 @@ impl<'a> Planner<'a> {
         let ahead = step.saturating_add(self.wanted.depth as usize).min(self.wanted.sets.len() - 1);
         'ahead: for next in step + 1..=ahead {
             for &constant in &self.wanted.sets[next] {
-                if !self.is_in[constant as usize]
-                    && !self.fetch(constant, step, next, &mut moves.during)
-                {
+                if !self.is_in[constant as usize] && !self.fetch(constant, step, next, &mut moves.during) {
                     break 'ahead;
                 }
             }

@@ -160,10 +160,10 @@ impl<'a, D: Device, S: Store> Pool<'a, D, S> {
         let phase = Bytes::new(u64::from(constant.phase));
         let buffer = self.on.allocate(Kind::Weight, phase + constant.bytes)?;
         self.on.device().fill(&buffer, POISON)?;
-        let source = self.store.open(number).map_err(|source| PoolError::Find {
-            name: format!("constant {number}"),
-            source,
-        })?;
+        let source = self
+            .store
+            .open(number)
+            .map_err(|source| PoolError::Find { name: format!("constant {number}"), source })?;
         let mut source = Hashed { source, phase: usize::from(constant.phase), hasher: blake3::Hasher::new() };
         let event = self.ring.upload(&mut self.on, &mut source, &buffer)?;
         let found = Digest(*source.hasher.finalize().as_bytes());

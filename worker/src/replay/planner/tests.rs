@@ -163,7 +163,11 @@ proptest! {
 /// Over and over through more than fits: the least recently used would never be there.
 #[test]
 fn a_cycle_is_met_by_what_is_used_last() {
-    let case = Case { sets: (0..100).map(|it| vec![it % 10]).collect(), slots: vec![10; 10], pinned: vec![false; 10] };
+    let case = Case {
+        sets: (0..100).map(|it| vec![it % 10]).collect(),
+        slots: vec![10; 10],
+        pinned: vec![false; 10],
+    };
     let plan = case.plan(60, 0).expect("above the floor");
     let misses: u32 = plan.steps.iter().map(|step| step.misses).sum();
     assert_eq!(misses, 10 + 40, "of nine passes after the first, five of nine are there");

@@ -161,7 +161,10 @@ fn floor(recording: &Recording) -> Bytes {
 }
 
 fn model() -> Vec<Vec<u8>> {
-    (0..40u8).map(|step| vec![step % 13, (step * 5 + 1) % 17, 20].into_iter().collect()).map(distinct).collect()
+    (0..40u8)
+        .map(|step| vec![step % 13, (step * 5 + 1) % 17, 20].into_iter().collect())
+        .map(distinct)
+        .collect()
 }
 
 fn distinct(mut set: Vec<u8>) -> Vec<u8> {
@@ -220,7 +223,8 @@ fn mutants(recording: &Recording) -> Vec<(String, usize, Recording)> {
         add("deleted", at, &|it| drop_use(it, at));
         add("duplicated", at + 1, &|it| it.uses.insert(at + 1, it.uses[at]));
         add("inserted", at, &|it| {
-            let strange = Use { constant: (it.uses[at].constant + 1) % it.constants.len() as u32, ..it.uses[at] };
+            let strange =
+                Use { constant: (it.uses[at].constant + 1) % it.constants.len() as u32, ..it.uses[at] };
             it.uses.insert(at, strange);
         });
         add("shrunk", at, &|it| use_at(it, at).bytes = it.uses[at].bytes - Bytes::new(1));
@@ -249,7 +253,8 @@ fn drop_use(recording: &mut Recording, at: usize) {
 
 #[test]
 fn every_mutant_of_the_schedule_is_caught_at_its_index_and_leaves_nothing() {
-    let truth: Vec<Vec<u8>> = (0..85u8).map(|step| distinct(vec![step % 5, (step * 3 + 2) % 7, 7 + step % 2])).collect();
+    let truth: Vec<Vec<u8>> =
+        (0..85u8).map(|step| distinct(vec![step % 5, (step * 3 + 2) % 7, 7 + step % 2])).collect();
     let recording = record(&truth);
     assert!((200..=256).contains(&recording.uses.len()), "{}", recording.uses.len());
     let mut kinds = std::collections::BTreeMap::new();
