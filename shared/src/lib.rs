@@ -12,6 +12,7 @@ pub mod message;
 pub mod nonfinite;
 pub mod outcome;
 pub mod placement;
+pub mod replay;
 pub mod rung;
 pub mod score;
 pub mod settings;

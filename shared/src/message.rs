@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::Signature;
 use crate::batch::{Constant, Share};
 use crate::ids::{EntryId, LeaseId};
-use crate::outcome::{Artifact, BuildReport, ProfileReport, VerifyReport};
+use crate::outcome::{Artifact, BuildReport, ProfileReport, ReplayReport, VerifyReport};
 pub use crate::rung::Rung;
 use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
 use crate::units::Bytes;
@@ -124,6 +124,7 @@ pub enum Work {
     Build(BuildTask),
     Verify(VerifyTask),
     Profile(ProfileTask),
+    Replay(ReplayTask),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -198,6 +199,38 @@ pub struct ProfileTask {
     pub seed: u64,
 }
 
+/// `[[replay]]`: recorded calls in order, their tensors in a pool of `budget`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayTask {
+    pub name: String,
+    pub steps: Vec<ReplayCall>,
+    /// What steps are done by; each at least once.
+    pub callees: Vec<ReplayCallee>,
+    pub budget: Bytes,
+    /// Names of tensors that never leave the pool.
+    pub pin: Vec<String>,
+    /// How many steps ahead of the running one are fetched.
+    pub prefetch: u32,
+    /// Catalog and schedule: made if it is not there, else relied upon.
+    pub recording: PathBuf,
+    /// Leave no page of the captures in the cache that was not there before.
+    pub drop_cache: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayCall {
+    /// Place among the callees.
+    pub callee: u32,
+    pub entry: EntryRef,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayCallee {
+    pub job: String,
+    pub callee: Callee,
+    pub verify: VerifySettings,
+}
+
 /// What a runner may take along into its control group, beside what it may owe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
@@ -265,4 +298,5 @@ pub enum Report {
     Build(BuildReport),
     Verify(VerifyReport),
     Profile(ProfileReport),
+    Replay(ReplayReport),
 }

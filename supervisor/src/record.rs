@@ -17,7 +17,8 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, Status, TimeSummary, WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
+    WorstError,
 };
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,9 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
+    /// Of runs before there were any, none.
+    #[serde(default)]
+    pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
 }
 
@@ -118,6 +122,7 @@ words! {
         Verify = "verify",
         Profile = "profile",
         Confirm = "confirm",
+        Replay = "replay",
     }
 }
 
@@ -436,6 +441,32 @@ pub struct PhaseRecord {
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
+}
+
+/// A `[[replay]]` of the plan. Everything measured is in `result`, which only one that passed has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplayRecord {
+    pub name: String,
+    /// None until it has come to its end.
+    pub status: Option<Status>,
+    pub blame: Option<Blame>,
+    pub detail: Option<String>,
+    pub budget_bytes: Option<Bytes>,
+    /// The smallest budget that would do, from headers.
+    pub floor_bytes: Option<Bytes>,
+    /// The pool of one that keeps everything, from headers.
+    pub all_resident_bytes: Option<Bytes>,
+    pub started: Option<UtcTime>,
+    pub ended: Option<UtcTime>,
+    pub worker: Option<WorkerId>,
+    pub attempts: u32,
+    /// What its lease reserved.
+    pub predicted_bytes: Option<Bytes>,
+    pub peak_owed_bytes: Option<Bytes>,
+    #[serde(with = "nonfinite::option")]
+    pub ms: Option<f64>,
+    pub result: Option<ReplayResult>,
+    pub failure: Option<EntryFailure>,
 }
 
 /// One memory decision, with what it was made from.

@@ -17,6 +17,7 @@ mod ops;
 mod plan_mistakes;
 mod reads;
 mod recycle;
+mod replay;
 mod report;
 mod results;
 mod storm;

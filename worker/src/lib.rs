@@ -13,6 +13,7 @@ pub mod judge;
 mod link;
 mod machine;
 mod profile;
+pub mod replay;
 pub mod residency;
 pub mod runner;
 pub mod serve;

@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 use crate::executor::spawn::Namespaces;
 use crate::link::{Link, LinkError};
-use crate::{build, profile, verify};
+use crate::{build, profile, replay, verify};
 
 /// The supervisor leaves its own executable on the worker's standard input: the one descriptor that a plain spawn
 /// passes on.
@@ -117,6 +117,7 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 reads: opt_shared::outcome::ReadReport::default(),
             }))
         }
+        Work::Replay(replay) => Report::Replay(replay::run(link, task.lease, replay)),
         Work::Profile(profile) => {
             Report::Profile(profile::run(link, task.lease, profile).unwrap_or_else(|error| ProfileReport {
                 status: Status::InfraError,

@@ -124,7 +124,12 @@ struct Checked {
     worst: Option<(String, f64)>,
 }
 
-fn failure(prepared: Option<&Prepared>, name: &str, status: Status, detail: String) -> EntryFailure {
+pub(crate) fn failure(
+    prepared: Option<&Prepared>,
+    name: &str,
+    status: Status,
+    detail: String,
+) -> EntryFailure {
     EntryFailure {
         entry: name.to_owned(),
         status,
@@ -182,6 +187,7 @@ fn one_entry(
         outputs: outputs.wire(),
         page_by_page: read_ahead.page_by_page(),
         resident: false,
+        pooled: false,
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
     let mut calls = Calls {

@@ -7,6 +7,7 @@ use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
+use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
@@ -24,6 +25,7 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     if arguments.signature {
         return signatures(&plan, &facts, arguments.json);
     }
+    let replay_facts = driver::replay::read_replays(&plan, &facts).map_err(Failure::usage)?;
     let (ceilings, floor) = driver::limits(&plan);
     let known = vec![setup::Known::default(); plan.candidates().count()];
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
@@ -38,10 +40,11 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     for (job, facts) in plan.jobs.iter().zip(&facts) {
         lints.push(job_lints(job, facts)?);
     }
+    let replays = checked(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &lints))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &lints, &replays))
     } else {
-        page(&plan, &facts, &spec, &memory, &lints)
+        page(&plan, &facts, &spec, &memory, &lints, &replays)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
@@ -69,6 +72,7 @@ fn page(
     spec: &RunSpec,
     memory: &[JobMemory],
     lints: &[Vec<Lint>],
+    replays: &[CheckedReplay<'_>],
 ) -> String {
     let mut text = String::new();
     for (((job, facts), memory), lints) in plan.jobs.iter().zip(facts).zip(memory).zip(lints) {
@@ -101,6 +105,9 @@ fn page(
         }
         text.push('\n');
     }
+    for replay in replays {
+        text.push_str(&replay.text(spec));
+    }
     text.push_str(&format!(
         "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
         spec.ceilings.host,
@@ -117,6 +124,7 @@ fn document(
     spec: &RunSpec,
     memory: &[JobMemory],
     lints: &[Vec<Lint>],
+    replays: &[CheckedReplay<'_>],
 ) -> serde_json::Value {
     let jobs: Vec<_> = plan
         .jobs
@@ -145,6 +153,7 @@ fn document(
         .collect();
     json!({
         "jobs": jobs,
+        "replays": replays.iter().map(|replay| replay.document(spec)).collect::<Vec<_>>(),
         "ceiling_bytes": spec.ceilings.host,
         "floor_bytes": spec.floor,
         "supervisor_bytes": spec.supervisor,

@@ -80,6 +80,8 @@ fn of_stage(
             let whole = needs.profile(most, paired(most)).into_iter().next()?;
             (whole, facts.profiled(distinct).iter().map(name).collect())
         }
+        // Not of a job.
+        Stage::Replay => return None,
     };
     Some(StagePlan {
         stage,

@@ -5,6 +5,7 @@
 
 mod captures;
 mod check;
+mod check_replays;
 mod ctl;
 mod ctl_text;
 mod doctor;

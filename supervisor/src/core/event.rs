@@ -119,14 +119,19 @@ pub enum Order {
         candidate: CandidateId,
         baseline: Option<CandidateId>,
     },
+    /// The candidate stands for a replay: it has this stage and no other.
+    Replay {
+        candidate: CandidateId,
+    },
 }
 
 impl Order {
     pub fn candidate(self) -> CandidateId {
         match self {
-            Self::Build { candidate } | Self::Verify { candidate } | Self::Profile { candidate, .. } => {
-                candidate
-            }
+            Self::Build { candidate }
+            | Self::Verify { candidate }
+            | Self::Profile { candidate, .. }
+            | Self::Replay { candidate } => candidate,
         }
     }
 
@@ -135,6 +140,7 @@ impl Order {
             Self::Build { .. } => Stage::Build,
             Self::Verify { .. } => Stage::Verify,
             Self::Profile { .. } => Stage::Profile,
+            Self::Replay { .. } => Stage::Replay,
         }
     }
 }
@@ -144,6 +150,7 @@ pub enum Stage {
     Build,
     Verify,
     Profile,
+    Replay,
 }
 
 impl Stage {
@@ -152,7 +159,13 @@ impl Stage {
             Self::Build => "build",
             Self::Verify => "verify",
             Self::Profile => "profile",
+            Self::Replay => "replay",
         }
+    }
+
+    /// Nothing else of ours runs beside it.
+    pub fn is_alone(self) -> bool {
+        Self::Profile <= self
     }
 }
 

@@ -119,7 +119,8 @@ impl Core {
     fn refuse_what_never_fits(&mut self, index: usize) {
         let job = &self.spec.jobs[index];
         let untouched = |core: &Self, id: CandidateId| {
-            core.candidates[id.index()].progress == Progress::Waiting { stage: Stage::Build, attempt: 1 }
+            let stage = core.spec.candidates[id.index()].first_stage();
+            core.candidates[id.index()].progress == Progress::Waiting { stage, attempt: 1 }
         };
         if let Some(broken) = job.broken.clone() {
             for id in job.candidates.clone() {
@@ -135,9 +136,11 @@ impl Core {
             }
             let spec = &self.spec.candidates[id.index()];
             let paired = self.spec.jobs[index].baseline.is_some_and(|baseline| baseline != id);
-            let mut stages = vec![Stage::Build];
-            stages.extend(self.spec.verify.then_some(Stage::Verify));
-            stages.extend((self.spec.verify && self.is_timed(id)).then_some(Stage::Profile));
+            let mut stages = vec![spec.first_stage()];
+            if spec.replay.is_none() {
+                stages.extend(self.spec.verify.then_some(Stage::Verify));
+                stages.extend((self.spec.verify && self.is_timed(id)).then_some(Stage::Profile));
+            }
             let too_large = stages
                 .into_iter()
                 .filter_map(|stage| Some((stage, spec.least(stage, paired)?.demand(self.spec.idle_worker))))
@@ -167,7 +170,7 @@ impl Core {
 
     fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> Tried {
         let job = self.spec.candidates[order.candidate().index()].job;
-        if order.stage() == Stage::Profile && self.somebody_is_in_the_way(now, job) {
+        if order.stage().is_alone() && self.somebody_is_in_the_way(now, job) {
             return Tried::UnderWay;
         }
         // The supervisor has outgrown its share, or the ceiling was lowered: no waiting brings that back.

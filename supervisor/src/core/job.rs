@@ -55,7 +55,7 @@ impl Candidate {
                 killed_at: None,
                 failed_beside: false,
             },
-            None => Self::at(Stage::Build),
+            None => Self::at(spec.first_stage()),
         }
     }
 
@@ -115,7 +115,8 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate], turn: impl Fn(Candid
         }
     }
     match (running, waiting) {
-        (Some(Stage::Profile), _) | (Some(_), None | Some((Stage::Profile, _, _))) => Next::Wait,
+        (Some(Stage::Profile | Stage::Replay), _)
+        | (Some(_), None | Some((Stage::Profile | Stage::Replay, _, _))) => Next::Wait,
         (None, None) if later => Next::Later,
         (None, None) => Next::Done,
         (_, Some((stage, candidate, attempt))) => {
@@ -128,6 +129,7 @@ pub(crate) fn next(job: &JobSpec, candidates: &[Candidate], turn: impl Fn(Candid
                     });
                     Order::Profile { candidate, baseline }
                 }
+                Stage::Replay => Order::Replay { candidate },
             };
             Next::Order { order, attempt }
         }

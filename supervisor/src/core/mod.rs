@@ -172,6 +172,11 @@ impl Core {
         self.actions.push(Action::Policy(PolicyRow { decision, reason, numbers }));
     }
 
+    /// What it was told at the start, with what was changed since.
+    pub fn spec(&self) -> &RunSpec {
+        &self.spec
+    }
+
     /// What a worker is busy with.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
@@ -304,10 +309,8 @@ impl Core {
         if said != running {
             return Err(format!("{said} candidates are running and {running} leases are held"));
         }
-        let profiling = self
-            .workers
-            .values()
-            .any(|it| it.lease().is_some_and(|lease| lease.order.stage() == Stage::Profile));
+        let profiling =
+            self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.order.stage().is_alone()));
         if profiling && 1 < running {
             return Err("something else runs while a profiler holds its lease".to_owned());
         }
@@ -330,6 +333,6 @@ impl Core {
 fn role_of(stage: Stage) -> Role {
     match stage {
         Stage::Build | Stage::Verify => Role::Verifier,
-        Stage::Profile => Role::Profiler,
+        Stage::Profile | Stage::Replay => Role::Profiler,
     }
 }

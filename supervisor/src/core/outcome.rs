@@ -139,7 +139,7 @@ impl Core {
         let entries_passed = match &*report {
             Report::Verify(verify) => verify.entries_passed,
             // What was verified is what is timed: nothing may turn out to be unsupported now.
-            Report::Build(_) | Report::Profile(_) => 0,
+            Report::Build(_) | Report::Profile(_) | Report::Replay(_) => 0,
         };
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.spec.candidates[candidate.index()].partial
@@ -155,7 +155,7 @@ impl Core {
                 self.candidates[candidate.index()].may_profile = true;
                 self.is_timed(candidate).then_some(Stage::Profile)
             }
-            Stage::Profile => None,
+            Stage::Profile | Stage::Replay => None,
         };
         match next {
             Some(stage) => self.candidates[candidate.index()].go_on_to(stage),
@@ -320,6 +320,13 @@ fn said(report: &Report) -> Said<'_> {
             end: profile.end.as_ref(),
             entry: first_entry(&profile.failures),
         },
+        Report::Replay(replay) => Said {
+            status: replay.status,
+            detail: replay.detail.clone(),
+            baseline_failed: false,
+            end: replay.end.as_ref(),
+            entry: first_entry(&replay.failures),
+        },
     }
 }
 
@@ -338,6 +345,10 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
         (Order::Profile { baseline, .. }, Report::Profile(profile)) => (profile.baseline_failed
             && (baseline.is_none() || profile.status == Status::Passed))
             .then_some("says that a baseline failed that did not"),
+        // A result stands for a replay that went as it was to go, and no other leaves one.
+        (Order::Replay { .. }, Report::Replay(replay)) => ((replay.status == Status::Passed)
+            != replay.result.is_some())
+        .then_some("has a result and did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
     what.map(|what| format!("the worker's report of the {} {what}", order.stage().name()))
@@ -348,6 +359,7 @@ fn call_it_crashed(report: &mut Report) {
         Report::Build(_) => return,
         Report::Verify(verify) => (&mut verify.status, &mut verify.detail, &mut verify.failures),
         Report::Profile(profile) => (&mut profile.status, &mut profile.detail, &mut profile.failures),
+        Report::Replay(replay) => (&mut replay.status, &mut replay.detail, &mut replay.failures),
     };
     let again = ", and so it was the time before: no namespace says by whom (sender unknown)";
     *status = Status::Crashed;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use opt_shared::batch::{Constant, Share, Together, batches, input_bytes};
 use opt_shared::placement::{STAGING_SLOT, STAGING_SLOTS};
+use opt_shared::replay;
 use opt_shared::settings::{InputMemory, LimitSettings, ProfileSettings, RUNNER_BASE, VerifySettings};
 use opt_shared::units::Bytes;
 
@@ -113,6 +114,39 @@ pub fn verify(
         ],
         of_runners(&[limits], entries, cores),
         per_entry.saturating_mul(count).saturating_add(reading(entries)),
+    );
+    Prediction { decides, ..prediction }
+}
+
+/// The pool, its staging, O of the step that owes most, 2c.
+pub fn replay(
+    budget: Bytes,
+    steps: &[EntryNumbers],
+    limits: &[&LimitSettings],
+    settings: &VerifySettings,
+    cores: u32,
+) -> Prediction {
+    let decides = largest(steps.iter().map(|step| step.outputs));
+    // One runner at a time, of whichever job.
+    let most = limits.iter().copied().max_by_key(|limits| {
+        limits.memory_for(steps.iter().map(|step| step.inputs).max().unwrap_or_default(), cores)
+    });
+    let per_step = settings
+        .call_timeout
+        .saturating_mul(2)
+        .saturating_add(load(settings))
+        .saturating_add(RUNNER_OVERHEAD);
+    let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    let staging = replay::STAGING_SLOT.saturating_mul(replay::STAGING_SLOTS + 1);
+    let prediction = Prediction::new(
+        vec![
+            term("pool (budget)", budget),
+            term("staging", staging),
+            term("outputs (O)", decides.map_or(Bytes::ZERO, |index| steps[index].outputs)),
+            term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),
+        ],
+        of_runners(most.as_slice(), steps, cores),
+        per_step.saturating_mul(count).saturating_add(reading(steps).saturating_mul(2)),
     );
     Prediction { decides, ..prediction }
 }

@@ -58,6 +58,8 @@ pub struct CandidateSpec {
     pub profile: Arc<[StageSpec]>,
     /// With the baseline beside it.
     pub paired: Arc<[StageSpec]>,
+    /// Of one that stands for a replay: its only stage.
+    pub replay: Option<StageSpec>,
     /// What an earlier run of this folder left.
     pub resumed: Option<Resumed>,
 }
@@ -98,7 +100,13 @@ impl CandidateSpec {
             Order::Verify { .. } => std::slice::from_ref(&self.verify),
             Order::Profile { baseline: None, .. } => &self.profile,
             Order::Profile { baseline: Some(_), .. } => &self.paired,
+            Order::Replay { .. } => self.replay.as_slice(),
         }
+    }
+
+    /// What it begins with.
+    pub fn first_stage(&self) -> Stage {
+        if self.replay.is_some() { Stage::Replay } else { Stage::Build }
     }
 
     /// The least that each stage takes, the profile as it would be beside a baseline or without one.
@@ -107,6 +115,7 @@ impl CandidateSpec {
             Stage::Build => Some(&self.build),
             Stage::Verify => Some(&self.verify),
             Stage::Profile => if paired { &self.paired } else { &self.profile }.last(),
+            Stage::Replay => self.replay.as_ref(),
         }
     }
 }

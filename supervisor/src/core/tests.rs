@@ -12,5 +12,6 @@ mod order;
 mod predictions;
 mod reasons;
 mod relief;
+mod replays;
 mod reports;
 mod staff;

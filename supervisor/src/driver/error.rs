@@ -35,6 +35,8 @@ pub enum RunError {
     SignatureChanged { job: String },
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
+    #[error(transparent)]
+    Replay(#[from] super::replay::ReplayError),
     #[error("waiting for something to happen")]
     Poll(#[source] rustix::io::Errno),
     #[error("a law of the core was broken, which is a bug: {law}")]
@@ -50,6 +52,7 @@ impl RunError {
             | Self::SignatureChanged { .. }
             | Self::CapturesChanged { .. }
             | Self::Entries(_)
+            | Self::Replay(_)
             | Self::Folder(
                 FolderError::Exists { .. } | FolderError::NoRun { .. } | FolderError::NothingToResume { .. },
             ) => Exit::Usage,

@@ -1,6 +1,6 @@
 //! The end of a job and of the run: ranks, winners, statuses and the exit code.
 
-use opt_shared::ids::JobId;
+use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Status;
 
 use super::score::{Scores, Timed, scores};
@@ -53,6 +53,13 @@ impl Run<'_> {
             })
             .collect();
         scores(&timed, job.profile.min_improvement)
+    }
+
+    /// Who won a job, if anybody did.
+    pub(super) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
+        let Scores { best, .. } = self.job_scores(job);
+        let name = self.job_end(job, false, best).winner?;
+        job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
     }
 
     fn job_end(
@@ -153,7 +160,15 @@ impl Run<'_> {
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }
-            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::Good) => {
+            // One that was skipped waited for a job that says it all.
+            StopReason::Finished
+                if verdicts.iter().all(|it| *it == Verdict::Good)
+                    && self
+                        .replaying
+                        .ends
+                        .iter()
+                        .all(|it| matches!(it, Some(Status::Passed | Status::Skipped))) =>
+            {
                 (RunStatus::Finished, Exit::Good)
             }
             StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),

@@ -9,9 +9,8 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::setup::record_stage;
-use super::tasks::Tasks;
 use super::{Run, RunError, told};
-use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow};
+use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow, Stage};
 use crate::core::recycle::RecycleReason;
 use crate::record::{Numbers, UtcTime};
 use crate::store::{
@@ -47,6 +46,9 @@ impl Run<'_> {
     pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
+            Action::Start {
+                worker, lease, order: order @ Order::Replay { .. }, attempt, reserved, ..
+            } => self.start_replay(worker, lease, order, attempt, reserved),
             Action::Start { worker, lease, order, attempt, reserved, batch } => {
                 self.start(worker, lease, order, attempt, reserved, batch)
             }
@@ -82,12 +84,20 @@ impl Run<'_> {
                 self.pool.send(worker, ToWorker::MayReap { pid, killed, peak_owed });
                 Ok(())
             }
+            Action::AttemptEnded { lease, order: order @ Order::Replay { .. }, ended, .. } => {
+                self.replay_attempt_ended(lease, order, ended)
+            }
             Action::AttemptEnded { lease, order, attempt: _, ended } => {
                 self.attempt_ended(lease, order, ended)
             }
             Action::CandidateDone { candidate, status, blame, detail } => {
+                if self.replay_candidate_done(candidate, status, blame, &detail)? {
+                    return Ok(());
+                }
                 self.candidate_done(candidate, status, blame, detail)
             }
+            // Those of the plan were done before the replays began.
+            Action::JobDone { .. } if self.replaying.has_begun() => Ok(()),
             Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
                 self.worker_started.remove(&worker);
@@ -106,6 +116,10 @@ impl Run<'_> {
                 Ok(())
             }
             Action::Policy(row) => self.policy(&row),
+            Action::PhaseEnded(row) if row.order.stage() == Stage::Replay => {
+                self.replay_phase_ended(&row);
+                Ok(())
+            }
             Action::PhaseEnded(row) => self.phase_ended(&row),
             Action::Answered(answer) => {
                 self.answered = Some(answer);
@@ -189,14 +203,7 @@ impl Run<'_> {
         })?;
         self.metrics.granted(order.stage().name());
         self.attempts.insert(lease, RunningAttempt::new(number));
-        let tasks = Tasks {
-            plan: &self.plan,
-            facts: self.facts,
-            known: &self.known,
-            folder: self.folder,
-            cache_budget: self.cache_budget,
-        };
-        let Some(task) = tasks.task(lease, order, batch) else {
+        let Some(task) = self.tasks().task(lease, order, batch) else {
             return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
         };
         self.say_batches(candidate, &task.work)?;
@@ -206,6 +213,7 @@ impl Run<'_> {
             Work::Build(_) => (0, false),
             Work::Verify(verify) => (verify.entries.len(), true),
             Work::Profile(profile) => (profile.entries.len(), false),
+            Work::Replay(replay) => (replay.steps.len(), false),
         };
         self.tell(|| told::attempt_started(&name, order.stage(), number, worker));
         self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
@@ -246,7 +254,9 @@ impl Run<'_> {
     /// JOB/CANDIDATE, as `--only` takes it.
     pub(super) fn full_name(&self, candidate: CandidateId) -> String {
         let plan = &self.plan;
-        let Some(candidate) = plan.candidate(candidate) else { return candidate.to_string() };
+        let Some(candidate) = plan.candidate(candidate) else {
+            return self.replay_name(candidate).unwrap_or_else(|| candidate.to_string());
+        };
         let job = plan.job(candidate.job).map_or("", |job| job.name.as_str());
         format!("{job}/{}", candidate.name)
     }
@@ -267,6 +277,7 @@ impl Run<'_> {
                     Report::Build(report) => (report.status, report.detail.clone()),
                     Report::Verify(report) => (report.status, report.detail.clone()),
                     Report::Profile(report) => (report.status, report.detail.clone()),
+                    Report::Replay(report) => (report.status, report.detail.clone()),
                 };
                 self.last_report = Some((candidate, order.stage(), (*report).clone()));
                 self.foresee(candidate, order.stage(), status, attempt.started.elapsed());
@@ -314,7 +325,7 @@ impl Run<'_> {
             Report::Profile(profile) if profile.status == Status::Passed => {
                 known.profile = Some(profile.clone())
             }
-            Report::Profile(_) => {}
+            Report::Profile(_) | Report::Replay(_) => {}
         }
     }
 
@@ -365,7 +376,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
+    pub(super) fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
         let numbers: Numbers =
             row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");

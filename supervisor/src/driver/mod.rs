@@ -21,6 +21,7 @@ mod limits;
 pub mod needs;
 mod overview;
 mod reads;
+pub mod replay;
 pub mod sample;
 mod score;
 pub mod setup;
@@ -48,6 +49,7 @@ use self::history::History;
 use self::leaves::Leaves;
 pub use self::limits::limits;
 use self::limits::{limits_of, whole_memory};
+use self::replay::{ReplayFacts, Replaying};
 use self::sample::{MemoryFiles, Sampler};
 use self::setup::Known;
 use crate::control::{Server, Token};
@@ -100,6 +102,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let mut selected = setup::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
+    let replay_facts = replay::read_replays(&plan, &facts)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
         RunFolder::resume(&plan.base_dir, &plan.run.name, dir)?
@@ -155,6 +158,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         cores,
         whole: whole.0,
         facts: &facts,
+        replaying: Replaying::new(replay_facts.len()),
+        replay_facts: &replay_facts,
         folder: &folder,
         signals,
         core: Core::new(spec, counters.worker, counters.lease),
@@ -180,12 +185,18 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         answered: None,
     };
     run.record_host()?;
+    run.register_replays()?;
     run.say_what_is_missing(None);
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.announce();
-    let stop = run.go()?;
+    let mut stop = run.go()?;
+    if stop == StopReason::Finished
+        && let Some(after) = run.replay_all()?
+    {
+        stop = after;
+    }
     crate::notify::stopping();
     let exit = run.finish(&stop)?;
     run.close_control(exit);
@@ -220,6 +231,8 @@ struct Run<'a> {
     /// What a ceiling may be at most.
     whole: Bytes,
     facts: &'a [JobFacts],
+    replay_facts: &'a [ReplayFacts],
+    replaying: Replaying,
     folder: &'a RunFolder,
     signals: &'a Signals,
     core: Core,

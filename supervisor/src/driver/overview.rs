@@ -95,6 +95,7 @@ impl Run<'_> {
             Stage::Build => stages.build,
             Stage::Verify => stages.verify,
             Stage::Profile => stages.profile,
+            Stage::Replay => false,
         };
         let open = self.plan.candidates().filter_map(|it| match self.core.candidate_view(it.id)? {
             CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {

@@ -122,6 +122,7 @@ pub fn candidate_spec(needs: &mut JobNeeds<'_>, candidate: &CandidatePlan, known
         verify: of_candidate.verify,
         profile: of_candidate.profile,
         paired: of_candidate.paired,
+        replay: None,
         resumed: known.status.map(|status| Resumed::Done {
             status,
             may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
@@ -243,7 +244,7 @@ fn take_up(
         match attempt.report {
             Some(Report::Verify(report)) => known.unsupported = report.unsupported,
             Some(Report::Profile(report)) if report.status == Status::Passed => known.profile = Some(report),
-            Some(Report::Build(_) | Report::Profile(_)) | None => {}
+            Some(Report::Build(_) | Report::Profile(_) | Report::Replay(_)) | None => {}
         }
     }
     Ok(())
@@ -254,7 +255,7 @@ fn core_stage(stage: crate::record::Stage) -> Option<Stage> {
         crate::record::Stage::Build => Some(Stage::Build),
         crate::record::Stage::Verify => Some(Stage::Verify),
         crate::record::Stage::Profile => Some(Stage::Profile),
-        crate::record::Stage::Confirm => None,
+        crate::record::Stage::Confirm | crate::record::Stage::Replay => None,
     }
 }
 
@@ -263,5 +264,6 @@ pub fn record_stage(stage: Stage) -> crate::record::Stage {
         Stage::Build => crate::record::Stage::Build,
         Stage::Verify => crate::record::Stage::Verify,
         Stage::Profile => crate::record::Stage::Profile,
+        Stage::Replay => crate::record::Stage::Replay,
     }
 }

@@ -58,6 +58,10 @@ impl Run<'_> {
             let why = format!("the captures of the job cannot be used: {broken}");
             return Ok(Err(Refusal::new(Code::Refused, why)));
         }
+        if self.replaying.has_begun() {
+            let why = "the jobs are over, their replays are being made: start another run";
+            return Ok(Err(Refusal::new(Code::Refused, why)));
+        }
         let folder = self.folder.path().join(FOLDER);
         let candidate = match take_in(&folder, &self.plan, job, self.next_candidate(), &params) {
             Ok(candidate) => candidate,

@@ -74,6 +74,8 @@ impl Tasks<'_> {
                     seed: plan.verify.seed,
                 })
             }
+            // Its parts are the replay's own.
+            Order::Replay { .. } => return None,
         };
         Some(Task { lease, work })
     }
@@ -83,7 +85,7 @@ impl Tasks<'_> {
         Some((plan, self.facts.get(plan.job.index())?))
     }
 
-    fn callee(&self, candidate: CandidateId) -> Option<Callee> {
+    pub(super) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.of(candidate)?;
         Some(Callee {
             candidate: plan.name.clone(),

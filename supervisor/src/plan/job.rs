@@ -67,7 +67,7 @@ pub(super) fn read_jobs(root: &mut TableReader<'_, '_>, findings: &mut Findings)
 }
 
 /// The tables of an array of tables.
-fn tables<'v, 't>(
+pub(super) fn tables<'v, 't>(
     value: &'v TomlValue<'t>,
     spot: &Spot,
     header: &str,
@@ -161,7 +161,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     candidate
 }
 
-fn take<C: Codec>(
+pub(super) fn take<C: Codec>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
     findings: &mut Findings,
@@ -171,7 +171,7 @@ fn take<C: Codec>(
 }
 
 /// `None` only if the key is missing.
-fn take_with<T>(
+pub(super) fn take_with<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
     findings: &mut Findings,
@@ -181,7 +181,7 @@ fn take_with<T>(
     Some(read(value, &spot, findings))
 }
 
-fn read_name(
+pub(super) fn read_name(
     table: &mut TableReader<'_, '_>,
     of: NameOf,
     findings: &mut Findings,

@@ -25,6 +25,7 @@ mod names;
 mod print;
 mod quantity;
 mod render;
+mod replay;
 mod resolve;
 mod resolved;
 mod schema;
@@ -46,6 +47,7 @@ use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::settings::{
     BuildSettings, CandidateSource, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings,
 };
+use opt_shared::units::Bytes;
 
 pub use compare::changed_keys;
 pub use error::{PlanError, PlanErrors};
@@ -78,6 +80,30 @@ pub struct Plan {
     /// What a job has unless it says otherwise.
     pub settings: Settings,
     pub jobs: Vec<JobPlan>,
+    pub replays: Vec<ReplayPlan>,
+}
+
+/// `[[replay]]`: calls of the jobs in this order, after them, with their tensors in a pool of `budget`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayPlan {
+    /// Unique in the plan; a file is named after it.
+    pub name: String,
+    /// Entries by their names, as files have them before the suffix.
+    pub steps: Vec<(JobId, String)>,
+    pub candidates: ReplayCandidates,
+    pub budget: Bytes,
+    /// Names of tensors that never leave the pool.
+    pub pin: Vec<String>,
+    /// How many steps ahead of the running one are fetched.
+    pub prefetch: u32,
+}
+
+/// Who makes the calls of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayCandidates {
+    /// The winner of each job; where there is none, its baseline.
+    Winners,
+    Baseline,
 }
 
 /// `[run]`.

@@ -12,12 +12,13 @@ use super::job::{RawJob, read_jobs};
 use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_set};
 use super::names::{NameOf, objection};
 use super::render::label;
+use super::replay::{RawReplay, read_replays, settle_replays};
 use super::schema::home_of;
 use super::table::TableReader;
 use super::{CandidatePlan, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
 
 /// Tables that have a meaning in a later version.
-const RESERVED: [&str; 3] = ["replay", "sandbox", "cache"];
+const RESERVED: [&str; 2] = ["sandbox", "cache"];
 
 /// What `torch.save` is most often told to write.
 const DEFAULT_ENTRIES: &str = "*.pt";
@@ -28,7 +29,7 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     let defaults = read_defaults(&mut findings);
     let source = findings.add_source(&label(path), text);
     let whole = Spot { source, span: 0..0, key: String::new() };
-    let (plan_layers, raw_jobs) = read_plan(text, &whole, &mut findings);
+    let (plan_layers, raw_jobs, raw_replays) = read_plan(text, &whole, &mut findings);
     let set = read_set(set, &mut findings);
     let top = defaults.under(&plan_layers);
     let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole };
@@ -37,12 +38,15 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     if let Some(settings) = &settings {
         bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings);
     }
+    let complete_jobs = jobs.len() == raw_jobs.len();
+    let replays = settle_replays(raw_replays, &jobs, complete_jobs, &mut findings);
     let mut head = top.under(&set);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
     let memory = complete(head.memory, &mut findings, &whole);
-    let plan =
-        (|| Some(Plan { source_path, base_dir, run: run?, memory: memory?, settings: settings?, jobs }))();
+    let plan = (|| {
+        Some(Plan { source_path, base_dir, run: run?, memory: memory?, settings: settings?, jobs, replays })
+    })();
     findings.finish(plan)
 }
 
@@ -63,20 +67,21 @@ fn name_of_file(path: &Path) -> String {
     if objection(&stem, NameOf::Run).is_none() { stem } else { "plan".to_owned() }
 }
 
-fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, Vec<RawJob>) {
+fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, Vec<RawJob>, Vec<RawReplay>) {
     let Some(table) = syntax::parse(text, whole.source, findings) else {
-        return (TopLayers::default(), Vec::new());
+        return (TopLayers::default(), Vec::new(), Vec::new());
     };
     let mut root = TableReader::new(&table, whole.clone());
     let layers = TopLayers::read(&mut root, findings);
     let jobs = read_jobs(&mut root, findings);
+    let replays = read_replays(&mut root, findings);
     root.finish(findings, &RESERVED, |key| match key {
         "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "partial" => {
             Some("[job]")
         }
         key => home_of(key),
     });
-    (layers, jobs)
+    (layers, jobs, replays)
 }
 
 /// The layers above a job.

@@ -11,6 +11,7 @@ use super::job::Plain;
 use super::layers::Settings;
 use super::lists::List;
 use super::print::{braces, key, string};
+use super::replay::print_replay;
 use super::schema::{
     BuildLayer, DTypeName, LimitLayer, MemoryLayer, ProfileLayer, RecycleLayer, RunLayer, Section,
     VerifyLayer,
@@ -29,6 +30,13 @@ pub fn resolved_toml(plan: &Plan) -> String {
     table("", LimitLayer::TABLE, LimitLayer::print(&plan.settings.limits), &mut text);
     for job in &plan.jobs {
         print_job(job, &plan.settings, &mut text);
+    }
+    for replay in &plan.replays {
+        text.push_str("[[replay]]\n");
+        for (key, value) in print_replay(replay, &plan.jobs) {
+            line(key, &value, &mut text);
+        }
+        text.push('\n');
     }
     text
 }

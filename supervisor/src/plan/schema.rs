@@ -24,7 +24,7 @@ use super::lists::{Appended, Environment, Folder, List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
-use super::{Device, MemorySettings, RunSettings, Stage, Stages, SwapUse, Unified};
+use super::{Device, MemorySettings, ReplayCandidates, RunSettings, Stage, Stages, SwapUse, Unified};
 
 /// One table of a plan, read from one place; what it does not say is left to weaker layers.
 pub(super) trait Section: Clone + Default {
@@ -187,6 +187,7 @@ words! {
     ProfileEntries { Distinct = "distinct", All = "all" }
     CacheState { Auto = "auto", Warm = "warm", Cold = "cold", Rotate = "rotate" }
     InputMemory { Mapped = "mapped", Copied = "copied" }
+    ReplayCandidates { Winners = "winners", Baseline = "baseline" }
     Stage { Build = "build", Verify = "verify", Profile = "profile" }
     Language { C = "c", Cpp = "cpp", So = "so", Cuda = "cuda", Ptx = "ptx", Cubin = "cubin" }
 }

@@ -51,6 +51,8 @@ impl CandidateRecord {
             Report::Build(report) => self.absorb_build(report),
             Report::Verify(report) => self.absorb_verify(report),
             Report::Profile(report) => self.absorb_profile(report),
+            // No candidate's own.
+            Report::Replay(_) => {}
         }
     }
 

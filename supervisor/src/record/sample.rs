@@ -4,8 +4,8 @@ use opt_shared::capture::DType;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{Role, Rung};
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, Mismatch, Pattern, Status, TimeSummary, ToleranceUsed,
-    WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, Mismatch, Pattern, ReplayStep, Status, TimeSummary,
+    ToleranceUsed, WorstError,
 };
 use opt_shared::units::Bytes;
 use serde_json::json;
@@ -268,11 +268,61 @@ pub(crate) fn sample() -> RunRecord {
             },
             phases: vec![phase],
         },
+        replays: vec![replay()],
         policy: vec![PolicyRecord {
             t: at(11),
             decision: "recycle".to_owned(),
             reason: "large_job".to_owned(),
             numbers: json!({ "validated_bytes": 54_760_833_024_u64 }).as_object().expect("object").clone(),
         }],
+    }
+}
+
+fn replay() -> ReplayRecord {
+    ReplayRecord {
+        name: "model".to_owned(),
+        status: Some(Status::Passed),
+        blame: None,
+        detail: text("as recorded"),
+        budget_bytes: Some(Bytes::mib(512)),
+        floor_bytes: Some(Bytes::mib(300)),
+        all_resident_bytes: Some(Bytes::gib(5)),
+        started: Some(at(20)),
+        ended: Some(at(40)),
+        worker: Some(WorkerId(3)),
+        attempts: 1,
+        predicted_bytes: Some(Bytes::mib(800)),
+        peak_owed_bytes: Some(Bytes::mib(600)),
+        ms: Some(20_000.0),
+        result: Some(ReplayResult {
+            budget_bytes: Bytes::mib(512),
+            floor_bytes: Bytes::mib(300),
+            all_resident_bytes: Bytes::gib(5),
+            pinned_bytes: Bytes::mib(4),
+            peak_pool_bytes: Bytes::mib(510),
+            bytes_moved: Bytes::gib(9),
+            unique_bytes: Bytes::gib(5),
+            constants: 120,
+            uses: 700,
+            hits: 600,
+            misses: 100,
+            evictions: 90,
+            total_ms: 18_000.0,
+            stall_ms: 900.0,
+            compute_ms: 17_100.0,
+            copy_ms: 12_000.0,
+            recording_digest: "ab".repeat(32),
+            outputs_digest: "cd".repeat(32),
+            steps: vec![ReplayStep {
+                job: "embedding".to_owned(),
+                entry: "entry_000000".to_owned(),
+                candidate: "fast".to_owned(),
+                ms: 20.0,
+                stall_ms: 2.0,
+                call_ms: 15.0,
+            }],
+            step_count: 1,
+        }),
+        failure: None,
     }
 }

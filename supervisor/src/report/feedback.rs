@@ -58,6 +58,12 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
             facts.baseline_failed = profile.baseline_failed;
             facts
         }
+        Report::Replay(replay) => Facts {
+            failures: &replay.failures,
+            end: replay.end.as_ref(),
+            peak: Some(replay.runner_peak_owed),
+            ..Facts::new(stage, replay.status, &replay.detail)
+        },
     };
     compose(&facts)
 }

@@ -102,6 +102,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             Stage::Verify => 'v',
             Stage::Profile => 'p',
             Stage::Confirm => 'c',
+            Stage::Replay => 'r',
         };
         // Timing is what the rest is for: it is seen even where a column holds other things too.
         for cell in &mut stages[column(phase.started)..=column(phase.ended)] {

@@ -11,6 +11,7 @@ mod figures;
 pub mod html;
 pub mod markdown;
 mod memory;
+mod replays;
 #[cfg(test)]
 mod sketch;
 pub mod summary;

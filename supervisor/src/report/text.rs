@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{counted, is_unsettled, one_line, percent, printable, shorten, small, speedup, time};
-use super::{memory, summary};
+use super::{memory, replays, summary};
 use crate::record::timeline::Timeline;
 use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
 
@@ -54,6 +54,9 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     for job in &run.jobs {
         page.job(job);
         page.line("");
+    }
+    for line in run.replays.iter().flat_map(replays::lines) {
+        page.wrapped("", &line);
     }
     page.memory(run, timeline);
     page.policy(run);

@@ -68,6 +68,11 @@ pub(super) fn clip_report(report: &mut Report) {
             clip_failures(&mut report.failures);
             clip_end(report.end.as_mut());
         }
+        Report::Replay(report) => {
+            clip_in_place(&mut report.detail, MAX_DETAIL);
+            clip_failures(&mut report.failures);
+            clip_end(report.end.as_mut());
+        }
     }
 }
 

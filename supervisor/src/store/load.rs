@@ -76,6 +76,7 @@ impl Store {
             jobs,
             workers,
             memory: MemoryRecord { totals: self.memory_totals()?, phases },
+            replays: self.replays()?,
             policy,
         })
     }
@@ -338,9 +339,9 @@ impl Serialize for Document<'_> {
         let store = self.store;
         let heads = store.job_heads().map_err(|error| S::Error::custom(chain(&error)))?;
         let head = || -> Result<_, StoreError> {
-            Ok((store.run_info()?, store.host_record()?, store.memory_totals()?))
+            Ok((store.run_info()?, store.host_record()?, store.memory_totals()?, store.replays()?))
         };
-        let (run, host, totals) = head().map_err(|error| S::Error::custom(chain(&error)))?;
+        let (run, host, totals, replays) = head().map_err(|error| S::Error::custom(chain(&error)))?;
         RunRecord {
             schema: SCHEMA,
             run,
@@ -351,6 +352,7 @@ impl Serialize for Document<'_> {
                 .collect::<Vec<_>>(),
             workers: Rows { store, list: List::Workers },
             memory: MemoryRecord { totals, phases: Rows { store, list: List::Phases } },
+            replays,
             policy: Rows { store, list: List::Policy },
         }
         .serialize(serializer)

@@ -14,6 +14,7 @@ mod filesystem;
 mod load;
 mod look;
 mod processes;
+mod replays;
 mod resume;
 mod rows;
 mod samples;
@@ -31,6 +32,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 pub use error::StoreError;
 pub use filesystem::Journal;
 pub use load::{Document, Order};
+pub use replays::{ReplayEnd, ReplayRow, ReplayStart};
 pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
 pub use rows::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,

@@ -137,6 +137,7 @@ impl Store {
             .query_row(
                 "SELECT coalesce((SELECT max(id) + 1 FROM worker), 0),
                      max(coalesce((SELECT max(lease) + 1 FROM attempt), 0),
+                         coalesce((SELECT max(lease) + 1 FROM replay), 0),
                          coalesce((SELECT max(lease) + 1 FROM policy), 0))",
                 [],
                 |row| Ok(Counters { worker: WorkerId(row.get(0)?), lease: LeaseId(row.get(1)?) }),

@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -108,6 +108,29 @@ CREATE TABLE phase (
     started    TEXT NOT NULL,
     ended      TEXT,
     UNIQUE (candidate, stage, worker, started)
+) STRICT;
+
+CREATE TABLE replay (
+    key           INTEGER PRIMARY KEY,
+    place         INTEGER NOT NULL,
+    name          TEXT NOT NULL UNIQUE,
+    budget        INTEGER NOT NULL,
+    floor         INTEGER,
+    all_resident  INTEGER,
+    status        TEXT,
+    blame         TEXT,
+    detail        TEXT,
+    started       TEXT,
+    ended         TEXT,
+    worker        INTEGER,
+    lease         INTEGER,
+    attempts      INTEGER NOT NULL DEFAULT 0,
+    predicted     INTEGER,
+    peak_owed     INTEGER,
+    ms            REAL,
+    inputs        TEXT,
+    result        TEXT,
+    failure       TEXT
 ) STRICT;
 
 CREATE TABLE policy (

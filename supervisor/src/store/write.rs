@@ -219,7 +219,7 @@ impl Store {
                 self.check_length(&text, "its report", MAX_REPORT, OPERATION)?;
                 let artifact = match report {
                     Report::Build(build) => build.artifact,
-                    Report::Verify(_) | Report::Profile(_) => None,
+                    Report::Verify(_) | Report::Profile(_) | Report::Replay(_) => None,
                 };
                 (Some(text), artifact)
             }

@@ -12,6 +12,7 @@ mod monitor;
 mod overshoot;
 mod product;
 mod reads;
+mod replay;
 mod spawn;
 mod timing;
 mod verify_large;
@@ -44,6 +45,8 @@ enum Command {
     Overshoot(overshoot::Arguments),
     /// Verify, switch, profile, again and again: who owes what beside whom, and how long the switch takes
     Cycles(cycles::Arguments),
+    /// Replays over budgets from the floor to everything: wall time against max(copy, compute) of the same run
+    Replay(replay::Arguments),
     /// CPU and memory of watching sixteen workers
     Monitor(monitor::Arguments),
     /// How long `eval` takes to answer, beside the build and calls that the answer is made of
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Timing(arguments) => timing::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Cycles(arguments) => cycles::run(&arguments),
         Command::Monitor(arguments) => monitor::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
         .flatten()
         .map(|entry| entry.path())
@@ -94,7 +94,7 @@ fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Brings the files into the cache, or out of it.
-fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
+pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;
         if state == "warm" {

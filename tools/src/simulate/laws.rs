@@ -227,7 +227,7 @@ impl Laws {
         }
         let right = match order.stage() {
             Stage::Build | Stage::Verify => Role::Verifier,
-            Stage::Profile => Role::Profiler,
+            Stage::Profile | Stage::Replay => Role::Profiler,
         };
         if it.role != Some(right) {
             return Err(format!("{action:?}, but it is {it:?}"));

@@ -63,6 +63,7 @@ pub(crate) fn a_candidate(id: CandidateId, job: JobId) -> CandidateSpec {
         verify: STAGE,
         profile: [STAGE].into(),
         paired: [STAGE].into(),
+        replay: None,
         resumed: None,
     }
 }

@@ -204,6 +204,7 @@ impl<'a> Batch<'a> {
                 // They are touched beforehand, at the disk's rate.
                 page_by_page: false,
                 resident: self.of_worker != Bytes::ZERO,
+                pooled: false,
             };
             runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;
         }

@@ -63,6 +63,8 @@ pub struct EntrySetup {
     pub page_by_page: bool,
     /// Have inputs in the page tables before anything is called: they are in memory, and it is known how much of them.
     pub resident: bool,
+    /// Inputs lie in slots of a pool, whole pages each: they are mapped where they are, and shown from their phase on.
+    pub pooled: bool,
 }
 
 /// Bytes of a descriptor that become readable in the runner.

@@ -100,6 +100,20 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
+/// Maps a slot of a pool, all of its pages: what is read is what the pool holds at that moment.
+pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapError> {
+    let page = rustix::param::page_size();
+    let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
+    let reserved = bytes.checked_add(2 * page).ok_or(MapError::TooLarge { bytes: range.bytes })?;
+    let start = reserve("an input", reserved)?;
+    if 0 < bytes {
+        let file = Some((pool.as_fd(), range.file_offset));
+        place("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
+    }
+    let data = start + page + usize::from(range.address_phase).min(bytes);
+    Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
+}
+
 /// Anonymous pages at `at`, the range's bytes read into them, then read-only.
 fn fill(
     file: &File,

@@ -24,7 +24,7 @@ use super::ffi_error::RaisedErrors;
 use super::frame::{
     EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, receive_from_worker, send_reply,
 };
-use super::map::{MapError, Mapped, map_input, map_output};
+use super::map::{MapError, Mapped, map_input, map_output, map_slot};
 use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.
@@ -198,14 +198,16 @@ fn map_entry(
         let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        // The same input of several entries is one map: it counts once with us, too.
+        // The same input of several entries is one map: it counts once with us, too. A slot holds one thing after another.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
-        if let Some(mapped) = known.get(&name) {
+        if let Some(mapped) = known.get(&name).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
             continue;
         }
-        let mapped = map_input(file, range)?;
-        known.insert(name, mapped);
+        let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range)? };
+        if !entry.pooled {
+            known.insert(name, mapped);
+        }
         if entry.resident {
             mapped.touch();
         }

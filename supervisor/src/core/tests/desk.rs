@@ -70,6 +70,7 @@ pub(super) fn plan(candidates: u32) -> RunSpec {
                 verify: STAGE,
                 profile: one_step(STAGE),
                 paired: one_step(STAGE),
+                replay: None,
                 resumed: None,
             })
             .collect(),
@@ -286,6 +287,7 @@ fn short(order: Order, attempt: u32) -> String {
         Stage::Build => 'B',
         Stage::Verify => 'V',
         Stage::Profile => 'P',
+        Stage::Replay => 'R',
     };
     let mut text = format!("{letter}{}", order.candidate().0);
     if let Order::Profile { baseline: Some(baseline), .. } = order {

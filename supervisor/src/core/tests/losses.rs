@@ -258,7 +258,7 @@ fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
                 let (status, failures) = match *report {
                     Report::Verify(report) => (report.status, report.failures),
                     Report::Profile(report) => (report.status, report.failures),
-                    Report::Build(_) => unreachable!(),
+                    Report::Build(_) | Report::Replay(_) => unreachable!(),
                 };
                 assert_eq!((status, failures[0].status), (Status::Crashed, Status::Crashed));
                 assert!(failures[0].detail.contains("sender unknown"), "{failures:?}");

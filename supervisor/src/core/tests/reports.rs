@@ -2,7 +2,8 @@
 
 use opt_shared::message::Report;
 use opt_shared::outcome::{
-    Artifact, BuildReport, EntryFailure, ProfileReport, RunnerEnd, Status, VerifyReport,
+    Artifact, BuildReport, EntryFailure, ProfileReport, ReplayReport, ReplayResult, RunnerEnd, Status,
+    VerifyReport,
 };
 use opt_shared::units::Bytes;
 
@@ -13,6 +14,7 @@ pub(super) fn report(stage: Stage, status: Status) -> Report {
         Stage::Build => build(status),
         Stage::Verify => Report::Verify(verify(status)),
         Stage::Profile => Report::Profile(profile(status)),
+        Stage::Replay => Report::Replay(replay(status)),
     }
 }
 
@@ -82,5 +84,42 @@ pub(super) fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Repo
         Stage::Build => build(Status::InfraError),
         Stage::Verify => Report::Verify(VerifyReport { failures, end, ..verify(Status::InfraError) }),
         Stage::Profile => Report::Profile(ProfileReport { failures, end, ..profile(Status::InfraError) }),
+        Stage::Replay => Report::Replay(ReplayReport { failures, end, ..replay(Status::InfraError) }),
+    }
+}
+
+/// One without a step: what a report says is the core's affair, what a replay measures is not.
+pub(super) fn replay(status: Status) -> ReplayReport {
+    let nothing = ReplayResult {
+        budget_bytes: Bytes::ZERO,
+        floor_bytes: Bytes::ZERO,
+        all_resident_bytes: Bytes::ZERO,
+        pinned_bytes: Bytes::ZERO,
+        peak_pool_bytes: Bytes::ZERO,
+        bytes_moved: Bytes::ZERO,
+        unique_bytes: Bytes::ZERO,
+        constants: 0,
+        uses: 0,
+        hits: 0,
+        misses: 0,
+        evictions: 0,
+        total_ms: 1.0,
+        stall_ms: 0.0,
+        compute_ms: 1.0,
+        copy_ms: 0.0,
+        recording_digest: String::new(),
+        outputs_digest: String::new(),
+        steps: Vec::new(),
+        step_count: 0,
+    };
+    ReplayReport {
+        status,
+        detail: status.name().to_owned(),
+        failures: Vec::new(),
+        end: None,
+        result: (status == Status::Passed).then(|| Box::new(nothing)),
+        ms: 1.0,
+        runner_peak_owed: Bytes::ZERO,
+        output_truncated: false,
     }
 }

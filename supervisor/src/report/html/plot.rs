@@ -60,6 +60,7 @@ const fn stage_color(stage: Stage) -> RGBColor {
             Stage::Verify => 2,
             Stage::Profile => 3,
             Stage::Confirm => 4,
+            Stage::Replay => 5,
         },
     )
 }

@@ -1,0 +1,265 @@
+//! The file of a recording: little-endian, versioned, sealed with a digest of itself.
+//!
+//! Written once, read by whoever replays. The reader takes nothing for granted: every count has a limit before anything
+//! is allocated, every reference a target, every place its number, and nothing may be left over.
+//!
+//! ```text
+//! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32
+//! text: length u16, UTF-8        constant: key 32, digest 32, bytes u64, phase u8, dtype u8, rank u8, axes u64
+//! step: job text, entry text     use: id u32, step u32, constant u32, epoch u32, name u32, bytes u64
+//! ```
+
+use std::collections::BTreeSet;
+
+use super::{
+    Constant, Digest, Key, MAX_CONSTANTS, MAX_NAME, MAX_RANK, MAX_STEPS, MAX_USES, Recording, Step, Use,
+};
+use crate::capture::DType;
+use crate::units::Bytes;
+
+const MAGIC: [u8; 8] = *b"optreply";
+/// Raised by every change of the layout or of what a key is made of.
+const VERSION: u32 = 1;
+const SEAL: usize = 32;
+/// A recording at every limit is smaller.
+pub const MAX_FILE_BYTES: u64 = 512 << 20;
+
+/// Why a file is no recording that can be relied upon.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordingError {
+    #[error("it does not begin as a recording does")]
+    Magic,
+    #[error("its format is version {found}, this program reads {VERSION}")]
+    Version { found: u32 },
+    #[error("it ends in the middle of {what}")]
+    Truncated { what: &'static str },
+    #[error("{bytes} bytes follow its end")]
+    Trailing { bytes: usize },
+    #[error("it was changed after it was written: its own digest differs")]
+    Seal,
+    #[error("it claims {found} {what}, the limit is {limit}")]
+    TooMany { what: &'static str, found: u64, limit: usize },
+    #[error("{what} {index} {problem}")]
+    Wrong { what: &'static str, index: usize, problem: &'static str },
+}
+
+impl Recording {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&MAGIC);
+        let word = |out: &mut Vec<u8>, value: usize| {
+            out.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
+        };
+        word(&mut out, VERSION as usize);
+        for count in [self.names.len(), self.constants.len(), self.steps.len(), self.uses.len()] {
+            word(&mut out, count);
+        }
+        let text = |out: &mut Vec<u8>, text: &str| {
+            out.extend_from_slice(&u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend_from_slice(text.as_bytes());
+        };
+        self.names.iter().for_each(|name| text(&mut out, name));
+        for constant in &self.constants {
+            out.extend_from_slice(&constant.key.0);
+            out.extend_from_slice(&constant.digest.0);
+            out.extend_from_slice(&constant.bytes.get().to_le_bytes());
+            let dtype = DType::ALL.iter().position(|it| *it == constant.dtype);
+            let small = |value: usize| u8::try_from(value).unwrap_or(u8::MAX);
+            out.extend_from_slice(&[
+                constant.phase,
+                dtype.map_or(u8::MAX, small),
+                small(constant.shape.len()),
+            ]);
+            constant.shape.iter().for_each(|axis| out.extend_from_slice(&axis.to_le_bytes()));
+        }
+        for step in &self.steps {
+            text(&mut out, &step.job);
+            text(&mut out, &step.entry);
+        }
+        for it in &self.uses {
+            for value in [it.id, it.step, it.constant, it.epoch, it.name] {
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+            out.extend_from_slice(&it.bytes.get().to_le_bytes());
+        }
+        let seal = blake3::hash(&out);
+        out.extend_from_slice(seal.as_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordingError> {
+        let mut reader = Reader { rest: bytes };
+        if reader.array::<8>("its first bytes")? != MAGIC {
+            return Err(RecordingError::Magic);
+        }
+        let version = reader.word("its version")?;
+        if version != VERSION {
+            return Err(RecordingError::Version { found: version });
+        }
+        let name_count = reader.count("names", MAX_USES, 2)?;
+        let constant_count = reader.count("constants", MAX_CONSTANTS, 75)?;
+        let step_count = reader.count("steps", MAX_STEPS, 4)?;
+        let use_count = reader.count("uses", MAX_USES, 28)?;
+        let names =
+            (0..name_count).map(|index| reader.text("name", index)).collect::<Result<Vec<String>, _>>()?;
+        let constants =
+            (0..constant_count).map(|index| reader.constant(index)).collect::<Result<Vec<_>, _>>()?;
+        let steps = (0..step_count)
+            .map(|index| Ok(Step { job: reader.text("step", index)?, entry: reader.text("step", index)? }))
+            .collect::<Result<Vec<_>, _>>()?;
+        let uses = (0..use_count).map(|_| reader.one_use()).collect::<Result<Vec<_>, _>>()?;
+        let body = bytes.len() - reader.rest.len();
+        let seal = reader.array::<SEAL>("its own digest")?;
+        if !reader.rest.is_empty() {
+            return Err(RecordingError::Trailing { bytes: reader.rest.len() });
+        }
+        if *blake3::hash(&bytes[..body]).as_bytes() != seal {
+            return Err(RecordingError::Seal);
+        }
+        let recording = Self { constants, names, steps, uses };
+        recording.check()?;
+        Ok(recording)
+    }
+
+    /// Everything refers to something, stands where it says, and stands there once.
+    fn check(&self) -> Result<(), RecordingError> {
+        let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
+        let mut seen = BTreeSet::new();
+        if let Some(index) = self.names.iter().position(|name| !seen.insert(name)) {
+            return wrong("name", index, "stands there twice");
+        }
+        let mut keys = BTreeSet::new();
+        if let Some(index) = self.constants.iter().position(|it| !keys.insert(it.key)) {
+            return wrong("constant", index, "stands there twice");
+        }
+        let mut epochs = vec![0u32; self.constants.len()];
+        let mut named = vec![false; self.names.len()];
+        let mut step_before = 0;
+        let mut in_step = BTreeSet::new();
+        for (index, it) in self.uses.iter().enumerate() {
+            if it.id as usize != index {
+                return wrong("use", index, "has another number than its place");
+            }
+            if it.step < step_before || self.steps.len() <= it.step as usize {
+                return wrong("use", index, "is of a step that is over or does not exist");
+            }
+            if step_before < it.step {
+                in_step.clear();
+                step_before = it.step;
+            }
+            let Some(constant) = self.constants.get(it.constant as usize) else {
+                return wrong("use", index, "is of no constant");
+            };
+            if !in_step.insert(it.constant) {
+                return wrong("use", index, "stands in its step twice");
+            }
+            match named.get_mut(it.name as usize) {
+                Some(slot) => *slot = true,
+                None => return wrong("use", index, "has no name"),
+            }
+            if constant.bytes != it.bytes {
+                return wrong("use", index, "has another size than its constant");
+            }
+            let epoch = &mut epochs[it.constant as usize];
+            if *epoch != it.epoch {
+                return wrong("use", index, "has another epoch than its constant's uses before it");
+            }
+            *epoch += 1;
+        }
+        if let Some(index) = epochs.iter().position(|&uses| uses == 0) {
+            return wrong("constant", index, "is never used");
+        }
+        if let Some(index) = named.iter().position(|named| !named) {
+            return wrong("name", index, "is never used");
+        }
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], RecordingError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(RecordingError::Truncated { what })?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn word(&mut self, what: &'static str) -> Result<u32, RecordingError> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    fn long(&mut self, what: &'static str) -> Result<u64, RecordingError> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// How many follow: no more than the limit, and no more than the bytes that are left could hold.
+    fn count(&mut self, what: &'static str, limit: usize, least: usize) -> Result<usize, RecordingError> {
+        let found = self.word(what)?;
+        let count = usize::try_from(found).unwrap_or(usize::MAX);
+        if limit < count {
+            return Err(RecordingError::TooMany { what, found: u64::from(found), limit });
+        }
+        if self.rest.len() < count.saturating_mul(least) {
+            return Err(RecordingError::Truncated { what });
+        }
+        Ok(count)
+    }
+
+    fn text(&mut self, what: &'static str, index: usize) -> Result<String, RecordingError> {
+        let length = usize::from(u16::from_le_bytes(self.array(what)?));
+        if MAX_NAME < length {
+            return Err(RecordingError::Wrong { what, index, problem: "has a name that is too long" });
+        }
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(RecordingError::Truncated { what })?;
+        self.rest = rest;
+        String::from_utf8(taken.to_vec()).map_err(|_| RecordingError::Wrong {
+            what,
+            index,
+            problem: "has a name that is not UTF-8",
+        })
+    }
+
+    fn constant(&mut self, index: usize) -> Result<Constant, RecordingError> {
+        const WHAT: &str = "constant";
+        let wrong = |problem| RecordingError::Wrong { what: WHAT, index, problem };
+        let key = Key(self.array(WHAT)?);
+        let digest = Digest(self.array(WHAT)?);
+        let bytes = self.long(WHAT)?;
+        let [phase, dtype, rank] = self.array::<3>(WHAT)?;
+        let dtype = *DType::ALL.get(usize::from(dtype)).ok_or_else(|| wrong("has an unknown data type"))?;
+        if MAX_RANK < usize::from(rank) {
+            return Err(wrong("has too many axes"));
+        }
+        if 64 <= phase {
+            return Err(wrong("starts at no place of a 64-byte line"));
+        }
+        if digest == Digest::UNKNOWN {
+            return Err(wrong("has no digest"));
+        }
+        let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
+        // A view with gaps takes more, one that repeats itself less.
+        let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
+        if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
+            return Err(wrong("has a shape without elements, or of too many"));
+        }
+        if bytes == 0 || bytes.checked_add(u64::from(phase)).is_none_or(|end| i64::MAX as u64 <= end) {
+            return Err(wrong("has no size that a tensor can have"));
+        }
+        Ok(Constant { key, digest, bytes: Bytes::new(bytes), phase, dtype, shape })
+    }
+
+    fn one_use(&mut self) -> Result<Use, RecordingError> {
+        const WHAT: &str = "a use";
+        Ok(Use {
+            id: self.word(WHAT)?,
+            step: self.word(WHAT)?,
+            constant: self.word(WHAT)?,
+            epoch: self.word(WHAT)?,
+            name: self.word(WHAT)?,
+            bytes: Bytes::new(self.long(WHAT)?),
+        })
+    }
+}

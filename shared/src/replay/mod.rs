@@ -1,0 +1,267 @@
+//! A replay's recording: which constants its steps use, in which order.
+//!
+//! Owns the catalog (every constant once), the schedule (every use, in order, each saying what it is), how both grow
+//! while entries are looked at, and the floor below which no budget works. The file they are kept in is `file`'s; what
+//! is in the pool when is the worker's.
+
+mod file;
+mod needs;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use self::file::{MAX_FILE_BYTES, RecordingError};
+pub use self::needs::{Need, NeedsError, needs};
+use crate::capture::DType;
+use crate::units::Bytes;
+
+/// Distinct tensors of one replay. A model has thousands.
+pub const MAX_CONSTANTS: usize = 65_536;
+/// As many as a job may have entries.
+pub const MAX_STEPS: usize = 100_000;
+/// Over all steps.
+pub const MAX_USES: usize = 1_000_000;
+/// Longest name of a job, an entry or a parameter.
+pub const MAX_NAME: usize = 1024;
+/// Most axes of a constant, as the capture reader has it.
+pub const MAX_RANK: usize = 64;
+
+/// k slots of s bytes between a file and the pool: one is read into, one is copied from, one waits.
+pub const STAGING_SLOTS: u64 = 3;
+pub const STAGING_SLOT: Bytes = Bytes::mib(1);
+
+/// What a constant is told by before its bytes are read: see [`needs`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(pub [u8; 32]);
+
+/// BLAKE3 of a constant's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// Of one whose bytes nobody has read: no recording is written with it.
+    pub const UNKNOWN: Self = Self([0; 32]);
+}
+
+macro_rules! shown_as_hex {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    )*};
+}
+
+shown_as_hex!(Key, Digest);
+
+/// One tensor's bytes: a row of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constant {
+    pub key: Key,
+    pub digest: Digest,
+    pub bytes: Bytes,
+    /// What its address is modulo 64, as PyTorch's was.
+    pub phase: u8,
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+}
+
+/// One recorded call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub job: String,
+    pub entry: String,
+}
+
+/// One use of one constant. It says itself where it stands, so that one that was moved shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Its place among all uses.
+    pub id: u32,
+    pub step: u32,
+    pub constant: u32,
+    /// How often this constant was used before.
+    pub epoch: u32,
+    /// Place of the parameter's name.
+    pub name: u32,
+    pub bytes: Bytes,
+}
+
+/// Catalog and schedule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    pub constants: Vec<Constant>,
+    pub names: Vec<String>,
+    pub steps: Vec<Step>,
+    pub uses: Vec<Use>,
+}
+
+/// More than a recording may hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a replay of more than {limit} {what} (replay fewer steps at a time)")]
+pub struct TooMany {
+    pub what: &'static str,
+    pub limit: usize,
+}
+
+impl Recording {
+    /// Which constants each step uses, each once, in order. What lies outside of the catalog is left out: a recording
+    /// that was read or made by a [`Recorder`] has nothing of the kind.
+    pub fn working_sets(&self) -> Vec<Vec<u32>> {
+        let mut sets = vec![Vec::new(); self.steps.len()];
+        for it in self.uses.iter().filter(|it| (it.constant as usize) < self.constants.len()) {
+            if let Some(set) = sets.get_mut(it.step as usize)
+                && !set.contains(&it.constant)
+            {
+                set.push(it.constant);
+            }
+        }
+        sets
+    }
+
+    /// Which constants are pinned: those that a use calls by one of these names, `weight` or `JOB/weight`.
+    pub fn pinned(&self, pins: &[String]) -> Vec<bool> {
+        let mut pinned = vec![false; self.constants.len()];
+        for it in &self.uses {
+            if let Some(slot) = pinned.get_mut(it.constant as usize) {
+                *slot |= pins.iter().any(|pin| self.is_called(it, pin));
+            }
+        }
+        pinned
+    }
+
+    /// The first name that no use has.
+    pub fn unknown_pin<'p>(&self, pins: &'p [String]) -> Option<&'p String> {
+        pins.iter().find(|pin| !self.uses.iter().any(|it| self.is_called(it, pin)))
+    }
+
+    fn is_called(&self, it: &Use, pin: &str) -> bool {
+        let Some(name) = self.names.get(it.name as usize) else { return false };
+        let job = self.steps.get(it.step as usize).map_or("", |step| step.job.as_str());
+        pin == name || pin.strip_prefix(job).and_then(|rest| rest.strip_prefix('/')) == Some(name)
+    }
+
+    /// What each constant takes in a pool that gives out `granule` bytes at a time.
+    pub fn slots(&self, granule: Bytes) -> Vec<Bytes> {
+        self.constants.iter().map(|constant| constant.slot(granule)).collect()
+    }
+
+    /// What the smallest budget adds up from.
+    pub fn floor(&self, pins: &[String], granule: Bytes) -> PoolFloor {
+        floor(&self.working_sets(), &self.slots(granule), &self.pinned(pins))
+    }
+}
+
+impl Constant {
+    /// Its bytes and what lies before them, in whole granules.
+    pub fn slot(&self, granule: Bytes) -> Bytes {
+        let granule = granule.get().max(1);
+        let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
+        Bytes::new(bytes.div_ceil(granule).saturating_mul(granule))
+    }
+}
+
+/// The smallest budget, and what it is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolFloor {
+    /// What never leaves the pool.
+    pub pinned: Bytes,
+    /// The most that two steps in a row use together, beside what is pinned.
+    pub consecutive: Bytes,
+    /// The largest constant that is not pinned.
+    pub largest: Bytes,
+    /// W: everything. With this much, nothing ever leaves.
+    pub whole: Bytes,
+}
+
+impl PoolFloor {
+    /// Never more than everything.
+    pub fn bytes(&self) -> Bytes {
+        (self.pinned + self.consecutive + self.largest).min(self.whole)
+    }
+}
+
+/// Of these working sets: with less, the next step could not be fetched beside the running one.
+pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
+    let is_pinned = |constant: u32| pinned.get(constant as usize).copied().unwrap_or(false);
+    let slot = |constant: u32| slots.get(constant as usize).copied().unwrap_or_default();
+    let streamed = |constant: &&u32| !is_pinned(**constant);
+    let of = |set: &[u32]| set.iter().filter(streamed).map(|&constant| slot(constant)).sum::<Bytes>();
+    let alone = sets.iter().map(|set| of(set));
+    let pairs = sets.windows(2).map(|pair| {
+        let second: Bytes = pair[1]
+            .iter()
+            .filter(streamed)
+            .filter(|constant| !pair[0].contains(constant))
+            .map(|&constant| slot(constant))
+            .sum();
+        of(&pair[0]) + second
+    });
+    let numbers = 0..u32::try_from(slots.len()).unwrap_or(u32::MAX);
+    PoolFloor {
+        pinned: numbers.clone().filter(|&constant| is_pinned(constant)).map(slot).sum(),
+        consecutive: alone.chain(pairs).max().unwrap_or_default(),
+        largest: numbers.filter(|&constant| !is_pinned(constant)).map(slot).max().unwrap_or_default(),
+        whole: slots.iter().copied().sum(),
+    }
+}
+
+/// Makes a recording, step by step.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    recording: Recording,
+    constants: BTreeMap<Key, u32>,
+    names: BTreeMap<String, u32>,
+    epochs: Vec<u32>,
+}
+
+impl Recorder {
+    pub fn step(&mut self, job: &str, entry: &str, needs: &[Need]) -> Result<(), TooMany> {
+        let step = number(self.recording.steps.len(), MAX_STEPS, "steps")?;
+        self.recording.steps.push(Step { job: job.to_owned(), entry: entry.to_owned() });
+        for need in needs {
+            let constant = match self.constants.get(&need.key) {
+                Some(&known) => known,
+                None => {
+                    let constant = number(self.recording.constants.len(), MAX_CONSTANTS, "distinct tensors")?;
+                    self.recording.constants.push(need.constant());
+                    self.constants.insert(need.key, constant);
+                    self.epochs.push(0);
+                    constant
+                }
+            };
+            let name = match self.names.get(&need.name) {
+                Some(&known) => known,
+                None => {
+                    let name = number(self.recording.names.len(), MAX_USES, "names")?;
+                    self.recording.names.push(need.name.clone());
+                    self.names.insert(need.name.clone(), name);
+                    name
+                }
+            };
+            let id = number(self.recording.uses.len(), MAX_USES, "uses of tensors")?;
+            let epoch = &mut self.epochs[constant as usize];
+            self.recording.uses.push(Use { id, step, constant, epoch: *epoch, name, bytes: need.bytes });
+            *epoch += 1;
+        }
+        Ok(())
+    }
+
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// With the digests of its constants, in order.
+    pub fn finish(mut self, digests: &[Digest]) -> Recording {
+        for (constant, &digest) in self.recording.constants.iter_mut().zip(digests) {
+            constant.digest = digest;
+        }
+        self.recording
+    }
+}
+
+fn number(taken: usize, limit: usize, what: &'static str) -> Result<u32, TooMany> {
+    u32::try_from(taken).ok().filter(|_| taken < limit).ok_or(TooMany { what, limit })
+}

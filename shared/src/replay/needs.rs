@@ -1,0 +1,110 @@
+//! Which bytes of its capture one entry needs, and what tells each of them from others before they are read.
+//!
+//! Headers alone: a storage of a capture store is told by its blob, one of a file by its size and CRC, one without a CRC
+//! by its file. Whoever reads the bytes compares their digest with the recording's.
+
+use super::{Constant, Digest, Key};
+use crate::arguments::{Argument, ArgumentValue};
+use crate::capture::{CaptureFile, DType, Storage};
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+/// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
+const ALIGNMENT: u64 = 64;
+
+/// A tensor's bytes within its storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    pub key: Key,
+    /// Of the parameter, as messages name it.
+    pub name: String,
+    pub storage: StorageId,
+    /// Where they start in it.
+    pub start: u64,
+    pub bytes: Bytes,
+    pub phase: u8,
+    pub dtype: DType,
+    pub shape: Vec<u64>,
+}
+
+impl Need {
+    pub(super) fn constant(&self) -> Constant {
+        Constant {
+            key: self.key,
+            digest: Digest::UNKNOWN,
+            bytes: self.bytes,
+            phase: self.phase,
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+        }
+    }
+}
+
+/// An argument that cannot be taken from a pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the argument `{name}` of {entry} is a lazy conjugate or negative, which lies nowhere as it is (resolve it before it is saved: `.resolve_conj()`, `.resolve_neg()`)"
+)]
+pub struct NeedsError {
+    pub name: String,
+    pub entry: String,
+}
+
+/// In the order of the arguments, what is told alike once; and for every tensor argument its place among them, none
+/// for one without elements.
+pub fn needs(
+    capture: &CaptureFile,
+    entry: &str,
+    arguments: &[Argument],
+) -> Result<(Vec<Need>, Vec<Option<usize>>), NeedsError> {
+    let mut needs: Vec<Need> = Vec::new();
+    let mut places = Vec::new();
+    for argument in arguments {
+        let ArgumentValue::Tensor(tensor) = &argument.value else { continue };
+        if tensor.elements() == 0 {
+            places.push(None);
+            continue;
+        }
+        if tensor.conjugate || tensor.negative {
+            return Err(NeedsError { name: argument.path.to_string(), entry: entry.to_owned() });
+        }
+        let range = tensor.byte_range();
+        let bytes = Bytes::new(range.end - range.start);
+        let key = key(capture, capture.storage(tensor.storage), range.start, bytes);
+        let known = needs.iter().position(|it| it.key == key);
+        places.push(Some(known.unwrap_or(needs.len())));
+        if known.is_none() {
+            needs.push(Need {
+                key,
+                name: argument.path.to_string(),
+                storage: tensor.storage,
+                start: range.start,
+                bytes,
+                phase: (range.start % ALIGNMENT) as u8,
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+            });
+        }
+    }
+    Ok((needs, places))
+}
+
+fn key(capture: &CaptureFile, storage: &Storage, start: u64, bytes: Bytes) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    match (storage.blob, storage.crc32) {
+        (Some(blob), _) => {
+            hasher.update(b"blob").update(&blob.0);
+        }
+        (None, Some(crc)) => {
+            hasher.update(b"crc").update(&crc.to_le_bytes());
+        }
+        (None, None) => {
+            let path = capture.path().as_os_str().as_encoded_bytes();
+            hasher.update(b"file").update(&(path.len() as u64).to_le_bytes()).update(path);
+            hasher.update(&storage.id.0.to_le_bytes());
+        }
+    }
+    hasher.update(&storage.bytes.get().to_le_bytes());
+    hasher.update(&start.to_le_bytes()).update(&bytes.get().to_le_bytes());
+    Key(*hasher.finalize().as_bytes())
+}

@@ -1,0 +1,190 @@
+//! The recording, its file and the floor.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGE: Bytes = Bytes::kib(4);
+
+fn need(number: u8, bytes: u64) -> Need {
+    Need {
+        key: Key([number + 1; 32]),
+        name: format!("weight_{number}"),
+        storage: crate::ids::StorageId(0),
+        start: 0,
+        bytes: Bytes::new(bytes),
+        phase: 0,
+        dtype: DType::Float32,
+        shape: vec![bytes / 4],
+    }
+}
+
+/// Steps as sets of constants; constant `n` has `4 * (n + 1)` bytes times `scale`.
+pub(super) fn recorded(sets: &[Vec<u8>], scale: u64) -> Recording {
+    let mut recorder = Recorder::default();
+    for (step, set) in sets.iter().enumerate() {
+        let needs: Vec<Need> = set.iter().map(|&it| need(it, 4 * (u64::from(it) + 1) * scale)).collect();
+        recorder.step("job", &format!("entry_{step:06}"), &needs).expect("within the limits");
+    }
+    let digests: Vec<Digest> = (0..recorder.recording().constants.len())
+        .map(|it| Digest([u8::try_from(it).unwrap_or(0) | 0x80; 32]))
+        .collect();
+    recorder.finish(&digests)
+}
+
+fn sample() -> Recording {
+    recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
+}
+
+/// Sealed anew, so that only what is checked behind the seal can object.
+fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let body = bytes.len() - 32;
+    let seal = blake3::hash(&bytes[..body]);
+    bytes[body..].copy_from_slice(seal.as_bytes());
+    bytes
+}
+
+#[test]
+fn what_was_written_is_what_is_read() {
+    for recording in [sample(), Recording::default(), recorded(&[vec![]], 1)] {
+        assert_eq!(Recording::decode(&recording.encode()), Ok(recording));
+    }
+}
+
+#[test]
+fn every_truncation_and_every_byte_too_many_is_refused() {
+    let bytes = sample().encode();
+    for length in 0..bytes.len() {
+        assert!(Recording::decode(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
+    }
+    for extra in [1, 2, 31, 32, 33, 1000] {
+        let mut longer = bytes.clone();
+        longer.resize(bytes.len() + extra, 0);
+        assert_eq!(Recording::decode(&longer), Err(RecordingError::Trailing { bytes: extra }));
+    }
+}
+
+#[test]
+fn every_changed_bit_is_refused() {
+    let bytes = sample().encode();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            assert!(Recording::decode(&changed).is_err(), "bit {bit} of byte {at}");
+        }
+    }
+}
+
+#[test]
+fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
+    let bytes = sample().encode();
+    for place in [12, 16, 20, 24] {
+        for claim in [u32::MAX, 1 << 31, 1_000_001, 1_000_000] {
+            let mut changed = bytes.clone();
+            changed[place..place + 4].copy_from_slice(&claim.to_le_bytes());
+            let refused = Recording::decode(&resealed(changed));
+            assert!(
+                matches!(refused, Err(RecordingError::TooMany { .. } | RecordingError::Truncated { .. })),
+                "{refused:?}"
+            );
+        }
+    }
+}
+
+/// Mistakes that a right seal does not make right.
+#[test]
+fn a_recording_that_contradicts_itself_is_refused() {
+    type Change = fn(&mut Recording);
+    let changes: [(&str, Change); 14] = [
+        ("swapped uses", |it| it.uses.swap(1, 2)),
+        ("a use twice", |it| it.uses.insert(1, it.uses[0])),
+        ("a use less", |it| {
+            it.uses.remove(2);
+        }),
+        ("a stale epoch", |it| it.uses[2].epoch -= 1),
+        ("another size", |it| it.uses[3].bytes += Bytes::new(1)),
+        ("no such constant", |it| it.uses[0].constant = 99),
+        ("no such step", |it| it.uses[5].step = 3),
+        ("no such name", |it| it.uses[0].name = 99),
+        ("a constant twice", |it| it.constants.push(it.constants[0].clone())),
+        ("a name twice", |it| it.names.push(it.names[0].clone())),
+        ("a constant of no use", |it| it.constants.push(need(9, 64).constant())),
+        ("an unknown digest", |it| it.constants[0].digest = Digest::UNKNOWN),
+        ("an overflowing shape", |it| it.constants[0].shape = vec![u64::MAX, 2]),
+        ("a size beyond all", |it| {
+            it.constants[0].bytes = Bytes::MAX;
+            it.uses.iter_mut().filter(|it| it.constant == 0).for_each(|it| it.bytes = Bytes::MAX);
+        }),
+    ];
+    for (what, change) in changes {
+        let mut recording = sample();
+        change(&mut recording);
+        let refused = Recording::decode(&recording.encode());
+        assert!(matches!(refused, Err(RecordingError::Wrong { .. })), "{what}: {refused:?}");
+    }
+}
+
+#[test]
+fn the_floor_is_the_largest_pair_and_the_largest_constant() {
+    // Sizes 64, 128, 192, 256 of constants 0 to 3.
+    let recording = recorded(&[vec![0, 1], vec![1, 2], vec![3], vec![0]], 16);
+    let one = Bytes::new(1);
+    let floor = recording.floor(&[], one);
+    assert_eq!(floor.consecutive, Bytes::new(128 + 192 + 256));
+    assert_eq!(floor.largest, Bytes::new(256));
+    assert_eq!(floor.whole, Bytes::new(640));
+    assert_eq!(floor.bytes(), Bytes::new(640), "never more than everything");
+    let pins = ["weight_3".to_owned()];
+    let pinned = recording.floor(&pins, one);
+    assert_eq!((pinned.pinned, pinned.largest), (Bytes::new(256), Bytes::new(192)));
+    assert_eq!(pinned.consecutive, Bytes::new(64 + 128 + 192));
+    assert_eq!(
+        recording.unknown_pin(&["job/weight_0".to_owned(), "weight_4".to_owned()]),
+        Some(&"weight_4".to_owned())
+    );
+    assert_eq!(recording.floor(&[], PAGE).whole, PAGE.saturating_mul(4), "whole granules");
+    let repeated = recorded(&[vec![0], vec![1], vec![0], vec![1], vec![2]], 16);
+    assert_eq!(repeated.floor(&[], one).bytes(), Bytes::new(384));
+    let long: Vec<Vec<u8>> = (0..20).map(|it| vec![it % 10]).collect();
+    let floor = recorded(&long, 16).floor(&[], one);
+    assert_eq!(floor.bytes(), Bytes::new(64 * (9 + 10) + 640), "far below everything");
+    assert!(floor.bytes() < floor.whole);
+}
+
+proptest! {
+    #[test]
+    fn any_recording_survives_its_file(
+        sets in proptest::collection::vec(proptest::collection::btree_set(0u8..20, 0..6), 0..30), scale in 1u64..1000
+    ) {
+        let sets: Vec<Vec<u8>> = sets.into_iter().map(|set| set.into_iter().collect()).collect();
+        let recording = recorded(&sets, scale);
+        let read = Recording::decode(&recording.encode());
+        prop_assert_eq!(read.as_ref(), Ok(&recording));
+    }
+
+    #[test]
+    fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        prop_assert!(Recording::decode(&bytes).is_err());
+        let mut begun = sample().encode();
+        begun.truncate(28);
+        begun.extend_from_slice(&bytes);
+        prop_assert!(Recording::decode(&begun).is_err());
+    }
+
+    /// What comes behind a right seal is what a careful reader alone can refuse, and never a panic.
+    #[test]
+    fn a_changed_file_that_is_sealed_anew_reads_back_as_it_stands_or_is_refused(
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)
+    ) {
+        let mut bytes = sample().encode();
+        let body = bytes.len() - 32;
+        for (at, value) in changes {
+            bytes[at.index(body)] = value;
+        }
+        let bytes = resealed(bytes);
+        if let Ok(recording) = Recording::decode(&bytes) {
+            prop_assert_eq!(recording.encode(), bytes, "one form alone");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What `check` says of replays: their floor, what they would owe.
+
+use opt_shared::settings::LimitSettings;
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use crate::core::predict::Prediction;
+use crate::core::spec::RunSpec;
+use crate::driver::facts::JobFacts;
+use crate::driver::replay::ReplayFacts;
+use crate::plan::{JobPlan, Plan};
+
+/// One replay, with what it would owe if those candidates of its jobs made the calls that may owe most.
+pub(super) struct CheckedReplay<'a> {
+    plan: &'a crate::plan::ReplayPlan,
+    facts: &'a ReplayFacts,
+    prediction: Prediction,
+}
+
+pub(super) fn checked<'a>(
+    plan: &'a Plan,
+    facts: &'a [JobFacts],
+    replays: &'a [ReplayFacts],
+    cores: u32,
+) -> Vec<CheckedReplay<'a>> {
+    let one = |(replay, of_replay): (&'a crate::plan::ReplayPlan, &'a ReplayFacts)| {
+        let jobs: Vec<&JobPlan> =
+            plan.jobs.iter().filter(|job| replay.steps.iter().any(|(id, _)| *id == job.id)).collect();
+        let limits: Vec<&LimitSettings> =
+            jobs.iter().flat_map(|job| &job.candidates).map(|candidate| &*candidate.limits).collect();
+        let longest = jobs.iter().map(|job| &job.verify).max_by_key(|verify| verify.call_timeout);
+        let verify = longest.unwrap_or(&plan.settings.verify);
+        let prediction = of_replay.prediction(replay, facts, &limits, verify, cores);
+        CheckedReplay { plan: replay, facts: of_replay, prediction }
+    };
+    plan.replays.iter().zip(replays).map(one).collect()
+}
+
+impl CheckedReplay<'_> {
+    fn least_ceiling(&self, spec: &RunSpec) -> Bytes {
+        self.prediction.spec.demand(spec.idle_worker).sum() + spec.supervisor
+    }
+
+    pub(super) fn text(&self, spec: &RunSpec) -> String {
+        let head = format!(
+            "replay {}: {} steps, budget {}",
+            self.plan.name,
+            self.plan.steps.len(),
+            self.plan.budget
+        );
+        if let Some(broken) = &self.facts.broken {
+            return format!("{head}\n  cannot be used: {broken}\n\n");
+        }
+        let floor = &self.facts.floor;
+        let terms: Vec<String> = self
+            .prediction
+            .predicted
+            .iter()
+            .chain(&self.prediction.beyond)
+            .map(|term| format!("{} {}", term.name, term.bytes))
+            .collect();
+        format!(
+            "{head}\n  floor {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned; everything is {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
+            floor.bytes(),
+            floor.bytes().get(),
+            floor.consecutive,
+            floor.largest,
+            floor.pinned,
+            floor.whole,
+            terms.join(" + "),
+            self.least_ceiling(spec)
+        )
+    }
+
+    pub(super) fn document(&self, spec: &RunSpec) -> Value {
+        json!({
+            "name": self.plan.name,
+            "steps": self.plan.steps.len(),
+            "broken": self.facts.broken,
+            "budget_bytes": self.plan.budget,
+            "floor_bytes": self.facts.floor.bytes(),
+            "all_resident_bytes": self.facts.floor.whole,
+            "predicted_bytes": self.prediction.spec.predicted,
+            "reserved_bytes": self.prediction.spec.reserved,
+            "smallest_ceiling_bytes": self.least_ceiling(spec),
+        })
+    }
+}

@@ -1,0 +1,525 @@
+//! Replays: what of them is settled before a run, and the part of a run that comes after its jobs.
+//!
+//! They are granted by a core of their own, with the same laws: each stands in it as a candidate that has one stage and
+//! nothing else, numbered behind those of the plan. Owns the way from a plan's `[[replay]]` to a task, and from its end
+//! to the store. What is in the pool when is the worker's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use opt_shared::arguments::{Entry, bind};
+use opt_shared::capture::CaptureFile;
+use opt_shared::causes::chain;
+use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Report, Task, ToWorker, Work};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::replay::{PoolFloor, Recorder, needs};
+use opt_shared::settings::LimitSettings;
+use opt_shared::units::Bytes;
+
+use super::facts::{EntryFact, JobFacts};
+use super::tasks::Tasks;
+use super::{Run, RunError, told};
+use crate::core::Core;
+use crate::core::event::{AttemptEnd, Order, PhaseRow, PolicyRow, StopReason};
+use crate::core::predict::{self, Prediction};
+use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
+use crate::plan::{Plan, ReplayCandidates, ReplayPlan};
+use crate::record::UtcTime;
+use crate::store::{ReplayEnd, ReplayRow, ReplayStart};
+
+/// Recordings lie here, in the run's folder.
+const FOLDER: &str = "replay";
+
+/// What is known of a replay before anything runs, from headers alone.
+#[derive(Debug)]
+pub struct ReplayFacts {
+    /// Each step's job and its entry's place among the job's facts.
+    pub steps: Vec<(JobId, usize)>,
+    pub floor: PoolFloor,
+    /// Why it cannot be run: captures of a job that cannot be used.
+    pub broken: Option<String>,
+}
+
+/// A replay that no run can do as it is written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` leave it out)")]
+    LeftOut { replay: String, job: String, entry: String },
+    #[error(
+        "replay `{replay}`: no tensor is named `{pin}` (see `check --signature` for the names; write `weight` or `JOB/weight`)"
+    )]
+    Pin { replay: String, pin: String },
+    #[error(
+        "replay `{replay}`: its budget of {budget} ({} bytes) is below the floor; the least is {} bytes ({}): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
+        budget.get(), floor.bytes().get(), floor.bytes(), floor.consecutive, floor.largest, floor.pinned
+    )]
+    BelowFloor { replay: String, budget: Bytes, floor: PoolFloor },
+    #[error("replay `{replay}`")]
+    Needs {
+        replay: String,
+        #[source]
+        source: opt_shared::replay::NeedsError,
+    },
+    #[error("replay `{replay}`")]
+    TooMany {
+        replay: String,
+        #[source]
+        source: opt_shared::replay::TooMany,
+    },
+}
+
+/// Of every replay of the plan, in its order.
+pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayError> {
+    plan.replays.iter().map(|replay| read_replay(plan, replay, facts)).collect()
+}
+
+fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<ReplayFacts, ReplayError> {
+    let name = || replay.name.clone();
+    let broken =
+        |why: String| ReplayFacts { steps: Vec::new(), floor: PoolFloor::default(), broken: Some(why) };
+    let mut recorder = Recorder::default();
+    let mut steps = Vec::with_capacity(replay.steps.len());
+    for (job, entry) in &replay.steps {
+        let Some(of_job) = facts.get(job.index()) else { continue };
+        let job_name = plan.job(*job).map_or("", |job| job.name.as_str());
+        if let Some(why) = &of_job.broken {
+            return Ok(broken(format!("the captures of job `{job_name}` cannot be used: {why}")));
+        }
+        let place = of_job.entries.iter().position(|fact| fact.entry.name == *entry);
+        let (Some(place), Some(signature)) = (place, &of_job.signature) else {
+            let (job, entry) = (job_name.to_owned(), entry.clone());
+            return Err(ReplayError::LeftOut { replay: name(), job, entry });
+        };
+        let looked = CaptureFile::open(&of_job.entries[place].entry.path)
+            .map_err(|error| chain(&error))
+            .and_then(|capture| {
+                let recorded = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
+                let arguments = bind(&recorded, signature).map_err(|error| chain(&error))?;
+                Ok((capture, arguments))
+            });
+        let (capture, arguments) = match looked {
+            Ok(looked) => looked,
+            Err(why) => return Ok(broken(format!("{entry} of job `{job_name}`: {why}"))),
+        };
+        let (needs, _) = needs(&capture, entry, &arguments)
+            .map_err(|source| ReplayError::Needs { replay: name(), source })?;
+        recorder
+            .step(job_name, entry, &needs)
+            .map_err(|source| ReplayError::TooMany { replay: name(), source })?;
+        steps.push((*job, place));
+    }
+    let recording = recorder.recording();
+    if let Some(pin) = recording.unknown_pin(&replay.pin) {
+        return Err(ReplayError::Pin { replay: name(), pin: pin.clone() });
+    }
+    let floor = recording.floor(&replay.pin, Bytes::from(rustix::param::page_size()));
+    if replay.budget < floor.bytes() {
+        return Err(ReplayError::BelowFloor { replay: name(), budget: replay.budget, floor });
+    }
+    Ok(ReplayFacts { steps, floor, broken: None })
+}
+
+impl ReplayFacts {
+    fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
+        let (job, place) = self.steps.get(step)?;
+        facts.get(job.index())?.entries.get(*place)
+    }
+
+    /// What it will owe, whoever of these makes the calls.
+    pub fn prediction(
+        &self,
+        replay: &ReplayPlan,
+        facts: &[JobFacts],
+        limits: &[&LimitSettings],
+        verify: &opt_shared::settings::VerifySettings,
+        cores: u32,
+    ) -> Prediction {
+        let entries: Vec<predict::EntryNumbers> =
+            (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
+        predict::replay(replay.budget, &entries, limits, verify, cores)
+    }
+}
+
+/// Who makes the calls of a job's steps, ready to be called.
+struct Chosen {
+    job: JobId,
+    callee: ReplayCallee,
+}
+
+/// A replay that is under way.
+pub(super) struct Underway {
+    /// Its place in the plan.
+    replay: usize,
+    chosen: Vec<Chosen>,
+    /// Of the builds that make its calls.
+    inputs: String,
+    attempts: u32,
+    started: Option<(Instant, UtcTime, WorkerId, LeaseId)>,
+    predicted: Bytes,
+    peak_owed: Option<Bytes>,
+    report: Option<opt_shared::outcome::ReplayReport>,
+}
+
+/// The part of the run after its jobs.
+#[derive(Default)]
+pub(super) struct Replaying {
+    /// The first that stands for a replay.
+    first: usize,
+    underway: Vec<Underway>,
+    /// How each replay of the plan ended, where it has.
+    pub(super) ends: Vec<Option<Status>>,
+}
+
+impl Replaying {
+    pub(super) fn new(count: usize) -> Self {
+        Self { first: usize::MAX, underway: Vec::new(), ends: vec![None; count] }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.first != usize::MAX
+    }
+
+    fn place(&self, candidate: CandidateId) -> Option<usize> {
+        candidate.index().checked_sub(self.first).filter(|&place| place < self.underway.len())
+    }
+}
+
+impl Run<'_> {
+    /// Says what replays the run has; a result of an earlier part of it stands.
+    pub(super) fn register_replays(&mut self) -> Result<(), RunError> {
+        for (place, (replay, facts)) in self.plan.replays.iter().zip(self.replay_facts).enumerate() {
+            self.store.replay(&ReplayRow {
+                place: u32::try_from(place).unwrap_or(u32::MAX),
+                name: replay.name.clone(),
+                budget: replay.budget,
+                floor: facts.broken.is_none().then(|| facts.floor.bytes()),
+                all_resident: facts.broken.is_none().then_some(facts.floor.whole),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All replays that can be done. None where there is nothing to do.
+    pub(super) fn replay_all(&mut self) -> Result<Option<StopReason>, RunError> {
+        for place in 0..self.plan.replays.len() {
+            match self.prepare_replay(place) {
+                Ok(underway) => {
+                    let before = self.store.stored_replay(&self.plan.replays[place].name)?;
+                    if before.is_some_and(|before| before == underway.inputs) {
+                        self.replaying.ends[place] = Some(Status::Passed);
+                    } else {
+                        self.replaying.underway.push(underway);
+                    }
+                }
+                Err((status, why)) => self.replay_done(place, status, status.blame(), why, None)?,
+            }
+        }
+        if self.replaying.underway.is_empty() {
+            return Ok(None);
+        }
+        self.replaying.first = self.known.len();
+        let counters = self.store.counters()?;
+        self.core = Core::new(self.replay_spec(), counters.worker, counters.lease);
+        self.go().map(Some)
+    }
+
+    fn prepare_replay(&self, place: usize) -> Result<Underway, (Status, String)> {
+        let (replay, facts) = (&self.plan.replays[place], &self.replay_facts[place]);
+        if let Some(why) = &facts.broken {
+            return Err((Status::CaptureError, why.clone()));
+        }
+        let mut chosen: Vec<Chosen> = Vec::new();
+        for (job, _) in &facts.steps {
+            if !chosen.iter().any(|it| it.job == *job) {
+                chosen.push(self.choose(replay, *job).map_err(|why| (Status::Skipped, why))?);
+            }
+        }
+        let inputs =
+            chosen.iter().map(|it| it.callee.callee.artifact.digest.as_str()).collect::<Vec<_>>().join(" ");
+        Ok(Underway {
+            replay: place,
+            chosen,
+            inputs,
+            attempts: 0,
+            started: None,
+            predicted: Bytes::ZERO,
+            peak_owed: None,
+            report: None,
+        })
+    }
+
+    fn choose(&self, replay: &ReplayPlan, id: JobId) -> Result<Chosen, String> {
+        let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
+        let winner = match replay.candidates {
+            ReplayCandidates::Winners => self.winner(job),
+            ReplayCandidates::Baseline => None,
+        };
+        let passed = |id: &CandidateId| self.known[id.index()].status == Some(Status::Passed);
+        let candidate = winner.or_else(|| job.baseline.filter(passed)).ok_or_else(|| {
+            let wanted = match replay.candidates {
+                ReplayCandidates::Winners => "no winner, and no baseline that passed",
+                ReplayCandidates::Baseline => "no baseline that passed",
+            };
+            format!("job `{}` has {wanted}", job.name)
+        })?;
+        let callee = self.tasks().callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
+        let verify =
+            self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
+        Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
+    }
+
+    pub(super) fn tasks(&self) -> Tasks<'_> {
+        Tasks {
+            plan: &self.plan,
+            facts: self.facts,
+            known: &self.known,
+            folder: self.folder,
+            cache_budget: self.cache_budget,
+        }
+    }
+
+    /// A core in which everything of the plan is over and the replays are to come.
+    fn replay_spec(&mut self) -> RunSpec {
+        let nothing = StageSpec {
+            predicted: Bytes::ZERO,
+            reserved: Bytes::ZERO,
+            device: Bytes::ZERO,
+            deadline: std::time::Duration::ZERO,
+            batch: None,
+        };
+        let none: Arc<[StageSpec]> = Arc::from([nothing]);
+        let over = |(index, known): (usize, &super::setup::Known)| CandidateSpec {
+            id: CandidateId(u32::try_from(index).unwrap_or(u32::MAX)),
+            job: JobId(0),
+            partial: false,
+            build: nothing,
+            verify: nothing,
+            profile: none.clone(),
+            paired: none.clone(),
+            replay: None,
+            resumed: Some(Resumed::Done {
+                status: known.status.unwrap_or(Status::Skipped),
+                may_profile: false,
+            }),
+        };
+        let mut candidates: Vec<CandidateSpec> = self.known.iter().enumerate().map(over).collect();
+        let of_plan = |job: &crate::plan::JobPlan| JobSpec {
+            id: job.id,
+            baseline: None,
+            candidates: Vec::new(),
+            recycle: (*job.recycle).clone(),
+            broken: None,
+            timed: false,
+        };
+        let mut jobs: Vec<JobSpec> = self.plan.jobs.iter().map(of_plan).collect();
+        let cores = self.cores;
+        for underway in &mut self.replaying.underway {
+            let limits: Vec<&LimitSettings> =
+                underway.chosen.iter().map(|it| &it.callee.callee.limits).collect();
+            let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
+            let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
+            let (replay, facts) = (&self.plan.replays[underway.replay], &self.replay_facts[underway.replay]);
+            let stage = facts.prediction(replay, self.facts, &limits, verify, cores).spec;
+            underway.predicted = stage.predicted;
+            let id = CandidateId(u32::try_from(candidates.len()).unwrap_or(u32::MAX));
+            let job = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
+            candidates.push(CandidateSpec {
+                id,
+                job,
+                partial: false,
+                build: nothing,
+                verify: nothing,
+                profile: none.clone(),
+                paired: none.clone(),
+                replay: Some(stage),
+                resumed: None,
+            });
+            jobs.push(JobSpec {
+                id: job,
+                baseline: None,
+                candidates: vec![id],
+                recycle: (*self.plan.settings.recycle).clone(),
+                broken: None,
+                timed: false,
+            });
+        }
+        let before = self.core.spec();
+        RunSpec { verify: false, profile: false, jobs, candidates, ..before.clone() }
+    }
+
+    /// `replay NAME`, for one that stands for a replay.
+    pub(super) fn replay_name(&self, candidate: CandidateId) -> Option<String> {
+        let underway = self.replaying.underway.get(self.replaying.place(candidate)?)?;
+        Some(format!("replay {}", self.plan.replays[underway.replay].name))
+    }
+
+    pub(super) fn start_replay(
+        &mut self,
+        worker: WorkerId,
+        lease: LeaseId,
+        order: Order,
+        attempt: u32,
+        reserved: Bytes,
+    ) -> Result<(), RunError> {
+        let law = || RunError::Law { law: format!("{order:?} was granted and is no replay") };
+        let place = self.replaying.place(order.candidate()).ok_or_else(law)?;
+        let underway = &self.replaying.underway[place];
+        let task = self.replay_task(underway).ok_or_else(law)?;
+        let (name, total) = (self.full_name(order.candidate()), task.steps.len() as u64);
+        let plan_name = task.name.clone();
+        let now = UtcTime::now();
+        self.store.replay_started(&ReplayStart {
+            name: plan_name,
+            started: now,
+            worker,
+            lease,
+            attempts: attempt,
+            predicted: reserved,
+        })?;
+        let underway = &mut self.replaying.underway[place];
+        underway.attempts = attempt;
+        underway.started = Some((Instant::now(), now, worker, lease));
+        let facts = &self.replay_facts[self.replaying.underway[place].replay];
+        let row = PolicyRow {
+            decision: "replay_pool",
+            reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
+            numbers: vec![
+                ("budget_bytes", task.budget.get()),
+                ("floor_bytes", facts.floor.bytes().get()),
+                ("all_resident_bytes", facts.floor.whole.get()),
+                ("pinned_bytes", facts.floor.pinned.get()),
+                ("prefetch", u64::from(task.prefetch)),
+                ("steps", total),
+            ],
+        };
+        self.policy(&row)?;
+        self.metrics.granted(order.stage().name());
+        self.tell(|| told::attempt_started(&name, order.stage(), attempt, worker));
+        self.progress.started(lease, order.stage().name(), name, total, false);
+        self.pool.send(worker, ToWorker::Start(Box::new(Task { lease, work: Work::Replay(task) })));
+        self.evidence.phase_started(worker, true);
+        Ok(())
+    }
+
+    fn replay_task(&self, underway: &Underway) -> Option<ReplayTask> {
+        let (replay, facts) = (&self.plan.replays[underway.replay], &self.replay_facts[underway.replay]);
+        let steps = facts.steps.iter().enumerate().map(|(step, (job, _))| {
+            let callee = underway.chosen.iter().position(|it| it.job == *job)?;
+            let entry: EntryRef = facts.fact(self.facts, step)?.entry.clone();
+            Some(ReplayCall { callee: u32::try_from(callee).ok()?, entry })
+        });
+        let bytes: Bytes = facts
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(step, _)| Some(facts.fact(self.facts, step)?.numbers.file))
+            .sum();
+        Some(ReplayTask {
+            name: replay.name.clone(),
+            steps: steps.collect::<Option<Vec<_>>>()?,
+            callees: underway.chosen.iter().map(|it| it.callee.clone()).collect(),
+            budget: replay.budget,
+            pin: replay.pin.clone(),
+            prefetch: replay.prefetch,
+            recording: self.folder.path().join(FOLDER).join(format!("{}.recording", replay.name)),
+            drop_cache: self.cache_budget < bytes,
+        })
+    }
+
+    pub(super) fn replay_attempt_ended(
+        &mut self,
+        lease: LeaseId,
+        order: Order,
+        ended: AttemptEnd,
+    ) -> Result<(), RunError> {
+        self.progress.ended(lease);
+        let Some(place) = self.replaying.place(order.candidate()) else { return Ok(()) };
+        let name = self.full_name(order.candidate());
+        let underway = &mut self.replaying.underway[place];
+        let took = underway.started.map_or_else(Default::default, |(at, ..)| at.elapsed());
+        let (status, detail) = match ended {
+            AttemptEnd::Stands(report) => match *report {
+                Report::Replay(report) => {
+                    let said = (report.status, report.detail.clone());
+                    underway.report = Some(report);
+                    said
+                }
+                Report::Build(_) | Report::Verify(_) | Report::Profile(_) => return Ok(()),
+            },
+            AttemptEnd::Retried { why, .. }
+            | AttemptEnd::GivenUp { why, .. }
+            | AttemptEnd::Abandoned { why } => {
+                tracing::warn!("{name} (attempt {}) ended without a result: {why}", underway.attempts);
+                (Status::InfraError, why)
+            }
+        };
+        let number = underway.attempts;
+        self.metrics.attempt_ended(order.stage().name(), status.name(), took);
+        let told = (name, order.stage(), number, status, Some(detail));
+        self.tell(|| told::attempt_ended(told, Some(took.as_secs_f64() * 1e3)));
+        Ok(())
+    }
+
+    pub(super) fn replay_phase_ended(&mut self, row: &PhaseRow) {
+        self.sampler.predicted(row.predicted);
+        if let Some(place) = self.replaying.place(row.order.candidate()) {
+            let underway = &mut self.replaying.underway[place];
+            underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
+        }
+    }
+
+    /// True where the candidate stands for a replay.
+    pub(super) fn replay_candidate_done(
+        &mut self,
+        candidate: CandidateId,
+        status: Status,
+        blame: Option<Blame>,
+        detail: &str,
+    ) -> Result<bool, RunError> {
+        let Some(place) = self.replaying.place(candidate) else { return Ok(false) };
+        let replay = self.replaying.underway[place].replay;
+        self.replay_done(replay, status, blame, detail.to_owned(), Some(place))?;
+        Ok(true)
+    }
+
+    fn replay_done(
+        &mut self,
+        replay: usize,
+        status: Status,
+        blame: Option<Blame>,
+        detail: String,
+        underway: Option<usize>,
+    ) -> Result<(), RunError> {
+        let name = self.plan.replays[replay].name.clone();
+        let underway = underway.map(|place| &mut self.replaying.underway[place]);
+        let (mut end, mut peak, mut inputs) = (None, None, None);
+        if let Some(it) = underway {
+            (end, peak, inputs) = (it.report.take(), it.peak_owed, Some(it.inputs.clone()));
+        }
+        // What did not pass has no result, whatever a report holds.
+        let (result, failure, ms) = match end {
+            Some(report) if status == Status::Passed => {
+                (report.result.map(|result| *result), None, Some(report.ms))
+            }
+            Some(report) => (None, report.failures.into_iter().next(), Some(report.ms)),
+            None => (None, None, None),
+        };
+        self.store.replay_finished(&ReplayEnd {
+            name: name.clone(),
+            status,
+            blame,
+            detail: Some(detail).filter(|detail| !detail.is_empty()),
+            ended: UtcTime::now(),
+            ms,
+            peak_owed: peak,
+            inputs: inputs.filter(|_| status == Status::Passed),
+            result,
+            failure,
+        })?;
+        self.replaying.ends[replay] = Some(status);
+        tracing::info!(replay = name, status = status.name(), "replay");
+        self.progress.said(&format!("{:<20} replay {name}", status.name()));
+        self.write_summary()
+    }
+}

@@ -1,0 +1,258 @@
+//! `[[replay]]`: recorded calls of the jobs in an order of their own, under a budget of memory.
+//!
+//! Reads the table, looks its jobs and entries up, and prints it again. What its tensors take is not asked here: no
+//! capture is opened.
+
+use std::collections::BTreeMap;
+
+use opt_shared::ids::JobId;
+use opt_shared::units::Bytes;
+use toml::de::DeValue;
+
+use super::amounts::Size;
+use super::codec::{Codec, NonEmptyText, Number, Word, string};
+use super::error::{Findings, Located, Spot, quote, suggest};
+use super::job::{read_name, tables, take, take_with};
+use super::lists::{List, located_list};
+use super::names::NameOf;
+use super::print;
+use super::schema::home_of;
+use super::table::{TableReader, TomlValue, describe};
+use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
+
+/// Each is a stage of its own at the end of a run, with a result of hundreds of rows.
+pub const MAX_REPLAYS: usize = 16;
+/// Further ahead than a pool holds anything.
+const MOST_STEPS_AHEAD: u32 = 64;
+/// One step ahead: what the running step leaves of the budget.
+const DEFAULT_PREFETCH: u32 = 1;
+const RECORDED: &str = "recorded";
+const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
+
+pub(super) struct RawReplay {
+    name: Option<Located<String>>,
+    job: Option<Located<String>>,
+    steps: Option<Steps>,
+    candidates: Option<ReplayCandidates>,
+    budget: Option<Bytes>,
+    pin: Vec<String>,
+    prefetch: Option<u32>,
+}
+
+enum Steps {
+    /// The entries of one job, in their order.
+    Recorded(Spot),
+    Pairs(Vec<Located<(String, String)>>),
+}
+
+/// One step as it is written.
+struct Pair;
+
+impl Codec for Pair {
+    type Value = (String, String);
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value> {
+        let DeValue::Array(array) = value.get_ref() else {
+            findings
+                .report(spot, format!("wrong type: found {}", describe(value.get_ref())))
+                .expected("a step: `[\"JOB\", \"ENTRY\"]`");
+            return None;
+        };
+        let texts: Vec<Option<String>> =
+            array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
+        let [job, entry] = &texts[..] else {
+            findings
+                .report(spot, format!("holds {} elements", texts.len()))
+                .expected("a step: `[\"JOB\", \"ENTRY\"]`");
+            return None;
+        };
+        Some((job.clone()?, entry.clone()?))
+    }
+
+    fn print((job, entry): &Self::Value) -> String {
+        format!("[{}, {}]", print::string(job), print::string(entry))
+    }
+}
+
+/// All replays of a plan.
+pub(super) fn read_replays(root: &mut TableReader<'_, '_>, findings: &mut Findings) -> Vec<RawReplay> {
+    let Some((value, spot)) = root.take("replay") else { return Vec::new() };
+    let tables = tables(value, &spot, "[[replay]]", MAX_REPLAYS, findings);
+    tables.into_iter().map(|table| read_replay(table, findings)).collect()
+}
+
+fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawReplay {
+    let whole = table.spot.clone();
+    for (key, expected) in [
+        ("name", "a name: `name = \"…\"`"),
+        ("steps", STEPS),
+        ("budget", "the size of the pool: `budget = \"1GiB\"`"),
+    ] {
+        if !table.has(key) {
+            findings.report(&whole, format!("the key `{key}` is missing")).expected(expected);
+        }
+    }
+    let replay = RawReplay {
+        name: read_name(&mut table, NameOf::Run, findings),
+        job: take::<NonEmptyText>(&mut table, "job", findings),
+        steps: take_with(&mut table, "steps", findings, read_steps).flatten(),
+        candidates: take::<Word<ReplayCandidates>>(&mut table, "candidates", findings).map(|it| it.value),
+        budget: take::<Size<1>>(&mut table, "budget", findings).map(|it| it.value),
+        pin: take::<List<NonEmptyText>>(&mut table, "pin", findings).map_or_else(Vec::new, |it| it.value),
+        prefetch: take::<Number<0, MOST_STEPS_AHEAD>>(&mut table, "prefetch", findings).map(|it| it.value),
+    };
+    table.finish(findings, &[], home_of);
+    replay
+}
+
+fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Steps> {
+    if let DeValue::String(_) = value.get_ref() {
+        let word = string(value, spot, STEPS, findings)?;
+        if word != RECORDED {
+            findings.report(spot, format!("`{}` is no order of steps", quote(&word))).expected(STEPS);
+            return None;
+        }
+        return Some(Steps::Recorded(spot.clone()));
+    }
+    let pairs = located_list::<Pair>(value, spot, findings)?;
+    if pairs.is_empty() {
+        findings.report(spot, "holds no step").expected(STEPS);
+        return None;
+    }
+    Some(Steps::Pairs(pairs))
+}
+
+/// What replays refer to, looked up. `whole` says whether every job of the plan is known.
+pub(super) fn settle_replays(
+    raw: Vec<RawReplay>,
+    jobs: &[JobPlan],
+    whole: bool,
+    findings: &mut Findings,
+) -> Vec<ReplayPlan> {
+    let mut names = BTreeMap::new();
+    let mut entries: BTreeMap<JobId, Vec<String>> = BTreeMap::new();
+    let mut settled = Vec::new();
+    for raw in raw {
+        if let Some(name) = &raw.name
+            && names.insert(name.value.clone(), ()).is_some()
+        {
+            findings
+                .report(&name.spot, format!("two replays are named `{}`", quote(&name.value)))
+                .help("give one of them another `name`");
+        }
+        // A step of a job with a mistake would be said to be of no job at all.
+        let steps = if whole { steps_of(&raw, jobs, &mut entries, findings) } else { None };
+        let (Some(name), Some(steps), Some(budget)) = (raw.name, steps, raw.budget) else { continue };
+        settled.push(ReplayPlan {
+            name: name.value,
+            steps,
+            candidates: raw.candidates.unwrap_or(ReplayCandidates::Winners),
+            budget,
+            pin: raw.pin,
+            prefetch: raw.prefetch.unwrap_or(DEFAULT_PREFETCH),
+        });
+    }
+    settled
+}
+
+fn steps_of(
+    raw: &RawReplay,
+    jobs: &[JobPlan],
+    entries: &mut BTreeMap<JobId, Vec<String>>,
+    findings: &mut Findings,
+) -> Option<Vec<(JobId, String)>> {
+    match raw.steps.as_ref()? {
+        Steps::Recorded(spot) => {
+            let job = match &raw.job {
+                Some(name) => find_job(&name.value, &name.spot, jobs, findings)?,
+                None if jobs.len() == 1 => jobs.first()?,
+                None => {
+                    findings
+                        .report(spot, "the plan has several jobs")
+                        .expected("the one whose entries are replayed: `job = \"…\"`");
+                    return None;
+                }
+            };
+            let known = entries_of(job, entries);
+            Some(known.iter().map(|entry| (job.id, entry.clone())).collect())
+        }
+        Steps::Pairs(pairs) => {
+            if let Some(job) = &raw.job {
+                findings
+                    .report(&job.spot, "says nothing where `steps` are pairs")
+                    .help("remove it, or write `steps = \"recorded\"`");
+            }
+            let mut steps = Vec::with_capacity(pairs.len());
+            let mut right = true;
+            for Located { value: (job, entry), spot } in pairs {
+                let Some(job) = find_job(job, spot, jobs, findings) else {
+                    right = false;
+                    continue;
+                };
+                let known = entries_of(job, entries);
+                // `entry_000001.pt` means the same.
+                let stem = entry.strip_suffix(".pt").unwrap_or(entry);
+                if known.iter().any(|it| it == stem) {
+                    steps.push((job.id, stem.to_owned()));
+                } else {
+                    let all: Vec<&str> = known.iter().map(String::as_str).collect();
+                    let near = super::error::nearest(stem, all.iter().copied());
+                    findings
+                        .report(spot, format!("job `{}` has no entry `{}`", quote(&job.name), quote(entry)))
+                        .help_if(near.map(|near| format!("did you mean `{near}`?")));
+                    right = false;
+                }
+            }
+            right.then_some(steps)
+        }
+    }
+}
+
+fn find_job<'j>(
+    name: &str,
+    spot: &Spot,
+    jobs: &'j [JobPlan],
+    findings: &mut Findings,
+) -> Option<&'j JobPlan> {
+    let found = jobs.iter().find(|job| job.name == name);
+    if found.is_none() {
+        let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        findings.report(spot, format!("the plan has no job `{}`", quote(name))).help(suggest(name, &known));
+    }
+    found
+}
+
+/// In their order. One that cannot be listed was reported with its job.
+fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) -> &'e [String] {
+    known.entry(job.id).or_insert_with(|| {
+        let stem = |path: &std::path::PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+        entry_files(job).unwrap_or_default().iter().filter_map(stem).collect()
+    })
+}
+
+/// The keys of one replay, as TOML that reads back as it.
+pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'static str, String)> {
+    let name = |id: JobId| jobs.get(id.index()).map_or_else(String::new, |job| job.name.clone());
+    let pairs: Vec<(String, String)> =
+        replay.steps.iter().map(|(job, entry)| (name(*job), entry.clone())).collect();
+    let recorded = replay.steps.first().and_then(|(first, _)| {
+        let job = jobs.get(first.index())?;
+        let all = entry_files(job).ok()?;
+        let stems = all.iter().filter_map(|path| path.file_stem()?.to_str());
+        let whole = replay.steps.iter().map(|(id, entry)| (*id, entry.as_str()));
+        whole.eq(stems.map(|stem| (*first, stem))).then(|| job.name.clone())
+    });
+    let mut lines = vec![("name", print::string(&replay.name))];
+    match recorded {
+        Some(job) => {
+            lines.push(("job", print::string(&job)));
+            lines.push(("steps", print::string(RECORDED)));
+        }
+        None => lines.push(("steps", List::<Pair>::print(&pairs))),
+    }
+    lines.push(("candidates", Word::<ReplayCandidates>::print(&replay.candidates)));
+    lines.push(("budget", Size::<1>::print(&replay.budget)));
+    lines.push(("pin", List::<NonEmptyText>::print(&replay.pin)));
+    lines.push(("prefetch", replay.prefetch.to_string()));
+    lines
+}

@@ -1,0 +1,163 @@
+//! Replays in the store: what was to be done, when it began, and how it ended. A result stands only with PASSED.
+
+use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::outcome::{Blame, EntryFailure, ReplayResult, Status};
+use opt_shared::units::Bytes;
+use rusqlite::{OptionalExtension as _, params};
+
+use super::bound::{MAX_DETAIL, MAX_NAME, clip};
+use super::load::{blame, bytes, collect, json_option, time, word_option};
+use super::write::{bytes as stored, clip_option};
+use super::{Store, StoreError};
+use crate::record::{ReplayRecord, UtcTime};
+
+/// A replay as its plan has it.
+#[derive(Clone, Debug)]
+pub struct ReplayRow {
+    pub place: u32,
+    pub name: String,
+    pub budget: Bytes,
+    pub floor: Option<Bytes>,
+    pub all_resident: Option<Bytes>,
+}
+
+/// An attempt of it begins.
+#[derive(Clone, Debug)]
+pub struct ReplayStart {
+    pub name: String,
+    pub started: UtcTime,
+    pub worker: WorkerId,
+    pub lease: LeaseId,
+    pub attempts: u32,
+    pub predicted: Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct ReplayEnd {
+    pub name: String,
+    pub status: Status,
+    pub blame: Option<Blame>,
+    pub detail: Option<String>,
+    pub ended: UtcTime,
+    pub ms: Option<f64>,
+    pub peak_owed: Option<Bytes>,
+    /// What the result was made with; none where there is none.
+    pub inputs: Option<String>,
+    pub result: Option<ReplayResult>,
+    pub failure: Option<EntryFailure>,
+}
+
+impl Store {
+    /// Said again of one that is known, what is known of its end stays.
+    pub fn replay(&mut self, replay: &ReplayRow) -> Result<(), StoreError> {
+        self.ordered("record a replay", |transaction| {
+            transaction.execute(
+                "INSERT INTO replay (place, name, budget, floor, all_resident) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (name) DO UPDATE SET place = excluded.place, floor = excluded.floor,
+                     all_resident = excluded.all_resident",
+                params![
+                    replay.place,
+                    clip(&replay.name, MAX_NAME),
+                    stored(replay.budget),
+                    replay.floor.map(stored),
+                    replay.all_resident.map(stored)
+                ],
+            )
+        })?;
+        Ok(())
+    }
+
+    /// From here on an earlier result of it is none.
+    pub fn replay_started(&mut self, start: &ReplayStart) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the start of a replay";
+        let changed = self.ordered(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE replay SET started = ?2, worker = ?3, lease = ?4, attempts = ?5, predicted = ?6, status = NULL,
+                     blame = NULL, detail = NULL, ended = NULL, ms = NULL, peak_owed = NULL, inputs = NULL,
+                     result = NULL, failure = NULL WHERE name = ?1",
+                params![
+                    clip(&start.name, MAX_NAME),
+                    start.started.to_string(),
+                    start.worker.0,
+                    start.lease.0,
+                    start.attempts,
+                    stored(start.predicted)
+                ],
+            )
+        })?;
+        self.expect_one(changed, OPERATION, || start.name.clone())
+    }
+
+    pub fn replay_finished(&mut self, end: &ReplayEnd) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the end of a replay";
+        let result = end.result.as_ref().map(|result| self.json(result, OPERATION)).transpose()?;
+        let failure = end.failure.as_ref().map(|failure| self.json(failure, OPERATION)).transpose()?;
+        let changed = self.synced(OPERATION, |transaction| {
+            transaction.execute(
+                "UPDATE replay SET status = ?2, blame = ?3, detail = ?4, ended = ?5, ms = ?6, peak_owed = ?7,
+                     inputs = ?8, result = ?9, failure = ?10 WHERE name = ?1",
+                params![
+                    clip(&end.name, MAX_NAME),
+                    end.status.name(),
+                    end.blame.map(Blame::name),
+                    clip_option(end.detail.as_deref(), MAX_DETAIL),
+                    end.ended.to_string(),
+                    end.ms,
+                    end.peak_owed.map(stored),
+                    end.inputs,
+                    result,
+                    failure
+                ],
+            )
+        })?;
+        self.expect_one(changed, OPERATION, || end.name.clone())
+    }
+
+    /// What the result of a replay that passed was made with.
+    pub fn stored_replay(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.connection
+            .query_row(
+                "SELECT inputs FROM replay WHERE name = ?1 AND status = ?2 AND result IS NOT NULL",
+                params![name, Status::Passed.name()],
+                |row| row.get::<_, Option<String>>(0),
+            )
+            .optional()
+            .map(Option::flatten)
+            .map_err(|source| self.failed(source))
+    }
+
+    /// In the order of the plan. A plan has a handful.
+    pub(super) fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
+        let mut replays = Vec::new();
+        collect(self.each(
+            "SELECT name, status, blame, detail, budget, floor, all_resident, started, ended, worker, attempts, predicted,
+                 peak_owed, ms, result, failure FROM replay ORDER BY place, key",
+            [],
+            |row| {
+                Ok(ReplayRecord {
+                    name: row.get(0)?,
+                    status: word_option(row, 1, Status::from_name)?,
+                    blame: word_option(row, 2, blame)?,
+                    detail: row.get(3)?,
+                    budget_bytes: bytes(row, 4)?,
+                    floor_bytes: bytes(row, 5)?,
+                    all_resident_bytes: bytes(row, 6)?,
+                    started: word_option(row, 7, time)?,
+                    ended: word_option(row, 8, time)?,
+                    worker: row.get::<_, Option<u32>>(9)?.map(WorkerId),
+                    attempts: row.get(10)?,
+                    predicted_bytes: bytes(row, 11)?,
+                    peak_owed_bytes: bytes(row, 12)?,
+                    ms: row.get(13)?,
+                    result: json_option(row, 14)?,
+                    failure: json_option(row, 15)?,
+                })
+            },
+            |replay| {
+                replays.push(replay);
+                Ok(())
+            },
+        )?);
+        Ok(replays)
+    }
+}

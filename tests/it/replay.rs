@@ -1,0 +1,250 @@
+//! Replays of recorded calls under a budget: the same outputs at each of them, never a byte above it, and nothing left of
+//! one that did not go as it was to go.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use opt_shared::replay::Recording;
+use serde_json::Value;
+
+use crate::support::{Outcome, Scenario, Summary, binary, repository, summary::list};
+
+fn generate(scenario: &Scenario, folder: &str, arguments: &[&str]) {
+    let program = binary().with_file_name("gen-captures");
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--out").arg(scenario.path().join(folder));
+    let output = command.output().expect("gen-captures starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Lookups in two tables in turn, and calls with a tensor of their own each.
+fn captures(scenario: &Scenario) {
+    generate(scenario, "lookups", &["embedding", "--entries", "4", "--total", "3MB"]);
+    generate(scenario, "rows", &["op", "--name", "softmax", "--shape", "64,1024", "--entries", "6"]);
+}
+
+/// Two jobs of a baseline each, and these replays: (name, budget, more keys).
+fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
+    let kernel = |name: &str| repository().join(format!("configs/demo/{name}.c")).display().to_string();
+    let mut text = format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n\
+         [[job]]\nname = \"lookups\"\ncaptures = \"{lookups}\"\nbaseline = '{}'\n\
+         [[job]]\nname = \"rows\"\ncaptures = \"rows\"\nbaseline = '{}'\n",
+        kernel("embedding/naive"),
+        kernel("softmax/naive")
+    );
+    let row = |entry: u32| format!("[\"rows\", \"entry_{entry:06}\"]");
+    let lookup = |entry: u32| format!("[\"lookups\", \"entry_{entry:06}\"]");
+    let steps = [
+        lookup(0),
+        row(0),
+        row(1),
+        row(2),
+        lookup(2),
+        row(3),
+        row(4),
+        lookup(1),
+        row(5),
+        row(0),
+        lookup(3),
+        row(1),
+    ]
+    .join(", ");
+    for (name, budget, more) in replays {
+        let _ =
+            write!(text, "[[replay]]\nname = \"{name}\"\nsteps = [{steps}]\nbudget = \"{budget}\"\n{more}\n");
+    }
+    text
+}
+
+/// The floor and what everything takes, as `check` says.
+fn floor(scenario: &Scenario, lookups: &str) -> (u64, u64) {
+    scenario.write("plan.toml", plan(lookups, &[("asked", "1GiB", "")]));
+    let checked = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
+    let replay = checked.json()["replays"][0].clone();
+    let figure = |name: &str| replay[name].as_u64().expect("a figure");
+    (figure("floor_bytes"), figure("all_resident_bytes"))
+}
+
+fn run(scenario: &Scenario, code: i32, text: &str, more: &[&str]) -> (Outcome, Summary) {
+    scenario.write("plan.toml", text);
+    scenario.run_plan(code, more)
+}
+
+fn replay<'s>(summary: &'s Summary, name: &str) -> &'s Value {
+    let replays = list(&summary.document["replays"]);
+    replays.iter().find(|replay| replay["name"] == name).unwrap_or_else(|| panic!("no {name}: {replays:?}"))
+}
+
+#[test]
+fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let (floor, whole) = floor(&scenario, "lookups");
+    assert!(floor + 4096 < whole, "floor {floor}, everything {whole}");
+    let budgets: Vec<(String, u64)> =
+        (0..=4).map(|part| (format!("at_{part}"), floor + (whole - floor) * part / 4)).collect();
+    let texts: Vec<(String, String)> =
+        budgets.iter().map(|(name, bytes)| (name.clone(), format!("{bytes}B"))).collect();
+    let mut replays: Vec<(&str, &str, &str)> =
+        texts.iter().map(|(name, budget)| (name.as_str(), budget.as_str(), "")).collect();
+    let at_floor = texts[0].1.clone();
+    replays.push(("far_ahead", &at_floor, "prefetch = 4"));
+    replays.push(("not_ahead", &at_floor, "prefetch = 0"));
+    let whole_text = format!("{whole}B");
+    replays.push(("pinned", &whole_text, "pin = [\"lookups/weight\"]"));
+    let (outcome, summary) = run(&scenario, 0, &plan("lookups", &replays), &[]);
+    let first = replay(&summary, "at_0")["result"].clone();
+    for (name, budget, _) in &replays {
+        let it = replay(&summary, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), name);
+        let result = &it["result"];
+        let figure = |key: &str| result[key].as_u64().unwrap_or_else(|| panic!("{name}: {key} of {result}"));
+        let budget: u64 = budget.trim_end_matches('B').parse().expect("a budget in bytes");
+        outcome.expect(
+            figure("peak_pool_bytes") <= budget,
+            format_args!("{name} stays within {budget}: {result}"),
+        );
+        outcome.expect_equal(
+            &result["outputs_digest"],
+            &first["outputs_digest"],
+            "every byte of every output",
+        );
+        outcome.expect_equal(&result["recording_digest"], &first["recording_digest"], "catalog and schedule");
+        outcome.expect_equal(figure("hits") + figure("misses"), figure("uses"), "uses");
+        outcome.expect_equal(list(&result["steps"]).len(), 12, "steps");
+        outcome.expect(figure("unique_bytes") <= figure("bytes_moved"), "everything was moved once at least");
+        if budget == whole {
+            outcome.expect_equal(figure("bytes_moved"), figure("unique_bytes"), "moved once");
+            outcome.expect_equal(figure("evictions"), 0, "evictions");
+        }
+    }
+    outcome.expect(0 < first["evictions"].as_u64().unwrap_or(0), "the floor makes tensors leave");
+    outcome.expect_stdout(&["replay at_0: 12 steps", "moved", "against keeping everything"]);
+}
+
+#[test]
+fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let (floor, _) = floor(&scenario, "lookups");
+    let below = format!("{}B", floor - 1);
+    scenario.write("plan.toml", plan("lookups", &[("model", &below, "")]));
+    for arguments in [["run", "plan.toml"], ["check", "plan.toml"]] {
+        let refused = scenario.run(&arguments).expect_exit(2);
+        refused.expect_stderr(&[
+            "replay `model`",
+            &below.replace('B', " bytes"),
+            &format!("the least is {floor} bytes"),
+        ]);
+    }
+    assert!(!scenario.run_folder().exists(), "nothing was begun");
+    let misnamed = plan("lookups", &[("model", "1GiB", "pin = [\"wieght\"]")]);
+    scenario.write("plan.toml", misnamed);
+    scenario.run(&["run", "plan.toml"]).expect_exit(2).expect_stderr(&["no tensor is named `wieght`"]);
+}
+
+/// As a run that was interrupted before its replay: the recording is there, a result is not.
+fn forget_result(scenario: &Scenario) {
+    let store =
+        rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
+    store.execute("UPDATE replay SET status = NULL, result = NULL, inputs = NULL", []).expect("forgotten");
+}
+
+fn expect_refused(scenario: &Scenario, parts: &[&str]) {
+    let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
+    let it = replay(&summary, "model");
+    outcome.expect_equal(it["status"].as_str(), Some("INFRA_ERROR"), "the replay");
+    outcome.expect(it["result"].is_null(), "no result");
+    for part in parts {
+        outcome.expect(
+            it["detail"].as_str().is_some_and(|detail| detail.contains(part)),
+            format_args!("{part}: {it}"),
+        );
+    }
+}
+
+#[test]
+fn a_schedule_that_is_not_what_happens_leaves_no_result() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let text = plan("lookups", &[("model", "64MiB", "")]);
+    let (_, summary) = run(&scenario, 0, &text, &[]);
+    let first = replay(&summary, "model")["result"].clone();
+    let path = scenario.run_folder().join("replay/model.recording");
+    let recorded = std::fs::read(&path).expect("the recording");
+
+    // A result that stands is not made again; one that is gone is, from the same recording.
+    let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
+    outcome.expect_equal(&replay(&summary, "model")["result"], &first, "the result stands");
+    forget_result(&scenario);
+    let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
+    let again = &replay(&summary, "model")["result"];
+    for key in ["outputs_digest", "recording_digest", "bytes_moved", "hits", "misses", "evictions"] {
+        outcome.expect_equal(&again[key], &first[key], key);
+    }
+
+    // A byte of it changed.
+    forget_result(&scenario);
+    let mut changed = recorded.clone();
+    changed[recorded.len() / 2] ^= 1;
+    std::fs::write(&path, &changed).expect("written");
+    expect_refused(&scenario, &["cannot be relied upon"]);
+
+    // Two uses have changed places, and everything else agrees with that.
+    let mut swapped = Recording::decode(&recorded).expect("a recording");
+    let at = swapped.uses.iter().position(|it| it.step == 3).expect("a use in step 3") - 1;
+    let (one, other) = (swapped.uses[at], swapped.uses[at + 1]);
+    for (place, from) in [(at, other), (at + 1, one)] {
+        let it = &mut swapped.uses[place];
+        (it.constant, it.name, it.bytes, it.epoch) = (from.constant, from.name, from.bytes, from.epoch);
+    }
+    assert!(Recording::decode(&swapped.encode()).is_ok(), "no reader can object");
+    std::fs::write(&path, swapped.encode()).expect("written");
+    expect_refused(&scenario, &["part at use", &at.to_string(), "expected", "actual"]);
+
+    // Without it, it is made anew.
+    std::fs::remove_file(&path).expect("removed");
+    let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
+    outcome.expect_equal(
+        &replay(&summary, "model")["result"]["outputs_digest"],
+        &first["outputs_digest"],
+        "outputs",
+    );
+    outcome.expect_equal(std::fs::read(&path).expect("the recording"), recorded, "the recording");
+}
+
+#[test]
+fn a_store_replays_as_files_do() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    scenario.run(&["captures", "pack", "lookups", "store"]).expect_exit(0);
+    let budget = format!("{}B", floor(&scenario, "store").0);
+    let (outcome, of_store) = run(&scenario, 0, &plan("store", &[("model", &budget, "")]), &[]);
+    let of_store = replay(&of_store, "model")["result"].clone();
+    std::fs::remove_dir_all(scenario.run_folder()).expect("removed");
+    let (_, of_files) = run(&scenario, 0, &plan("lookups", &[("model", &budget, "")]), &[]);
+    let of_files = &replay(&of_files, "model")["result"];
+    for key in ["outputs_digest", "bytes_moved", "evictions", "peak_pool_bytes", "constants"] {
+        outcome.expect_equal(&of_store[key], &of_files[key], key);
+    }
+}
+
+/// What a job does not give, a replay cannot have.
+#[test]
+fn a_replay_of_a_job_without_a_kernel_that_passed_is_skipped() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let text = plan("lookups", &[("model", "64MiB", "")]);
+    let broken = Path::new("configs/demo/softmax/bad/wrong_by_nine_percent.c");
+    let text = text.replace(
+        &repository().join("configs/demo/softmax/naive.c").display().to_string(),
+        &repository().join(broken).display().to_string(),
+    );
+    let (outcome, summary) = run(&scenario, 1, &text, &[]);
+    let it = replay(&summary, "model");
+    outcome.expect_equal(it["status"].as_str(), Some("SKIPPED"), "the replay");
+    outcome.expect(it["result"].is_null(), "no result");
+    outcome.expect(it["detail"].as_str().is_some_and(|why| why.contains("job `rows`")), "why");
+}

@@ -1,0 +1,138 @@
+//! The schedule held against what is really used, one use after the other.
+//!
+//! Strict: the first disagreement is the end, at its index, with what was expected and what came. From then on every
+//! question has the same answer. Pure: what is used is told by the caller, who looks at the entry and not at the schedule.
+
+use std::collections::HashMap;
+
+use opt_shared::replay::{Key, Need, Recording, Step};
+
+/// Where schedule and use part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the schedule and what is really used part at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording is to be made anew)"
+)]
+pub struct Disagreement {
+    pub index: u32,
+    pub expected: String,
+    pub actual: String,
+}
+
+/// What a use is, on either side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Side {
+    Use {
+        id: u32,
+        step: u32,
+        epoch: u32,
+        name: String,
+        key: Option<Key>,
+        bytes: u64,
+    },
+    Begins {
+        step: u32,
+        job: String,
+        entry: String,
+    },
+    /// The step has no further use.
+    StepEnds {
+        step: u32,
+    },
+    Over,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Use { id, step, epoch, name, key, bytes } => {
+                write!(f, "use {id} in step {step}: `{name}`, {bytes} bytes, epoch {epoch}, ")?;
+                match key {
+                    Some(key) => write!(f, "key {key:?}"),
+                    None => f.write_str("of no constant"),
+                }
+            }
+            Self::Begins { step, job, entry } => write!(f, "step {step}, {entry} of {job}"),
+            Self::StepEnds { step } => write!(f, "the end of step {step}"),
+            Self::Over => f.write_str("the end"),
+        }
+    }
+}
+
+pub struct Cursor<'a> {
+    recording: &'a Recording,
+    at: usize,
+    step: u32,
+    /// How often each constant was used, by our own count.
+    epochs: HashMap<Key, u32>,
+    parted: Option<Disagreement>,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(recording: &'a Recording) -> Self {
+        Self { recording, at: 0, step: 0, epochs: HashMap::new(), parted: None }
+    }
+
+    /// The next step is this one and uses this, in this order. Gives the constants.
+    pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
+        let begins =
+            |it: &Step| Side::Begins { step: self.step, job: it.job.clone(), entry: it.entry.clone() };
+        let expected = self.recording.steps.get(self.step as usize).map_or(Side::Over, begins);
+        let actual = begins(name);
+        self.agree(expected, actual)?;
+        let mut constants = Vec::with_capacity(needs.len());
+        for need in needs {
+            let epoch = self.epochs.get(&need.key).copied().unwrap_or(0);
+            let actual = Side::Use {
+                id: u32::try_from(self.at).unwrap_or(u32::MAX),
+                step: self.step,
+                epoch,
+                name: need.name.clone(),
+                key: Some(need.key),
+                bytes: need.bytes.get(),
+            };
+            self.agree(self.expected(), actual)?;
+            constants.extend(self.recording.uses.get(self.at).map(|it| it.constant));
+            self.epochs.insert(need.key, epoch + 1);
+            self.at += 1;
+        }
+        let expected = match self.recording.uses.get(self.at) {
+            // Whether the next one is of the next step is asked there.
+            Some(it) if it.step == self.step => self.expected(),
+            _ => Side::StepEnds { step: self.step },
+        };
+        self.agree(expected, Side::StepEnds { step: self.step })?;
+        self.step += 1;
+        Ok(constants)
+    }
+
+    /// Nothing may be left.
+    pub fn finish(&mut self) -> Result<(), Disagreement> {
+        if let Some(left) = self.recording.steps.get(self.step as usize) {
+            let (job, entry) = (left.job.clone(), left.entry.clone());
+            self.agree(Side::Begins { step: self.step, job, entry }, Side::Over)?;
+        }
+        self.agree(self.expected(), Side::Over)
+    }
+
+    fn agree(&mut self, expected: Side, actual: Side) -> Result<(), Disagreement> {
+        if let Some(parted) = &self.parted {
+            return Err(parted.clone());
+        }
+        if expected == actual {
+            return Ok(());
+        }
+        let index = u32::try_from(self.at).unwrap_or(u32::MAX);
+        let parted = Disagreement { index, expected: expected.to_string(), actual: actual.to_string() };
+        self.parted = Some(parted.clone());
+        Err(parted)
+    }
+
+    fn expected(&self) -> Side {
+        let Some(it) = self.recording.uses.get(self.at) else { return Side::Over };
+        let constant = self.recording.constants.get(it.constant as usize);
+        let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
+        // A size that differs from its own constant's is nobody's.
+        let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
+        Side::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
+    }
+}

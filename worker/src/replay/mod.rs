@@ -1,0 +1,205 @@
+//! Replay under a budget: recorded calls in order, their tensors outside, only the needed ones in a capped pool.
+//!
+//! Owns the stage, from its task to its report. What is moved when is `planner`'s, what is really used is held against
+//! the schedule by `cursor`, the copies are `pool`'s, the calls `calls`'. A report has a result only where every step
+//! went as it was to go.
+
+mod calls;
+mod captures;
+mod cursor;
+pub mod planner;
+pub mod pool;
+pub mod session;
+
+use std::time::{Duration, Instant};
+
+use opt_shared::causes::chain;
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{FromWorker, ReplayTask};
+use opt_shared::outcome::{ReplayReport, ReplayResult, Status};
+use opt_shared::replay::Recording;
+use opt_shared::units::Bytes;
+
+use self::calls::{Calls, StepError};
+use self::captures::{CapturesError, FileError, Locations, Outside};
+use self::planner::{BelowFloor, Plan, Wanted};
+use self::pool::{Pool, PoolError};
+use self::session::{Done, SessionError};
+use crate::attempt::{Callable, Trouble};
+use crate::link::Link;
+use crate::residency::device::DeviceError;
+use crate::residency::host::HostDevice;
+
+/// What ends a replay without a result.
+#[derive(Debug, thiserror::Error)]
+enum ReplayError {
+    #[error(transparent)]
+    Captures(#[from] CapturesError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    BelowFloor(#[from] BelowFloor),
+    #[error("making the pool")]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+    #[error(transparent)]
+    Session(#[from] SessionError<StepError>),
+}
+
+pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ReplayTask) -> ReplayReport {
+    let started = Instant::now();
+    let mut report = ReplayReport {
+        status: Status::Passed,
+        detail: String::new(),
+        failures: Vec::new(),
+        end: None,
+        result: None,
+        ms: 0.0,
+        runner_peak_owed: Bytes::ZERO,
+        output_truncated: false,
+    };
+    match attempt(link, lease, task, &mut report) {
+        Ok(result) => report.result = Some(Box::new(result)),
+        Err(error) => name(error, &mut report),
+    }
+    report.ms = ms(started.elapsed());
+    report
+}
+
+fn attempt(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &ReplayTask,
+    report: &mut ReplayReport,
+) -> Result<ReplayResult, ReplayError> {
+    let (recording, locations) = recording(link, lease, task)?;
+    let sets = recording.working_sets();
+    let page = Bytes::from(rustix::param::page_size());
+    let slots = recording.slots(page);
+    let pinned = recording.pinned(&task.pin);
+    let bytes: Vec<Bytes> = recording.constants.iter().map(|constant| constant.bytes).collect();
+    let wanted = Wanted {
+        sets: &sets,
+        slots: &slots,
+        bytes: &bytes,
+        pinned: &pinned,
+        budget: task.budget,
+        depth: task.prefetch,
+    };
+    let plan = planner::plan(wanted)?;
+    let callables =
+        task.callees.iter().map(|it| Callable::open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
+    let device = HostDevice::create(task.budget)?;
+    let _ = link.send(FromWorker::Holds { bytes: task.budget });
+    let arena = device.reader()?;
+    let outside =
+        Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
+    let pool = Pool::new(device, outside, &recording.constants, &plan, &sets);
+    let mut calls = Calls {
+        link,
+        lease,
+        task,
+        callables,
+        arena,
+        looked: None,
+        steps: Vec::new(),
+        outputs_digest: blake3::Hasher::new(),
+        peak_owed: Bytes::ZERO,
+        output_truncated: false,
+    };
+    let done = session::replay(&recording, &plan, pool, &mut calls);
+    let _ = calls.link.send(FromWorker::Holds { bytes: Bytes::ZERO });
+    report.runner_peak_owed = calls.peak_owed;
+    report.output_truncated = calls.output_truncated;
+    let done = done?;
+    Ok(result(task, &recording, &plan, done, calls))
+}
+
+/// The one that is there, or a new one.
+fn recording(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &ReplayTask,
+) -> Result<(Recording, Locations), ReplayError> {
+    let (recorder, locations) = captures::survey(task)?;
+    if let Some(known) = captures::read_recording(&task.recording)? {
+        return Ok((known, locations));
+    }
+    let total = u32::try_from(recorder.recording().constants.len()).unwrap_or(u32::MAX);
+    let tell = |done: usize| {
+        let done = u32::try_from(done).unwrap_or(u32::MAX);
+        // A supervisor that is gone ends this worker.
+        let _ = link.send(FromWorker::Progress { lease, done, total, bytes: Bytes::ZERO });
+    };
+    let recording = captures::record(recorder, &locations, task.drop_cache, tell)?;
+    captures::write_recording(&task.recording, &recording.encode())?;
+    Ok((recording, locations))
+}
+
+fn result(
+    task: &ReplayTask,
+    recording: &Recording,
+    plan: &Plan,
+    done: Done,
+    calls: Calls<'_>,
+) -> ReplayResult {
+    let page = Bytes::from(rustix::param::page_size());
+    let floor = recording.floor(&task.pin, page);
+    let stall: Duration = done.steps.iter().map(|step| step.stall).sum();
+    let mut steps = calls.steps;
+    for (step, time) in steps.iter_mut().zip(&done.steps) {
+        step.ms = ms(time.whole);
+        step.stall_ms = ms(time.stall);
+    }
+    let moved = done.moved;
+    ReplayResult {
+        budget_bytes: task.budget,
+        floor_bytes: floor.bytes(),
+        all_resident_bytes: floor.whole,
+        pinned_bytes: floor.pinned,
+        peak_pool_bytes: moved.peak,
+        bytes_moved: moved.bytes,
+        unique_bytes: recording.constants.iter().map(|constant| constant.bytes).sum(),
+        constants: recording.constants.len() as u64,
+        uses: recording.uses.len() as u64,
+        hits: plan.steps.iter().map(|step| u64::from(step.hits)).sum(),
+        misses: plan.steps.iter().map(|step| u64::from(step.misses)).sum(),
+        evictions: moved.evictions,
+        total_ms: ms(done.whole),
+        stall_ms: ms(stall),
+        compute_ms: ms(done.whole.saturating_sub(stall)),
+        copy_ms: ms(moved.busy),
+        recording_digest: blake3::hash(&recording.encode()).to_hex().to_string(),
+        outputs_digest: calls.outputs_digest.finalize().to_hex().to_string(),
+        steps,
+        step_count: recording.steps.len() as u64,
+    }
+}
+
+/// Whose fault it was; nothing of a result is left.
+fn name(error: ReplayError, report: &mut ReplayReport) {
+    report.detail = chain(&error);
+    report.status = match error {
+        ReplayError::Captures(_)
+        | ReplayError::Session(
+            SessionError::Pool { source: PoolError::Changed { .. }, .. }
+            | SessionError::Call { source: StepError::Captures(_), .. },
+        ) => Status::CaptureError,
+        ReplayError::BelowFloor(_) => Status::DoesNotFit,
+        ReplayError::Session(SessionError::Call { source: StepError::Failed(failed), .. }) => {
+            let status = failed.failure.status;
+            report.detail = format!("{}: {}", failed.failure.entry, failed.failure.detail);
+            report.failures.push(failed.failure);
+            report.end = failed.end;
+            status
+        }
+        ReplayError::File(_) | ReplayError::Device(_) | ReplayError::Trouble(_) | ReplayError::Session(_) => {
+            Status::InfraError
+        }
+    };
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

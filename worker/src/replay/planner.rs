@@ -1,0 +1,183 @@
+//! What a pool of a given size holds when: moves for every step, worked out before the first one.
+//!
+//! The schedule is known whole, so what leaves is what is used again last (Belady), and what comes ahead of its step
+//! pushes out nothing that is used before it, and nothing that the running step uses. Pure: no device, no file, no clock.
+//! Moves depend on the schedule and the budget alone, never on who was faster.
+
+use opt_shared::replay::PoolFloor;
+use opt_shared::units::Bytes;
+
+/// Something that happens to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    Load(u32),
+    Evict(u32),
+}
+
+/// Of one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepMoves {
+    /// When the step before is over, and before this one begins: what it misses.
+    pub before: Vec<Move>,
+    /// While it runs: what the next ones will use.
+    pub during: Vec<Move>,
+    pub hits: u32,
+    pub misses: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub steps: Vec<StepMoves>,
+    pub bytes_moved: Bytes,
+    pub evictions: u64,
+    pub peak: Bytes,
+}
+
+/// Less than the floor: the next step could not be fetched beside the running one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a budget of {budget} is below the floor of {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
+    floor.bytes(), floor.bytes().get(), floor.consecutive, floor.largest, floor.pinned
+)]
+pub struct BelowFloor {
+    pub budget: Bytes,
+    pub floor: PoolFloor,
+}
+
+/// What is to be planned: which constants each step uses, what each takes, which stay for good.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub sets: &'a [Vec<u32>],
+    pub slots: &'a [Bytes],
+    /// What is copied for each.
+    pub bytes: &'a [Bytes],
+    pub pinned: &'a [bool],
+    pub budget: Bytes,
+    /// How many steps ahead of the running one are fetched.
+    pub depth: u32,
+}
+
+pub fn plan(wanted: Wanted<'_>) -> Result<Plan, BelowFloor> {
+    let floor = opt_shared::replay::floor(wanted.sets, wanted.slots, wanted.pinned);
+    if wanted.budget < floor.bytes() {
+        return Err(BelowFloor { budget: wanted.budget, floor });
+    }
+    let mut planner = Planner::new(wanted);
+    let steps = (0..wanted.sets.len()).map(|step| planner.step(step)).collect();
+    let Planner { moved, evictions, peak, .. } = planner;
+    Ok(Plan { steps, bytes_moved: moved, evictions, peak })
+}
+
+struct Planner<'a> {
+    wanted: Wanted<'a>,
+    /// Of each constant: the steps that use it, from the last to the first one that is not over.
+    uses: Vec<Vec<usize>>,
+    /// What is in the pool and may leave it.
+    resident: Vec<u32>,
+    is_in: Vec<bool>,
+    held: Bytes,
+    moved: Bytes,
+    evictions: u64,
+    peak: Bytes,
+}
+
+impl<'a> Planner<'a> {
+    fn new(wanted: Wanted<'a>) -> Self {
+        let mut uses = vec![Vec::new(); wanted.slots.len()];
+        for (step, set) in wanted.sets.iter().enumerate().rev() {
+            for &constant in set {
+                uses[constant as usize].push(step);
+            }
+        }
+        Self {
+            wanted,
+            uses,
+            resident: Vec::new(),
+            is_in: vec![false; wanted.slots.len()],
+            held: Bytes::ZERO,
+            moved: Bytes::ZERO,
+            evictions: 0,
+            peak: Bytes::ZERO,
+        }
+    }
+
+    fn step(&mut self, step: usize) -> StepMoves {
+        let mut moves = StepMoves::default();
+        let set = &self.wanted.sets[step];
+        for &constant in set {
+            if self.is_in[constant as usize] {
+                moves.hits += 1;
+                continue;
+            }
+            moves.misses += 1;
+            // Above the floor everything a step uses fits, so only what it uses itself is safe.
+            self.fetch(constant, step, step, &mut moves.before);
+        }
+        for &constant in set {
+            let uses = &mut self.uses[constant as usize];
+            while uses.last().is_some_and(|&used| used <= step) {
+                uses.pop();
+            }
+        }
+        let ahead = step.saturating_add(self.wanted.depth as usize).min(self.wanted.sets.len() - 1);
+        'ahead: for next in step + 1..=ahead {
+            for &constant in &self.wanted.sets[next] {
+                if !self.is_in[constant as usize] && !self.fetch(constant, step, next, &mut moves.during) {
+                    break 'ahead;
+                }
+            }
+        }
+        moves
+    }
+
+    /// For `next`, while `step` runs. False where that would push out what is used no later, or is in use.
+    fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
+        let wanted = self.wanted.slots[constant as usize];
+        let mut missing = (self.held + wanted) - self.wanted.budget;
+        let mut going = Vec::new();
+        if missing != Bytes::ZERO {
+            let mut others: Vec<(usize, u32)> = self
+                .resident
+                .iter()
+                .filter(|other| !self.wanted.sets[step].contains(other))
+                .map(|&other| (self.next_use(other), other))
+                .filter(|&(used, _)| next < used)
+                .collect();
+            others.sort_unstable_by_key(|&(used, other)| (std::cmp::Reverse(used), other));
+            for (_, other) in others {
+                if missing == Bytes::ZERO {
+                    break;
+                }
+                missing = missing - self.wanted.slots[other as usize];
+                going.push(other);
+            }
+            if missing != Bytes::ZERO {
+                return false;
+            }
+        }
+        for other in going {
+            self.resident.retain(|&it| it != other);
+            self.is_in[other as usize] = false;
+            self.held = self.held - self.wanted.slots[other as usize];
+            self.evictions += 1;
+            moves.push(Move::Evict(other));
+        }
+        moves.push(Move::Load(constant));
+        self.is_in[constant as usize] = true;
+        if !self.wanted.pinned.get(constant as usize).copied().unwrap_or(false) {
+            self.resident.push(constant);
+        }
+        self.held += wanted;
+        self.moved += self.wanted.bytes[constant as usize];
+        self.peak = self.peak.max(self.held);
+        true
+    }
+
+    /// From the running step on; what is not used again, never.
+    fn next_use(&self, constant: u32) -> usize {
+        self.uses[constant as usize].last().copied().unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;
