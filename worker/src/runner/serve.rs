@@ -79,6 +79,8 @@ impl From<MapError> for Ending {
 struct Runner {
     loaded: Loaded,
     entries: Vec<Entry>,
+    /// The entry that was called last.
+    last: Option<usize>,
 }
 
 /// What was found in the candidate's library.
@@ -158,7 +160,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let loaded =
         load(&setup, artifact, libraries, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;
-    Ok(Runner { loaded, entries })
+    Ok(Runner { loaded, entries, last: None })
 }
 
 fn trouble(text: &str) -> Ending {
@@ -311,7 +313,14 @@ impl Runner {
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
-        let entry = self.entries.get_mut(page.entry.load(Ordering::Relaxed) as usize);
+        let number = page.entry.load(Ordering::Relaxed) as usize;
+        // Entries of a batch map the same pages for their outputs: they would count with each that touched them.
+        if let Some(last) = self.last.replace(number).filter(|last| *last != number)
+            && let Some(former) = self.entries.get(last)
+        {
+            former.let_go_of_outputs();
+        }
+        let entry = self.entries.get_mut(number);
         page.result.store(0, Ordering::Relaxed);
         page.returned_value.store(0, Ordering::Relaxed);
         page.calls_done.store(0, Ordering::Relaxed);
