@@ -25,7 +25,7 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     if arguments.signature {
         return signatures(&plan, &facts, arguments.json);
     }
-    let replay_facts = driver::replay::read_replays(&plan, &facts).map_err(Failure::usage)?;
+    let replay_facts = driver::replay_facts::read_replays(&plan, &facts).map_err(Failure::usage)?;
     let (ceilings, floor) = driver::limits(&plan);
     let known = vec![setup::Known::default(); plan.candidates().count()];
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);

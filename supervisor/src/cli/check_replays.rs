@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
 use crate::driver::facts::JobFacts;
-use crate::driver::replay::ReplayFacts;
+use crate::driver::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
 /// One replay, with what it would owe if those candidates of its jobs made the calls that may owe most.

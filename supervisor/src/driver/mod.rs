@@ -21,7 +21,8 @@ mod limits;
 pub mod needs;
 mod overview;
 mod reads;
-pub mod replay;
+mod replay;
+pub mod replay_facts;
 pub mod sample;
 mod score;
 pub mod setup;
@@ -49,7 +50,8 @@ use self::history::History;
 use self::leaves::Leaves;
 pub use self::limits::limits;
 use self::limits::{limits_of, whole_memory};
-use self::replay::{ReplayFacts, Replaying};
+use self::replay::Replaying;
+use self::replay_facts::ReplayFacts;
 use self::sample::{MemoryFiles, Sampler};
 use self::setup::Known;
 use crate::control::{Server, Token};
@@ -102,7 +104,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let mut selected = setup::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
-    let replay_facts = replay::read_replays(&plan, &facts)?;
+    let replay_facts = replay_facts::read_replays(&plan, &facts)?;
     let dir = options.dir.as_deref();
     let folder = if options.resume {
         RunFolder::resume(&plan.base_dir, &plan.run.name, dir)?

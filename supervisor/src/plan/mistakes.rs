@@ -141,11 +141,11 @@ fn one_mistake_gives_one_message_at_its_place() {
             "found the integer 4",
         ),
         (
-            "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\npinned = [\"w\"]",
+            "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\nprefech = 1",
             8,
             1,
-            "replay.pinned",
-            "did you mean `pin`?",
+            "replay.prefech",
+            "did you mean `prefetch`?",
         ),
         (
             "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\ncandidates = \"winner\"",

@@ -8,7 +8,7 @@ use crate::record::ReplayRecord;
 /// Steps told one by one: those that waited longest.
 const MOST_STEPS: usize = 3;
 
-/// One line, and what follows it, indented.
+/// One line, what follows it, indented, and an empty one.
 pub(super) fn lines(replay: &ReplayRecord) -> Vec<String> {
     let name = one_line(&replay.name);
     let Some(result) = replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed)) else {
@@ -16,7 +16,7 @@ pub(super) fn lines(replay: &ReplayRecord) -> Vec<String> {
         let blame = replay.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
         let why =
             replay.detail.as_deref().map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
-        return vec![format!("replay {name}: {status}{blame}{why}")];
+        return vec![format!("replay {name}: {status}{blame}{why}"), String::new()];
     };
     let mut lines = vec![
         format!(
@@ -52,6 +52,7 @@ pub(super) fn lines(replay: &ReplayRecord) -> Vec<String> {
             time(step.stall_ms)
         )
     }));
+    lines.push(String::new());
     lines
 }
 
@@ -66,4 +67,33 @@ fn against_all_resident(result: &ReplayResult) -> String {
         result.unique_bytes,
         share(result.total_ms, result.compute_ms)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::sample::sample;
+
+    #[test]
+    fn a_replay_is_told_in_a_few_lines() {
+        let replay = &sample().replays[0];
+        let wanted = [
+            "replay model: 1 step in 18.0 s, 900 ms stalled, budget 512 MiB",
+            "  pool: peak 510 MiB (floor 300 MiB, everything 5.00 GiB)",
+            "  moved 9.00 GiB: 600 hits, 100 misses, 90 evictions; copying took 12.0 s, the calls 17.1 s",
+            "  against keeping everything: 10 % of its pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of its time once all is there",
+            "  entry_000000 of embedding: 20.0 ms, of it 2.00 ms waiting",
+            "",
+        ];
+        assert_eq!(lines(replay), wanted);
+    }
+
+    /// Whatever a row holds: what did not pass shows no figure.
+    #[test]
+    fn what_did_not_pass_has_no_figures() {
+        let mut replay = sample().replays.remove(0);
+        replay.status = Some(Status::InfraError);
+        replay.detail = Some("part at use 7".to_owned());
+        assert_eq!(lines(&replay), ["replay model: INFRA_ERROR: part at use 7", ""]);
+    }
 }

@@ -415,7 +415,8 @@ least available 110 GiB
 1 memory decision: recycle 1
 run demo: FINISHED, runs/demo/summary.json
 ";
-        let text = rendered(&sample(), Style::default());
+        let run = RunRecord { replays: Vec::new(), ..sample() };
+        let text = rendered(&run, Style::default());
         assert_eq!(text, wanted, "\n{text}");
     }
 

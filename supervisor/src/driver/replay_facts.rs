@@ -1,0 +1,123 @@
+//! What of a replay is settled before anything runs, from headers alone: its steps, its floor, what it will owe.
+
+use opt_shared::arguments::{Entry, bind};
+use opt_shared::capture::CaptureFile;
+use opt_shared::causes::chain;
+use opt_shared::ids::JobId;
+use opt_shared::replay::{PoolFloor, Recorder, needs};
+use opt_shared::settings::{LimitSettings, VerifySettings};
+use opt_shared::units::Bytes;
+
+use super::facts::{EntryFact, JobFacts};
+use crate::core::predict::{self, Prediction};
+use crate::plan::{Plan, ReplayPlan};
+
+/// What is known of a replay before anything runs, from headers alone.
+#[derive(Debug)]
+pub struct ReplayFacts {
+    /// Each step's job and its entry's place among the job's facts.
+    pub steps: Vec<(JobId, usize)>,
+    pub floor: PoolFloor,
+    /// Why it cannot be run: captures of a job that cannot be used.
+    pub broken: Option<String>,
+}
+
+/// A replay that no run can do as it is written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` leave it out)")]
+    LeftOut { replay: String, job: String, entry: String },
+    #[error(
+        "replay `{replay}`: no tensor is named `{pin}` (see `check --signature` for the names; write `weight` or `JOB/weight`)"
+    )]
+    Pin { replay: String, pin: String },
+    #[error(
+        "replay `{replay}`: its budget of {budget} ({} bytes) is below the floor; the least is {} bytes ({}): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
+        budget.get(), floor.bytes().get(), floor.bytes(), floor.consecutive, floor.largest, floor.pinned
+    )]
+    BelowFloor { replay: String, budget: Bytes, floor: PoolFloor },
+    #[error("replay `{replay}`")]
+    Needs {
+        replay: String,
+        #[source]
+        source: opt_shared::replay::NeedsError,
+    },
+    #[error("replay `{replay}`")]
+    TooMany {
+        replay: String,
+        #[source]
+        source: opt_shared::replay::TooMany,
+    },
+}
+
+/// Of every replay of the plan, in its order.
+pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayError> {
+    plan.replays.iter().map(|replay| read_replay(plan, replay, facts)).collect()
+}
+
+fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<ReplayFacts, ReplayError> {
+    let name = || replay.name.clone();
+    let broken =
+        |why: String| ReplayFacts { steps: Vec::new(), floor: PoolFloor::default(), broken: Some(why) };
+    let mut recorder = Recorder::default();
+    let mut steps = Vec::with_capacity(replay.steps.len());
+    for (job, entry) in &replay.steps {
+        let Some(of_job) = facts.get(job.index()) else { continue };
+        let job_name = plan.job(*job).map_or("", |job| job.name.as_str());
+        if let Some(why) = &of_job.broken {
+            return Ok(broken(format!("the captures of job `{job_name}` cannot be used: {why}")));
+        }
+        let place = of_job.entries.iter().position(|fact| fact.entry.name == *entry);
+        let (Some(place), Some(signature)) = (place, &of_job.signature) else {
+            let (job, entry) = (job_name.to_owned(), entry.clone());
+            return Err(ReplayError::LeftOut { replay: name(), job, entry });
+        };
+        let looked = CaptureFile::open(&of_job.entries[place].entry.path)
+            .map_err(|error| chain(&error))
+            .and_then(|capture| {
+                let recorded = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
+                let arguments = bind(&recorded, signature).map_err(|error| chain(&error))?;
+                Ok((capture, arguments))
+            });
+        let (capture, arguments) = match looked {
+            Ok(looked) => looked,
+            Err(why) => return Ok(broken(format!("{entry} of job `{job_name}`: {why}"))),
+        };
+        let (needs, _) = needs(&capture, entry, &arguments)
+            .map_err(|source| ReplayError::Needs { replay: name(), source })?;
+        recorder
+            .step(job_name, entry, &needs)
+            .map_err(|source| ReplayError::TooMany { replay: name(), source })?;
+        steps.push((*job, place));
+    }
+    let recording = recorder.recording();
+    if let Some(pin) = recording.unknown_pin(&replay.pin) {
+        return Err(ReplayError::Pin { replay: name(), pin: pin.clone() });
+    }
+    let floor = recording.floor(&replay.pin, Bytes::from(rustix::param::page_size()));
+    if replay.budget < floor.bytes() {
+        return Err(ReplayError::BelowFloor { replay: name(), budget: replay.budget, floor });
+    }
+    Ok(ReplayFacts { steps, floor, broken: None })
+}
+
+impl ReplayFacts {
+    pub(super) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
+        let (job, place) = self.steps.get(step)?;
+        facts.get(job.index())?.entries.get(*place)
+    }
+
+    /// What it will owe, whoever of these makes the calls.
+    pub fn prediction(
+        &self,
+        replay: &ReplayPlan,
+        facts: &[JobFacts],
+        limits: &[&LimitSettings],
+        verify: &VerifySettings,
+        cores: u32,
+    ) -> Prediction {
+        let entries: Vec<predict::EntryNumbers> =
+            (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
+        predict::replay(replay.budget, &entries, limits, verify, cores)
+    }
+}
