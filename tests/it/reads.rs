@@ -106,6 +106,6 @@ fn reads(user: User) {
 #[test]
 fn a_verification_reads_what_is_used_and_leaves_the_cache_as_it_was() {
     for user in users() {
-        reads(*user);
+        reads(user);
     }
 }

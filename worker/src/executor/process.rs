@@ -79,7 +79,9 @@ pub(crate) enum RunnerTrouble {
     Setup { text: String },
     #[error("a runner was not set up within {SETUP_PATIENCE:?} (is a disk hanging?)")]
     NotSetUp,
-    #[error("a runner did not answer an empty block within {waited:?} (is the machine too busy to time anything?)")]
+    #[error(
+        "a runner did not answer an empty block within {waited:?} (is the machine too busy to time anything?)"
+    )]
     Asleep { waited: Duration },
     #[error("holding a runner")]
     Handle(#[from] HandleError),

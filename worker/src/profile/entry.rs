@@ -197,7 +197,8 @@ fn blocks(
         };
         for &number in numbers {
             let calls = samples[number].calls;
-            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, draws)? {
+            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, draws)?
+            {
                 return Ok(Err((number, stop)));
             }
         }

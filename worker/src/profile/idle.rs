@@ -139,9 +139,15 @@ mod tests {
     #[test]
     fn sleeping_threads_that_are_woken_do_not_work() {
         // As measured: threads, CPU time of a bare wake-up and of a round, on two CPUs.
-        for (threads, bare_us, cpu_us) in
-            [(1, 1, 9), (5, 6, 34), (17, 10, 103), (65, 36, 424), (129, 69, 774), (257, 168, 1580), (513, 390, 3460)]
-        {
+        for (threads, bare_us, cpu_us) in [
+            (1, 1, 9),
+            (5, 6, 34),
+            (17, 10, 103),
+            (65, 36, 424),
+            (129, 69, 774),
+            (257, 168, 1580),
+            (513, 390, 3460),
+        ] {
             assert_eq!(judge(&rounds(&[cpu_us; 20], threads, bare_us), BLOCK), Idleness::Idle, "{threads}");
         }
         // Sixty-four on as many CPUs, in each other's way.
