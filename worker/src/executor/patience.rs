@@ -6,8 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A machine on which nothing gets on stretches a limit to so many times itself, and no further.
-const MOST_STRETCH: u32 = 4;
+use opt_shared::settings::MOST_STRETCH;
 
 #[derive(Debug)]
 pub(super) struct Patience {

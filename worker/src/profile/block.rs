@@ -37,6 +37,8 @@ const WAKE_SPIN: Duration = Duration::from_micros(200);
 /// Waiting for a block is spinning at first, for at least and at most so long (an empty block takes microseconds).
 const LEAST_SPIN: Duration = Duration::from_micros(200);
 const MOST_SPIN: Duration = Duration::from_secs(1);
+/// Of all CPUs: a candidate that keeps more of them busy wants the last one too.
+const MOST_BUSY: f64 = 0.6;
 /// An empty block that takes longer means a machine too busy to time anything.
 const WAKE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -288,6 +290,14 @@ fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(LEAST_SPIN, MOST_SPIN)
 }
 
+/// Whether a CPU is left for who spins while a candidate works that has so many threads and was seen to keep so many
+/// CPUs busy. Threads may come and go within a call; and while somebody spins, all of them are never seen busy.
+pub(super) fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
+    let most = cpus as f64 * MOST_BUSY;
+    (threads as usize) < cpus && busy < most
+}
+
 /// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::MonotonicRaw);
@@ -297,6 +307,22 @@ fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_needs_every_cpu_is_not_spun_against() {
+        for (cpus, threads, busy, room) in [
+            (1, 1, 1.0, false),
+            (2, 1, 1.0, true),
+            (2, 2, 1.0, false),
+            // Threads of a call, gone when it has returned.
+            (2, 1, 1.33, false),
+            (16, 1, 12.0, false),
+            (16, 4, 3.9, true),
+            (16, 16, 1.0, false),
+        ] {
+            assert_eq!(leaves_room(cpus, threads, busy), room, "{cpus} {threads} {busy}");
+        }
+    }
 
     #[test]
     fn no_side_has_much_more_subtracted_than_the_other() {

@@ -11,7 +11,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::Stop;
-use super::block::{Block, Run, Side};
+use super::block::{Block, Run, Side, leaves_room};
 use super::idle::{Draw, IdleRound, LEAST_ROUNDS, allowance};
 use super::length::{agree, calls_for_a_block, longest_call};
 use super::plausible::{implausible, works_unasked};
@@ -257,13 +257,9 @@ fn warm_up(
         spent += block.elapsed;
         let seen = longest_call(block.elapsed, side.handoff, calls);
         samples.estimate = if samples.estimate.is_zero() { seen } else { samples.estimate.min(seen) };
-        // A candidate that keeps every CPU busy would be disturbed by our spinning.
         busy = busy.max(block.cpus_busy);
-        let cpus = crate::machine::cpus().len();
-        #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
-        let room = cpus as f64 - 0.8;
         if !side.callable.leaves_a_cpu() {
-            side.may_spin = 1 < cpus && busy < room;
+            side.may_spin = leaves_room(crate::machine::cpus().len(), block.bare.threads, busy);
         }
         let next = calls_for_a_block(samples.estimate, slots);
         settled = agree(calls, next);
