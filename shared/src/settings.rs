@@ -115,6 +115,9 @@ pub struct LimitSettings {
 /// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
 /// Measured at 0.6 MiB for a plain C library; the C++ runtime and a handful of libraries fit.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
+/// A runner that waits for a CPU has so many times its time, and no more. The worker keeps to it, and the supervisor's
+/// deadlines leave room for it.
+pub const MOST_STRETCH: u32 = 4;
 const LEAST_MEMORY: Bytes = Bytes::mib(256);
 /// Of each thread: its stack, as the C library makes it.
 const PER_THREAD: Bytes = Bytes::mib(8);

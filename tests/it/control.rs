@@ -64,6 +64,8 @@ fn every_verb_works_on_a_run_that_goes_on() {
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["nothing to do"]);
 
     ctl(&["workers"]).expect_exit(0).expect_stdout(&["verifier", "owed"]);
+    // What is cancelled later is not to have come to its end by then.
+    ctl(&["pause"]).expect_exit(0).expect_stdout(&["done"]);
     let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
     let worker = &list(&workers["workers"])[0];
     assert!(worker["pid"].as_u64().is_some_and(|pid| 0 < pid), "{worker}");
@@ -108,6 +110,7 @@ fn every_verb_works_on_a_run_that_goes_on() {
     ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["done"]);
     ctl(&["cancel", "softmax/segfaults"]).expect_exit(0).expect_stdout(&["nothing to do"]);
     ctl(&["cancel", "nothing"]).expect_exit(2).expect_stderr(&["not_found"]);
+    ctl(&["resume"]).expect_exit(0).expect_stdout(&["done"]);
     ctl(&["result", "softmax/segfaults", "--wait"]).expect_exit(0).expect_stdout(&["SKIPPED"]);
     ctl(&["events"]).expect_exit(0).expect_stdout(&["pause", "set_ceiling", "cancel"]);
     ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["no run goes on"]);

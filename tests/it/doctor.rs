@@ -41,7 +41,7 @@ fn check(outcome: &Outcome, document: &Value) {
 
 #[test]
 fn a_machine_is_examined_by_every_user() {
-    for &user in users() {
+    for user in users() {
         let scenario = Scenario::new();
         let program = user.program(&scenario);
         user.owns(&scenario);

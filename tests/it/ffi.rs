@@ -79,7 +79,7 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
 /// they share the one who may.
 #[test]
 fn the_library_is_found_in_a_folder_that_only_its_owner_may_enter() {
-    for &user in users() {
+    for user in users() {
         let scenario = scenario();
         let library = scenario.path().join("private/libtvm_ffi.so");
         // What some code generators write: the library's symbols are used, and it is not named.
@@ -152,7 +152,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
         );
         return;
     };
-    for &user in users() {
+    for user in users() {
         let scenario = Scenario::new();
         for op in ["layer_norm", "pad"] {
             let from = data(&format!("captures/torch_nn_functional_{op}"));

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use crate::results::plans::Plan;
-use crate::support::{Outcome, Scenario};
+use crate::results::plans::{Plan, SOFTMAX};
+use crate::support::summary::list;
+use crate::support::{Outcome, Scenario, Summary};
 
-fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>) {
+fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>, Summary) {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let arguments = ["run", "plan.toml", "--quiet"];
     let mut command = scenario.command(&arguments);
@@ -18,7 +19,8 @@ fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>) {
         serde_json::from_str(line).unwrap_or_else(|error| outcome.fail(format_args!("{line}: {error}")))
     };
     let lines: Vec<Value> = log.lines().map(line).collect();
-    (outcome, lines)
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    (outcome, lines, summary)
 }
 
 #[test]
@@ -26,7 +28,7 @@ fn a_run_writes_json_for_programs_and_lines_for_people() {
     for (filter, is_shown) in
         [(None, false), (Some("opt_supervisor::driver=debug"), true), (Some("off"), false)]
     {
-        let (outcome, lines) = logged(filter);
+        let (outcome, lines, summary) = logged(filter);
         outcome.expect_equal(
             outcome.stderr.contains("DEBUG attempt"),
             is_shown,
@@ -45,6 +47,11 @@ fn a_run_writes_json_for_programs_and_lines_for_people() {
             .collect();
         outcome.expect_equal(ended, vec!["PASSED", "PASSED"], "the end of each candidate, whatever is shown");
         let attempts = lines.iter().filter(|line| line["fields"]["message"] == "attempt").count();
-        outcome.expect_equal(attempts, 6, "attempts");
+        let names = ["naive", "fast"];
+        let all: usize =
+            names.iter().map(|name| list(&summary.candidate(SOFTMAX, name)["attempts"]).len()).sum();
+        outcome.expect_equal(attempts, all, "attempts");
+        let standing: usize = names.iter().map(|name| summary.standing_attempts(SOFTMAX, name)).sum();
+        outcome.expect_equal(standing, 6, "attempts that count");
     }
 }

@@ -45,7 +45,7 @@ fn has_openmp(folder: &Path) -> bool {
 
 #[test]
 fn four_threads_run_beside_thirty_other_processes_of_the_user() {
-    for &user in users() {
+    for user in users() {
         let scenario = Scenario::new();
         if !has_openmp(scenario.path()) {
             let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work here)");

@@ -114,6 +114,6 @@ fn reads(user: User) {
 #[test]
 fn a_run_reads_what_is_used_and_leaves_the_cache_as_it_was() {
     for user in users() {
-        reads(*user);
+        reads(user);
     }
 }

@@ -42,6 +42,18 @@ fn signal(child: &std::process::Child, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
+/// Whether a worker of this role has a runner.
+fn is_at_work(yard: &Yard, role: &str) -> bool {
+    let marked = yard.marked();
+    let workers: Vec<u32> = marked.iter().filter(|it| it.is_worker(role)).map(|it| it.pid).collect();
+    marked.iter().any(|it| it.is_runner() && parent(it.pid).is_some_and(|pid| workers.contains(&pid)))
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 fn everything_is_in_order(yard: &Yard) -> Checked {
     yard.no_process_is_left()?;
     yard.no_file_is_left()?;
@@ -120,10 +132,7 @@ fn an_interrupt_drains_and_two_of_them_kill() {
         let yard = yard();
         let mut child = yard.start(&[]).expect("started");
         let role = if asked == Signal::INT { "verifier" } else { "profiler" };
-        must(yard.until("a runner", || {
-            let marked = yard.marked();
-            marked.iter().any(|it| it.is_worker(role)) && marked.iter().any(|it| it.is_runner())
-        }));
+        must(yard.until("a runner of its", || is_at_work(&yard, role)));
         signal(&child, asked);
         let status = yard.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", yard.state());
@@ -151,12 +160,12 @@ fn two_interrupts_kill_at_once() {
         assert_ne!(good, endless, "the kernel has no place for the loop");
         std::fs::write(&kernel, endless).expect("written");
         let mut child = yard.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
-        let mut seen = None;
-        must(yard.until("a runner that stays", || {
-            let now = yard.marked().into_iter().find(|it| it.is_runner()).map(|it| it.pid);
-            let same = seen.filter(|(pid, _)| Some(*pid) == now);
-            seen = same.or(now.map(|pid| (pid, Instant::now())));
-            seen.is_some_and(|(_, since)| Duration::from_secs(1) < since.elapsed())
+        // Nothing else is verified meanwhile: a runner is its, and stays.
+        must(yard.until("the endless call", || {
+            let record = Record::read(&yard.run);
+            let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
+            record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
+                && is_at_work(&yard, "verifier")
         }));
         // Equal signals that are not yet taken are one: the second goes when the first has been.
         signal(&child, asked);

@@ -35,6 +35,12 @@ pub(crate) enum Trouble {
         "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
     )]
     NoTime { entry: String, handoff: std::time::Duration },
+    #[error("timing {entry}: no figures could be made of its blocks")]
+    NoFigures { entry: String },
+    #[error(
+        "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds with nothing to do, too few to blame the candidate and too many to trust its times (run it again when the machine is calmer)"
+    )]
+    NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use opt_shared::batch::{Constant, Share, Together, batches, input_bytes};
 use opt_shared::placement::{STAGING_SLOT, STAGING_SLOTS};
 use opt_shared::replay;
-use opt_shared::settings::{InputMemory, LimitSettings, ProfileSettings, RUNNER_BASE, VerifySettings};
+use opt_shared::settings::{
+    InputMemory, LimitSettings, MOST_STRETCH, ProfileSettings, RUNNER_BASE, VerifySettings,
+};
 use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
@@ -88,7 +90,7 @@ pub fn build(memory: Bytes, timeout: Duration) -> Prediction {
     Prediction::new(
         Vec::new(),
         vec![term("build.memory", memory), term("runner", RUNNER_BASE)],
-        timeout.saturating_add(Duration::from_secs(60)),
+        timeout.saturating_mul(MOST_STRETCH).saturating_add(Duration::from_secs(60)),
     )
 }
 
@@ -103,7 +105,7 @@ pub fn verify(
     let worst = decides.map(|index| &entries[index]);
     let of_worst = |part: fn(&EntryNumbers) -> Bytes| worst.map_or(Bytes::ZERO, part);
     // A runner each: loaded, planned, called, and once more where a call was right and then wrong.
-    let calls = settings.call_timeout.saturating_mul(settings.repeats.saturating_add(4));
+    let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let prediction = Prediction::new(
@@ -236,7 +238,7 @@ fn profile_step(
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)
-        .saturating_add(verify.call_timeout.saturating_mul(20))
+        .saturating_add(call(verify).saturating_mul(20))
         // At worst an entry is a batch of its own, with two runners.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(2));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
@@ -271,9 +273,14 @@ fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
+/// How long a call may take where it waits for a CPU all the time.
+fn call(settings: &VerifySettings) -> Duration {
+    settings.call_timeout.saturating_mul(MOST_STRETCH)
+}
+
 /// How long a load may take; the worker clamps it the same way.
 fn load(settings: &VerifySettings) -> Duration {
-    settings.call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
+    settings.call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)).saturating_mul(MOST_STRETCH)
 }
 
 /// R of DESIGN, "Timing": a slot for each call of a block, at least two.

@@ -340,7 +340,7 @@ fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
-        Status::DeferredWork => "Work went on after the call had returned. Every call must end its threads' work before it returns.",
+        Status::DeferredWork => "Work went on when no call was going on. Every call must do its own work, and end its threads' work before it returns; threads that wait must sleep, not spin.",
         _ => "The time measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
 }

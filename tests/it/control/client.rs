@@ -74,11 +74,14 @@ impl<'s> Going<'s> {
         }
     }
 
-    /// The most memory that the supervisor has had resident, in KiB.
-    pub fn peak_resident_kib(&self) -> u64 {
+    /// The sum of these lines of the supervisor's status, in KiB.
+    pub fn kib(&self, names: &[&str]) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
+        let of = |name: &&str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        };
+        names.iter().map(of).sum()
     }
 
     /// To its end, with its summary.

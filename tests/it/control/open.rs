@@ -90,8 +90,7 @@ fn ten_clients_submit_at_once_and_none_is_lost() {
     outcome.expect_equal(lines.len(), 11, "a line for each");
     // Workers and baseline were kept: nobody was started twice.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
-    let of_baseline = list(&summary.candidate("softmax", "naive")["attempts"]).len();
-    outcome.expect_equal(of_baseline, 3, "attempts of the baseline");
+    outcome.expect_equal(summary.standing_attempts("softmax", "naive"), 3, "attempts of the baseline");
 }
 
 #[test]
@@ -112,7 +111,7 @@ fn what_was_submitted_is_known_again_after_any_end() {
         (outcome, summary)
     };
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "what had ended stands");
-    outcome.expect_equal(list(&summary.candidate("softmax", "fast")["attempts"]).len(), 3, "its attempts");
+    outcome.expect_equal(summary.standing_attempts("softmax", "fast"), 3, "its attempts");
     outcome.expect_equal(
         summary.verdict("softmax", "later"),
         (Some("CRASHED"), Some("candidate")),

@@ -50,7 +50,7 @@ baseline = "good"
 
 /// `limits.memory`, what each thread's stack adds, a runner's own base, and the outputs and streams of this plan.
 const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
-/// By polling alone.
+/// By polling alone, where it kept its pace.
 const OVERSHOOT: u64 = 16 << 20;
 
 #[test]
@@ -66,13 +66,16 @@ fn every_kind_of_bomb_is_stopped_near_its_limit() {
 
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
     must_all_end(&run, table(BOMBS).chain(good));
+    // What this machine let the supervisor guarantee.
+    let bound = run.summary.document["memory"]["sampling"]["overshoot_bound_bytes"].as_u64();
+    let overshoot = OVERSHOOT.max(bound.unwrap_or_else(|| panic!("a bound: {run}")));
     let mut over = Vec::new();
     for Expected { file, .. } in BOMBS {
         let name = stem(file);
         let peak = run.candidate(name)["resources"]["runner_peak_owed_bytes"].as_u64();
         eprintln!("{name}: peak {peak:?}");
-        if peak.is_some_and(|peak| LIMIT + OVERSHOOT < peak) {
-            over.push(format!("{name}: {peak:?} of {LIMIT}"));
+        if peak.is_some_and(|peak| LIMIT + overshoot < peak) {
+            over.push(format!("{name}: {peak:?} of {LIMIT} and {overshoot}"));
         }
     }
     assert!(over.is_empty(), "{}\n{run}", over.join("\n"));

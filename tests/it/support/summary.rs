@@ -42,6 +42,13 @@ impl Summary {
         (candidate["status"].as_str(), candidate["blame"].as_str())
     }
 
+    /// Those that speak of the candidate: whoever runs into trouble of the machine's is tried again.
+    #[track_caller]
+    pub fn standing_attempts(&self, job: &str, candidate: &str) -> usize {
+        let attempts = list(&self.candidate(job, candidate)["attempts"]);
+        attempts.iter().filter(|attempt| attempt["status"] != "INFRA_ERROR").count()
+    }
+
     pub fn policy(&self, decision: &str) -> Vec<&Value> {
         list(&self.document["policy"]).iter().filter(|row| row["decision"] == decision).collect()
     }

@@ -5,30 +5,42 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Scenario, binary};
 
-/// A user that no system hands out, so that nobody else's processes count as its own.
-const ORDINARY: u32 = 61_000;
+/// Users that no system hands out, so that nobody else's processes count as their own.
+const FIRST: u32 = 61_000;
+/// One process of tests has as many; another one, most likely, has others.
+const OF_A_PROCESS: u32 = 16;
+const PROCESSES: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     Own,
     /// By number, without groups or rights.
-    Ordinary,
+    Ordinary(u32),
 }
 
 /// Only root can become another.
-pub fn users() -> &'static [User] {
-    if rustix::process::geteuid().is_root() { &[User::Own, User::Ordinary] } else { &[User::Own] }
+pub fn users() -> Vec<User> {
+    std::iter::once(User::Own).chain(User::ordinary()).collect()
 }
 
 impl User {
+    /// One whose processes no other test starts; none where we cannot become it.
+    pub fn ordinary() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % OF_A_PROCESS;
+        let block = std::process::id() % PROCESSES;
+        rustix::process::geteuid().is_root().then_some(Self::Ordinary(FIRST + block * OF_A_PROCESS + number))
+    }
+
     /// The built program where the user can start it.
     pub fn program(self, scenario: &Scenario) -> PathBuf {
         match self {
             Self::Own => binary(),
-            Self::Ordinary => {
+            Self::Ordinary(_) => {
                 let copy = scenario.path().join("opt-supervisor");
                 fs::copy(binary(), &copy).expect("room for a copy of the program");
                 copy
@@ -38,27 +50,27 @@ impl User {
 
     /// Gives the scenario with all that is in it to this user. Modes stay as they are.
     pub fn owns(self, scenario: &Scenario) {
-        if self == Self::Ordinary {
-            give(scenario.path());
+        if let Self::Ordinary(number) = self {
+            give(scenario.path(), number);
         }
     }
 
     pub fn becomes(self, command: &mut Command) {
-        if self == Self::Ordinary {
+        if let Self::Ordinary(number) = self {
             // As root, `uid` also drops all other groups.
-            command.uid(ORDINARY).gid(ORDINARY);
+            command.uid(number).gid(number);
         }
     }
 }
 
-fn give(path: &Path) {
-    std::os::unix::fs::lchown(path, Some(ORDINARY), Some(ORDINARY))
+fn give(path: &Path, number: u32) {
+    std::os::unix::fs::lchown(path, Some(number), Some(number))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if path.is_symlink() || !path.is_dir() {
         return;
     }
     for entry in fs::read_dir(path).expect("root reads any folder") {
-        give(&entry.expect("an entry").path());
+        give(&entry.expect("an entry").path(), number);
     }
 }
 

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cell;
 use super::handle::{End, RunnerHandle};
-use super::process::RunnerTrouble;
-use super::process::wait_dead;
+use super::patience::Patience;
+use super::process::{LAST_SLICE, RunnerTrouble, wait_dead};
 use super::spawn::spawn_runner;
 use super::streams::Stream;
 use crate::link::{Link, RunnerNotice};
@@ -112,7 +112,16 @@ impl Compiler {
 
     /// Whether it ended in time.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, RunnerTrouble> {
-        wait_dead(&self.handle, timeout)
+        let mut patience = Patience::with(self.handle.pid(), timeout);
+        loop {
+            let slice = LAST_SLICE.min(timeout);
+            if wait_dead(&self.handle, slice)? {
+                return Ok(true);
+            }
+            if patience.ends_after(slice) {
+                return Ok(false);
+            }
+        }
     }
 
     pub(crate) fn end_for(&mut self, link: &mut Link, reason: KillReason) -> Result<(), RunnerTrouble> {

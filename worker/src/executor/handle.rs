@@ -168,7 +168,7 @@ impl RunnerHandle {
         }
     }
 
-    /// It lags by up to a tick for threads that are running; `thread_clocks` does not.
+    /// Exact while it stands still; it lags by up to a tick for every thread that is running.
     ///
     /// User and system time of all its threads, those that have ended included, to the nanosecond.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {

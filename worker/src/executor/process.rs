@@ -18,9 +18,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::handle::{End, HandleError, RunnerHandle, Stop};
 use super::libraries::Library;
+use super::patience::Patience;
 use super::spawn::spawn_runner;
 use super::streams::Stream;
-use super::thread_clocks::ThreadClocks;
 use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultPlace, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
@@ -34,8 +34,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const DEATH_PATIENCE: Duration = Duration::from_secs(60);
 /// Waiting for a done-mark also looks at the pidfd, first often, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
-const LAST_SLICE: Duration = Duration::from_millis(100);
+pub(super) const LAST_SLICE: Duration = Duration::from_millis(100);
 
+/// A runner that maps and copies its inputs does what we ask of it, at the disk's rate; this is a disk that hangs.
+const SETUP_PATIENCE: Duration = Duration::from_mins(10);
 /// Between a runner's closing its socket and its being seen dead, if it is dying.
 const CLOSED_PATIENCE: Duration = Duration::from_secs(2);
 /// What is said of a library that speaks in its runner's name while it is being loaded.
@@ -77,6 +79,12 @@ pub(crate) enum RunnerTrouble {
     Link(#[from] LinkError),
     #[error("a runner could not be set up: {text}")]
     Setup { text: String },
+    #[error("a runner was not set up within {SETUP_PATIENCE:?} (is a disk hanging?)")]
+    NotSetUp,
+    #[error(
+        "a runner did not answer an empty block within {waited:?} (is the machine too busy to time anything?)"
+    )]
+    Asleep { waited: Duration },
     #[error("holding a runner")]
     Handle(#[from] HandleError),
     #[error("waiting for a runner")]
@@ -105,11 +113,13 @@ pub(crate) struct Called {
     pub(crate) claimed: Duration,
 }
 
-/// CPU time of a runner that is stopped.
-#[derive(Debug)]
-pub(crate) struct Standstill {
-    pub(crate) threads: ThreadClocks,
-    process: Duration,
+/// What the kernel counts of a runner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    pub(crate) major_faults: u64,
+    pub(crate) threads: u32,
+    /// On which it runs or last ran.
+    pub(crate) cpu: u32,
 }
 
 #[derive(Debug)]
@@ -205,7 +215,8 @@ impl Runner {
         Ok(send_to_runner(self.socket.as_fd(), &ToRunner::Entry(setup.clone()), descriptors)?)
     }
 
-    /// Lets it lock down and load, once the supervisor watches it.
+    /// Lets it lock down and load, once the supervisor watches it. `timeout` is the candidate's own, from the moment at
+    /// which its code may run.
     pub(crate) fn begin(
         &mut self,
         link: &mut Link,
@@ -213,15 +224,17 @@ impl Runner {
     ) -> Result<Answer<Loaded>, RunnerTrouble> {
         link.wait_watched(self.handle.pid())?;
         send_to_runner(self.socket.as_fd(), &ToRunner::Begin, &[])?;
-        let deadline = Instant::now() + timeout;
+        let mut patience = Patience::with(self.handle.pid(), SETUP_PATIENCE);
+        let mut slice = FIRST_SLICE;
         // Until it says that it is locked down, nothing foreign was loaded and its word is ours.
         let mut locked = false;
         // What a dead runner had to say is read first.
         let mut dead = false;
         loop {
-            match receive_reply(self.socket.as_fd(), FIRST_SLICE) {
+            match receive_reply(self.socket.as_fd(), slice) {
                 Ok(Some(Reply::Locked { rungs })) if !locked => {
                     locked = true;
+                    patience = Patience::with(self.handle.pid(), timeout);
                     link.enforced(|| {
                         let mut all = self.handle.rungs().to_vec();
                         all.extend(rungs.lines().filter_map(Rung::from_line));
@@ -252,9 +265,10 @@ impl Runner {
                 Err(error) => return Err(error.into()),
             }
             dead = self.is_dead()?;
-            if !dead && deadline <= Instant::now() {
-                return Ok(Answer::TimedOut);
+            if !dead && patience.ends_after(slice) {
+                return if locked { Ok(Answer::TimedOut) } else { Err(RunnerTrouble::NotSetUp) };
             }
+            slice = (slice * 2).min(LAST_SLICE);
         }
     }
 
@@ -276,7 +290,7 @@ impl Runner {
         spin: Duration,
         timeout: Duration,
     ) -> Result<Answer<Called>, RunnerTrouble> {
-        let deadline = Instant::now() + timeout;
+        let mut patience = Patience::with(self.handle.pid(), timeout);
         let before = self.sequence.wrapping_sub(1);
         let mut spin = spin;
         let mut slice = FIRST_SLICE;
@@ -298,7 +312,7 @@ impl Runner {
             if self.is_dead()? {
                 return Ok(Answer::Died);
             }
-            if deadline <= Instant::now() {
+            if patience.ends_after(spin + slice) {
                 return Ok(Answer::TimedOut);
             }
             spin = Duration::ZERO;
@@ -318,30 +332,21 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// CPU time of its threads up to this moment.
-    pub(crate) fn cpu_clocks(&self) -> ThreadClocks {
-        ThreadClocks::read(self.handle.pid())
+    /// CPU time of all its threads, those that ended included: exact while it is stopped. While it runs, what the threads
+    /// on other CPUs used since the scheduler last looked is left out.
+    pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerTrouble> {
+        Ok(self.handle.cpu_time()?)
     }
 
-    /// To be asked while it is stopped: its clocks are exact then.
-    pub(crate) fn standstill(&self) -> Standstill {
-        Standstill { threads: self.cpu_clocks(), process: self.handle.cpu_time().unwrap_or_default() }
-    }
-
-    /// CPU time that it used since it was stopped, at least: by its threads of now, or by all of its threads, those
-    /// that ended included. The second figure lags behind for threads that are running.
-    pub(crate) fn cpu_since(&self, stopped: &Standstill) -> Duration {
-        let process = self.handle.cpu_time().unwrap_or_default().saturating_sub(stopped.process);
-        self.cpu_clocks().since(&stopped.threads).max(process)
-    }
-
-    /// Major faults so far, and the CPU on which it runs or last ran.
-    pub(crate) fn faults_and_cpu(&self) -> Option<(u64, u32)> {
+    pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, majflt field 12, processor field 39.
+        // After the parenthesised name: state is field 3, majflt field 12, num_threads field 20, processor field 39.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-        let faults = fields.nth(12 - 3)?.parse().ok()?;
-        Some((faults, fields.nth(39 - 12 - 1)?.parse().ok()?))
+        Some(Counts {
+            major_faults: fields.nth(12 - 3)?.parse().ok()?,
+            threads: fields.nth(20 - 12 - 1)?.parse().ok()?,
+            cpu: fields.nth(39 - 20 - 1)?.parse().ok()?,
+        })
     }
 
     fn is_dead(&self) -> Result<bool, RunnerTrouble> {

@@ -12,9 +12,10 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::Stop;
-use super::block::{Block, Run, Side};
+use super::block::{Block, Run, Side, leaves_room};
+use super::idle::{Draw, IdleRound, LEAST_ROUNDS, allowance};
 use super::length::{agree, calls_for_a_block, longest_call};
-use super::plausible::{implausible, works_ahead};
+use super::plausible::{implausible, works_unasked};
 use crate::attempt::Trouble;
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
@@ -36,13 +37,12 @@ const SLOW_CALL: Duration = Duration::from_millis(100);
 const PAIRS_BETWEEN_LOOKS: usize = 5;
 /// Blocks are never more than this, whatever the timeout says.
 const MOST_PAIRS: usize = 2000;
-/// CPU time after "done" that is still taken for the end of the call (DESIGN, "Timing").
-pub(super) const DEFERRED_CPU: Duration = Duration::from_micros(200);
 /// One block in so many has all of its slots checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 /// KernelForge's protocol: warm-up and timed calls.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
-/// Discarded blocks in a row after which faults are accepted as the machine's state.
+/// Discarded blocks after which faults, and work before a block, are accepted as the machine's state: whoever does that
+/// before half of all blocks does it in the idle rounds too.
 const MOST_DISCARDED: u32 = 50;
 
 pub(super) struct Context<'a> {
@@ -65,13 +65,13 @@ pub(super) struct Samples {
     pub(super) most_ms: Vec<f64>,
     /// The runner's own figure over ours, hand-off subtracted.
     pub(super) claims: Vec<f64>,
-    /// CPU time that the runner used before each block, when it had nothing to do.
-    pub(super) idle: Vec<Duration>,
+    /// What the runner did when it had nothing to do.
+    pub(super) rounds: Vec<IdleRound>,
     discarded: u32,
     slots_checked: u64,
     plan_ms: Option<f64>,
     /// Of one call.
-    estimate: Duration,
+    pub(super) estimate: Duration,
     pub(super) calls: u32,
 }
 
@@ -88,15 +88,20 @@ pub(super) fn time(
             return Ok(Err((number, stop)));
         }
     }
+    for side in &mut *sides {
+        side.settle_handoff()?;
+    }
+    Side::limit_handoffs(sides);
+    let mut draws = Draws { order: random, rounds: Draw::new() };
     let converged = match context.task.profile.protocol {
-        Protocol::Paired => match blocks(link, context, sides, &mut samples, random, started)? {
+        Protocol::Paired => match blocks(link, context, sides, &mut samples, &mut draws, started)? {
             Ok(converged) => converged,
             Err(stop) => return Ok(Err(stop)),
         },
         Protocol::Kernelforge => {
             for number in 0..sides.len() {
                 if let Err(stop) =
-                    kernelforge(link, context, &mut sides[number], &mut samples[number], random)?
+                    kernelforge(link, context, &mut sides[number], &mut samples[number], &mut draws)?
                 {
                     return Ok(Err((number, stop)));
                 }
@@ -105,16 +110,30 @@ pub(super) fn time(
         }
     };
     for number in 0..sides.len() {
-        let stopped = implausible(context, &samples[number], &sides[number])?
-            .or_else(|| works_ahead(context, &samples[number]));
+        let (side, samples) = (&mut sides[number], &mut samples[number]);
+        while samples.rounds.len() < LEAST_ROUNDS {
+            if let Err(stop) = round(context, side, samples)? {
+                return Ok(Err((number, stop)));
+            }
+        }
+        let stopped = match implausible(context, samples, side)? {
+            None => works_unasked(context, samples)?,
+            found => found,
+        };
         if let Some(stop) = stopped {
             return Ok(Err((number, stop)));
         }
     }
     match figures(context, sides, &samples, converged) {
         Some(profile) => Ok(Ok(profile)),
-        None => Ok(Err((0, stop(context, Status::TooFast, "no block gave a time".to_owned())))),
+        None => Err(Trouble::NoFigures { entry: context.prepared.name.clone() }),
     }
+}
+
+/// The plan's seed gives the order of blocks, the poisons and the slots that are checked; nobody's gives the rounds.
+struct Draws<'a> {
+    order: &'a mut SmallRng,
+    rounds: Draw,
 }
 
 fn figures(
@@ -164,13 +183,13 @@ fn blocks(
     context: &Context<'_>,
     sides: &mut [Side<'_>],
     samples: &mut [Samples],
-    random: &mut SmallRng,
+    draws: &mut Draws<'_>,
     started: Instant,
 ) -> Result<Result<bool, (usize, Stop)>, Trouble> {
     let profile = &context.task.profile;
     let slow = samples.iter().any(|side| SLOW_CALL <= side.estimate);
     let least = if slow { LEAST_PAIRS_SLOW } else { LEAST_PAIRS };
-    let order = balanced_order(MOST_PAIRS, random);
+    let order = balanced_order(MOST_PAIRS, draws.order);
     for (pair, &baseline_first) in order.iter().enumerate() {
         let numbers: &[usize] = match (sides.len(), baseline_first) {
             (1, _) => &[0],
@@ -179,7 +198,7 @@ fn blocks(
         };
         for &number in numbers {
             let calls = samples[number].calls;
-            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, random)?
+            if let Err(stop) = sample(link, context, &mut sides[number], &mut samples[number], calls, draws)?
             {
                 return Ok(Err((number, stop)));
             }
@@ -219,6 +238,8 @@ fn warm_up(
     let slots = side.outputs[context.index].slots();
     let (mut done, mut spent, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
+    // Of the blocks that were disturbed least; one thread never comes to more than one CPU.
+    let mut busy = 0.0_f64;
     let least_calls = match context.task.profile.protocol {
         Protocol::Paired => WARM_UP_CALLS,
         Protocol::Kernelforge => KERNELFORGE_CALLS.0,
@@ -237,13 +258,9 @@ fn warm_up(
         spent += block.elapsed;
         let seen = longest_call(block.elapsed, side.handoff, calls);
         samples.estimate = if samples.estimate.is_zero() { seen } else { samples.estimate.min(seen) };
-        // A candidate that keeps every CPU busy would be disturbed by our spinning.
-        let busy = block.cpu.as_secs_f64() / block.elapsed.as_secs_f64().max(1e-9);
-        let cpus = crate::machine::cpus().len();
-        #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
-        let room = cpus as f64 - 0.8;
+        busy = busy.max(block.cpus_busy);
         if !side.callable.leaves_a_cpu() {
-            side.may_spin = 1 < cpus && busy < room;
+            side.may_spin = leaves_room(crate::machine::cpus().len(), block.bare.threads, busy);
         }
         let next = calls_for_a_block(samples.estimate, slots);
         settled = agree(calls, next);
@@ -253,16 +270,37 @@ fn warm_up(
     Ok(Ok(()))
 }
 
-/// One timed and checked block of `calls`.
+/// An idle round.
+fn round(
+    context: &Context<'_>,
+    side: &mut Side<'_>,
+    samples: &mut Samples,
+) -> Result<Result<(), Stop>, Trouble> {
+    Ok(match side.idle_round(context.index)? {
+        Some(round) => {
+            samples.rounds.push(round);
+            Ok(())
+        }
+        None => Err(Stop::Died { entry: context.index }),
+    })
+}
+
+/// One timed and checked block of `calls`, and whatever rounds come before it.
 fn sample(
     link: &mut Link,
     context: &Context<'_>,
     side: &mut Side<'_>,
     samples: &mut Samples,
     calls: u32,
-    random: &mut SmallRng,
+    draws: &mut Draws<'_>,
 ) -> Result<Result<(), Stop>, Trouble> {
     loop {
+        while draws.rounds.is_round() {
+            if let Err(stop) = round(context, side, samples)? {
+                return Ok(Err(stop));
+            }
+        }
+        let random = &mut *draws.order;
         let poison = POISONS[random.random_range(0..POISONS.len())];
         poison_slots(context, side, calls, poison)?;
         let block = match run_block(link, context, side, calls, 0, samples.estimate)? {
@@ -272,14 +310,14 @@ fn sample(
         if let Some(stop) = check_slots(context, side, samples, calls, poison, random)? {
             return Ok(Err(stop));
         }
-        if 0 < block.major_faults && samples.discarded < MOST_DISCARDED {
+        let early = allowance(samples.estimate * calls, block.bare) < block.cpu_early;
+        if (early || 0 < block.major_faults) && samples.discarded < MOST_DISCARDED {
             samples.discarded += 1;
             continue;
         }
         let net = block.elapsed.saturating_sub(side.handoff);
         samples.ms.push(net.as_secs_f64() * 1e3 / f64::from(calls));
         samples.most_ms.push(block.elapsed.as_secs_f64() * 1e3 / f64::from(calls));
-        samples.idle.push(block.cpu_idle);
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
         return Ok(Ok(()));
     }
@@ -291,22 +329,23 @@ fn kernelforge(
     context: &Context<'_>,
     side: &mut Side<'_>,
     samples: &mut Samples,
-    random: &mut SmallRng,
+    draws: &mut Draws<'_>,
 ) -> Result<Result<(), Stop>, Trouble> {
     let slots = side.outputs[context.index].slots();
+    // One block, perhaps, and no telling in which place it comes.
+    for _ in 0..draws.rounds.first_rounds() {
+        if let Err(stop) = round(context, side, samples)? {
+            return Ok(Err(stop));
+        }
+    }
     let mut left = KERNELFORGE_CALLS.1;
     let mut total_ms = 0.0;
     while 0 < left {
         let calls = left.min(slots);
-        let mut part = Samples { estimate: samples.estimate, ..Samples::default() };
-        if let Err(stop) = sample(link, context, side, &mut part, calls, random)? {
+        if let Err(stop) = sample(link, context, side, samples, calls, draws)? {
             return Ok(Err(stop));
         }
-        total_ms += part.ms[0] * f64::from(calls);
-        samples.slots_checked += part.slots_checked;
-        samples.claims.append(&mut part.claims);
-        samples.most_ms.append(&mut part.most_ms);
-        samples.idle.append(&mut part.idle);
+        total_ms += samples.ms.pop().unwrap_or_default() * f64::from(calls);
         left -= calls;
     }
     samples.calls = KERNELFORGE_CALLS.1.min(slots);
@@ -338,11 +377,6 @@ fn run_block(
         Some((Status::RuntimeError, format!("{what} returned {} (0 means done){raised}", called.result)))
     } else if called.calls_done != calls {
         Some((Status::RuntimeError, format!("{} of {calls} calls of a block were made", called.calls_done)))
-    } else if DEFERRED_CPU < block.cpu_after_done {
-        Some((
-            Status::DeferredWork,
-            format!("{:?} of CPU time were used after the last call had returned", block.cpu_after_done),
-        ))
     } else {
         None
     };

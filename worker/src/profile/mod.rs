@@ -5,6 +5,7 @@
 
 mod block;
 mod entry;
+mod idle;
 mod length;
 mod plausible;
 

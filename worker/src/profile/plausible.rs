@@ -1,4 +1,5 @@
-//! Whether the figures of an entry can be true: against the runner's own clock, and against what a machine can do.
+//! Whether the figures of an entry can be true: against the runner's own clock, against what a machine can do, and
+//! against what the runner did when it had nothing to do.
 //!
 //! Judges finished samples; nothing here times or compares anything.
 
@@ -6,7 +7,8 @@ use opt_shared::outcome::Status;
 
 use super::Stop;
 use super::block::Side;
-use super::entry::{Context, DEFERRED_CPU, Samples, stop};
+use super::entry::{Context, Samples, stop};
+use super::idle::{Idleness, judge};
 use crate::attempt::Trouble;
 
 /// Outputs cannot be written faster than this by any CPU of today: 16 channels of DDR5 are 0.7 TB/s, caches of a
@@ -15,17 +17,20 @@ const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A runner that claims this much more time in a block than passed on our clock said "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Work that is done before the calls are asked for is done outside of the clock. A single figure proves little, and
-/// whoever works ahead in fewer than half of the blocks gains nothing: it is the median that is reported.
-pub(super) fn works_ahead(context: &Context<'_>, samples: &Samples) -> Option<Stop> {
-    let mut sorted = samples.idle.clone();
-    sorted.sort_unstable();
-    let idle = *sorted.get(sorted.len() / 2)?;
-    (DEFERRED_CPU < idle).then(|| {
-        let detail =
-            format!("{idle:?} of CPU time were used before each block, when there was nothing to do");
-        stop(context, Status::DeferredWork, detail)
-    })
+/// Work that is done when nothing was asked for is done outside of the clock.
+pub(super) fn works_unasked(context: &Context<'_>, samples: &Samples) -> Result<Option<Stop>, Trouble> {
+    match judge(&samples.rounds, samples.estimate * samples.calls) {
+        Idleness::Idle => Ok(None),
+        Idleness::Works { least, rounds } => {
+            let detail = format!(
+                "{least:?} of CPU time and more were used in three of four rounds ({rounds}) in which there was nothing to do"
+            );
+            Ok(Some(stop(context, Status::DeferredWork, detail)))
+        }
+        Idleness::Disturbed { exceeded, rounds } => {
+            Err(Trouble::NeverIdle { entry: context.prepared.name.clone(), exceeded, rounds })
+        }
+    }
 }
 
 /// The candidate's own figures against ours, and ours against what a machine can do.

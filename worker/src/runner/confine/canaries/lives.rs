@@ -53,6 +53,36 @@ fn a_stopped_runner_stands_still_and_goes_on() {
     });
 }
 
+/// What a profile takes a candidate's idleness from: the clock of another process, between two standstills.
+#[test]
+fn between_standstills_the_clock_tells_who_works() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The least and the most of many rounds: a busy machine disturbs some of them.
+    let measure = |scenario| {
+        let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
+        if scenario == "waits_for_ages" {
+            let mut line = String::new();
+            BufReader::new(&mut running.said).read_line(&mut line).expect("its output is text");
+        }
+        assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+        let mut rounds: Vec<Duration> = (0..40)
+            .map(|_| {
+                let before = running.runner.cpu_time().expect("its clock is readable");
+                running.runner.cont().expect("it goes on");
+                std::thread::sleep(Duration::from_millis(10));
+                assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+                running.runner.cpu_time().expect("its clock is readable") - before
+            })
+            .collect();
+        rounds.sort_unstable();
+        (rounds[0], rounds[39])
+    };
+    let (idle, _) = measure("waits_for_ages");
+    let (_, busy) = measure("two_spinning_threads");
+    assert!(idle < Duration::from_micros(200), "who sleeps: {idle:?}");
+    assert!(Duration::from_millis(1) < busy, "who spins: {busy:?}");
+}
+
 pub(super) fn two_spinning_threads() {
     locked_down();
     let spin = || loop {
