@@ -1,28 +1,97 @@
 //! How the entries of a profile are cut into batches: by bytes, in order, an entry above the cap alone.
 //!
-//! One implementation for the worker that maps them and the core that predicts them.
+//! What several entries of a batch have in common counts once. One implementation for the worker that maps them and
+//! the core that predicts them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// Ranges of `sizes`, none empty, in order, each at most `cap` in sum unless it holds one entry.
-pub fn batches(sizes: &[Bytes], cap: Bytes) -> Vec<Range<usize>> {
+/// A part of a storage that more than one entry of a job has, known by its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Constant {
+    /// Within the job.
+    pub id: u32,
+    pub bytes: Bytes,
+    /// What it takes where it is copied.
+    pub placed: Bytes,
+}
+
+/// What one entry adds to a batch: a sum, and which parts of it are constants.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    pub inputs: Bytes,
+    pub constants: &'a [Constant],
+}
+
+/// The sum of a batch with every constant counted once.
+#[derive(Debug, Default)]
+pub struct Together {
+    seen: BTreeSet<u32>,
+    sum: Bytes,
+}
+
+impl Together {
+    /// `total` of an entry, of which `part` says how much each constant is. Returns the sum with it.
+    pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
+        let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
+        self.sum += total - again;
+        self.sum
+    }
+
+    fn with(&self, share: &Share<'_>) -> Bytes {
+        let again = share.constants.iter().filter(|it| self.seen.contains(&it.id)).map(|it| it.bytes).sum();
+        self.sum + (share.inputs - again)
+    }
+}
+
+/// Of a batch.
+pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
+    let mut together = Together::default();
+    entries.iter().for_each(|entry| {
+        together.add(entry.inputs, entry.constants, |constant| constant.bytes);
+    });
+    together.sum
+}
+
+/// Ranges of `entries`, none empty, in order, each at most `cap` together unless it holds one entry.
+pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    let mut sum = Bytes::ZERO;
-    for (index, &size) in sizes.iter().enumerate() {
+    let mut together = Together::default();
+    for (index, entry) in entries.iter().enumerate() {
         match ranges.last_mut() {
-            Some(range) if sum + size <= cap => {
-                range.end = index + 1;
-                sum += size;
-            }
+            Some(range) if together.with(entry) <= cap => range.end = index + 1,
             _ => {
                 ranges.push(index..index + 1);
-                sum = size;
+                together = Together::default();
             }
         }
+        together.add(entry.inputs, entry.constants, |constant| constant.bytes);
     }
     ranges
+}
+
+/// The order in which entries are to be cut: those that have their largest constant in common stand together, where the
+/// first of them stood. Without constants it is the order that they have.
+pub fn compose(entries: &[Share<'_>]) -> Vec<usize> {
+    let largest = |entry: &Share<'_>| {
+        let constants = entry.constants.iter();
+        constants.max_by_key(|it| (it.bytes, std::cmp::Reverse(it.id))).map(|it| it.id)
+    };
+    let mut first_of = std::collections::BTreeMap::new();
+    let mut order: Vec<(usize, usize)> = entries
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| {
+            let group = largest(entry).map_or(index, |id| *first_of.entry(id).or_insert(index));
+            (group, index)
+        })
+        .collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, index)| index).collect()
 }
 
 #[cfg(test)]
@@ -31,27 +100,80 @@ mod tests {
 
     use super::*;
 
+    fn constant(id: u32, bytes: u64) -> Constant {
+        Constant { id, bytes: Bytes::new(bytes), placed: Bytes::new(bytes) }
+    }
+
+    /// What entries have: so much of their own, and constants of which the size is their number's.
+    fn owned(entries: &[(u64, BTreeSet<u32>)]) -> Vec<(Bytes, Vec<Constant>)> {
+        entries
+            .iter()
+            .map(|(own, ids)| {
+                let constants: Vec<_> = ids.iter().map(|&id| constant(id, u64::from(id) * 7)).collect();
+                (Bytes::new(*own) + constants.iter().map(|it| it.bytes).sum(), constants)
+            })
+            .collect()
+    }
+
+    fn shares(owned: &[(Bytes, Vec<Constant>)]) -> Vec<Share<'_>> {
+        owned.iter().map(|(inputs, constants)| Share { inputs: *inputs, constants }).collect()
+    }
+
+    fn sum(entries: &[(u64, BTreeSet<u32>)]) -> Bytes {
+        let own: u64 = entries.iter().map(|(own, _)| own).sum();
+        let distinct: BTreeSet<u32> = entries.iter().flat_map(|(_, ids)| ids.iter().copied()).collect();
+        Bytes::new(own + distinct.iter().map(|&id| u64::from(id) * 7).sum::<u64>())
+    }
+
     proptest! {
         #[test]
         fn batches_cover_all_in_order_within_the_cap(
-            sizes in proptest::collection::vec(0u64..100, 0..60), cap in 0u64..200
+            entries in prop::collection::vec((0u64..100, prop::collection::btree_set(0u32..6, 0..3)), 0..60),
+            cap in 0u64..200,
         ) {
-            let sizes: Vec<Bytes> = sizes.into_iter().map(Bytes::new).collect();
-            let ranges = batches(&sizes, Bytes::new(cap));
+            let owned = owned(&entries);
+            let ranges = batches(&shares(&owned), Bytes::new(cap));
             let mut next = 0;
             for range in &ranges {
                 prop_assert_eq!(range.start, next);
                 prop_assert!(range.start < range.end);
-                let sum: Bytes = sizes[range.clone()].iter().copied().sum();
-                prop_assert!(sum <= Bytes::new(cap) || range.len() == 1);
+                let together = sum(&entries[range.clone()]);
+                prop_assert_eq!(input_bytes(&shares(&owned)[range.clone()]), together);
+                prop_assert!(together <= Bytes::new(cap) || range.len() == 1);
                 next = range.end;
             }
-            prop_assert_eq!(next, sizes.len());
+            prop_assert_eq!(next, entries.len());
             // Greedy: no batch could have taken the first entry of the next one.
             for pair in ranges.windows(2) {
-                let sum: Bytes = sizes[pair[0].start..pair[0].end + 1].iter().copied().sum();
-                prop_assert!(Bytes::new(cap) < sum);
+                prop_assert!(Bytes::new(cap) < sum(&entries[pair[0].start..pair[0].end + 1]));
             }
         }
+
+        #[test]
+        fn an_order_is_a_permutation_and_the_same_again(
+            entries in prop::collection::vec((0u64..100, prop::collection::btree_set(0u32..6, 0..3)), 0..30)
+        ) {
+            let owned = owned(&entries);
+            let order = compose(&shares(&owned));
+            let mut all = order.clone();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..entries.len()).collect::<Vec<_>>());
+            let again: Vec<_> = order.iter().map(|&index| owned[index].clone()).collect();
+            prop_assert_eq!(compose(&shares(&again)), (0..entries.len()).collect::<Vec<_>>());
+        }
+    }
+
+    /// The incident in small: two tables in turns. In their own order every batch would hold both.
+    #[test]
+    fn entries_of_one_table_come_together() {
+        let tables = [constant(0, 470), constant(1, 80)];
+        let entry = |table: usize| (Bytes::new(1) + tables[table].bytes, vec![tables[table]]);
+        let owned: Vec<_> = [0, 1, 0, 1, 0, 1].map(entry).into();
+        let order = compose(&shares(&owned));
+        assert_eq!(order, [0, 2, 4, 1, 3, 5]);
+        let composed: Vec<_> = order.iter().map(|&index| owned[index].clone()).collect();
+        assert_eq!(batches(&shares(&composed), Bytes::new(500)), [0..3, 3..6]);
+        assert_eq!(batches(&shares(&owned), Bytes::new(500)).len(), 6);
+        assert_eq!(batches(&shares(&owned), Bytes::new(556)).len(), 1);
     }
 }

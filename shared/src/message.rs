@@ -12,6 +12,7 @@ use ipc_channel::ipc::IpcSender;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Signature;
+use crate::batch::{Constant, Share};
 use crate::ids::{EntryId, LeaseId};
 use crate::outcome::{Artifact, BuildReport, ProfileReport, ReplayReport, VerifyReport};
 pub use crate::rung::Rung;
@@ -150,6 +151,16 @@ pub struct EntryRef {
     pub weight: u64,
     /// Of all inputs together; what batches are composed by.
     pub input_bytes: Bytes,
+    /// What they take where they are copied.
+    pub copied_bytes: Bytes,
+    /// What of them other entries of the job have, too.
+    pub constants: Vec<Constant>,
+}
+
+impl EntryRef {
+    pub fn share(&self) -> Share<'_> {
+        Share { inputs: self.input_bytes, constants: &self.constants }
+    }
 }
 
 /// How an artifact is called, and within which limits. Same for verification and profile.
@@ -182,6 +193,8 @@ pub struct ProfileTask {
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
+    /// Leave no page of the captures in the cache that was not there before each batch.
+    pub drop_cache: bool,
     /// Seeds block order, slot choice and poisons.
     pub seed: u64,
 }
@@ -242,7 +255,13 @@ pub enum FromWorker {
         limit: Bytes,
         /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
         shared: Bytes,
+        /// Of memory files that it maps and its worker holds: owed by the worker.
+        of_worker: Bytes,
         pack: Pack,
+    },
+    /// The size of what the worker holds in memory files that no runner is charged for.
+    Holds {
+        bytes: Bytes,
     },
     /// The runner has to be ended. The supervisor writes the intent down, then kills it through its own pidfd.
     KillWanted {

@@ -312,6 +312,9 @@ pub struct ProfileReport {
     pub output_truncated: bool,
     /// CPU numbers the runner was pinned to.
     pub cpus: Vec<u32>,
+    /// Of the page cache before and after each batch.
+    #[serde(default)]
+    pub reads: ReadReport,
 }
 
 /// One timed entry. Times are of one call, in milliseconds.

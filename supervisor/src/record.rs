@@ -238,6 +238,7 @@ pub struct VerifyRecord {
     pub validated_bytes: Bytes,
     #[serde(with = "nonfinite")]
     pub ms: f64,
+    #[serde(default)]
     pub reads: ReadReport,
 }
 
@@ -251,6 +252,9 @@ pub struct ProfileRecord {
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
     pub ms: f64,
+    /// Of the page cache before and after each batch.
+    #[serde(default)]
+    pub reads: ReadReport,
     pub entries: Vec<EntryTimingRecord>,
 }
 

@@ -1,6 +1,7 @@
 //! The control socket and `ctl` while a real run goes on: every verb, hostile clients, other users.
 
 pub mod client;
+mod foreign;
 mod hostile;
 mod metrics;
 mod open;
@@ -66,7 +67,9 @@ fn every_verb_works_on_a_run_that_goes_on() {
     let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
     let worker = &list(&workers["workers"])[0];
     assert!(worker["pid"].as_u64().is_some_and(|pid| 0 < pid), "{worker}");
-    ctl(&["why", &format!("worker-{}", worker["id"])]).expect_exit(0).expect_stdout(&["charged", "leases"]);
+    ctl(&["why", &format!("worker-{}", worker["id"])])
+        .expect_exit(0)
+        .expect_stdout(&["charged for it", " lease"]);
     ctl(&["why", "worker-4000"]).expect_exit(2).expect_stderr(&["not_found"]);
 
     let mut client = run.client();
@@ -200,6 +203,15 @@ fn a_run_is_found_by_what_one_says_of_it() {
     none.expect_stderr(&["no run of yours is going on here"]);
     let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
+    scenario.run(&["ctl", "status"]).expect_exit(0);
+    // Who looks into another folder does not see it, but can name it.
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = scenario.command(arguments);
+        command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
+        scenario.finish(command.spawn().expect("the program starts"), arguments)
+    };
+    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["no run of yours is going on here"]);
+    elsewhere(&["ctl", "--run", "runs/plan", "status"]).expect_exit(0);
     let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let both = scenario.run(&["ctl", "status"]).expect_exit(2);
     both.expect_stderr(&["2 runs are going on", "runs/plan", "runs/plan-2"]);

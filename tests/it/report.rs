@@ -1,6 +1,6 @@
 //! `report` in every format: that each says what `summary.json` says, and that the page is a page in a real browser.
 
-mod browser;
+pub mod browser;
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn every_format_says_what_the_summary_says() {
     text.expect_stdout(&[
         "predicted",
         "measured",
-        "worst phase of",
+        "phases, worst",
         "memory owed over",
         "all processes",
         "stage",

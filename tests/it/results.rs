@@ -266,3 +266,40 @@ fn copied_inputs_are_leased_for_and_time_the_same_kernels() {
     let (with, without) = (reserved(&summary), reserved(&mapped));
     outcome.expect(without < with, format_args!("copies are leased for: {with} bytes against {without}"));
 }
+
+/// Six entries of one content: from a store they are copied once, mapped once and counted once; from files nobody
+/// knows that they are alike.
+#[test]
+fn what_entries_of_a_store_share_is_copied_once() {
+    let profile = |captures: std::path::PathBuf| {
+        let mut plan = Plan { captures, ..Plan::softmax(&["fast"]) };
+        plan.profile.push_str("inputs = \"copied\"\nentries = \"all\"\n");
+        Scenario::with_plan(&plan.text())
+    };
+    let copied = |scenario: &Scenario| {
+        let document = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0).json();
+        let stages = document["jobs"][0]["memory"].as_array().cloned().unwrap_or_default();
+        let stage = stages.iter().find(|stage| stage["stage"] == "profile").cloned().expect("a profile");
+        let terms = stage["predicted_terms"].as_array().cloned().unwrap_or_default();
+        let term = terms.iter().find(|term| term["name"] == "copied inputs").cloned().expect("the term");
+        (term["bytes"].as_u64(), stage["batches"][0]["bytes"].as_u64())
+    };
+    let folder = Scenario::new();
+    let captures = folder.path().join("six");
+    std::fs::create_dir(&captures).expect("a folder");
+    let original = data("demo/torch_nn_functional_softmax/entry_000000.pt");
+    for number in 0..6 {
+        std::fs::copy(&original, captures.join(format!("entry_00000{number}.pt"))).expect("copied");
+    }
+    folder.run(&["captures", "pack", "six", "store"]).expect_exit(0);
+    let alone = folder.path().join("one");
+    std::fs::create_dir(&alone).expect("a folder");
+    std::fs::copy(&original, alone.join("entry_000000.pt")).expect("copied");
+    let (one, six) = (copied(&profile(alone)), copied(&profile(captures)));
+    assert_eq!((six.0, six.1), (one.0.map(|one| 6 * one), one.1.map(|one| 6 * one)));
+    let scenario = profile(folder.path().join("store"));
+    assert_eq!(copied(&scenario), one);
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("PASSED"), None), "fast");
+    outcome.expect_equal(timed(&summary, "fast").len(), 6, "timed entries");
+}

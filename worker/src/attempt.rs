@@ -25,6 +25,8 @@ pub(crate) enum Trouble {
     Artifact { candidate: String, source: std::io::Error },
     #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
     ArtifactChanged { candidate: String, found: String },
+    #[error("copying the inputs of {candidate}")]
+    Inputs { candidate: String, source: crate::residency::staging::PlaceError },
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]
@@ -72,17 +74,16 @@ impl<'a> Callable<'a> {
         self.cpus.len() < cpus().len()
     }
 
-    /// What a runner with these entries gets; `shared` are the memfds it maps.
+    /// What a runner with these entries gets, `of_worker` in memory that this worker holds.
     pub(crate) fn spec<'b>(
         &'b self,
         lease: opt_shared::ids::LeaseId,
         entries: &[&Prepared],
         outputs: Bytes,
-        copy_inputs: bool,
+        of_worker: Bytes,
     ) -> RunnerSpec<'b> {
         let inputs: Bytes = entries.iter().map(|entry| entry.input_bytes).sum();
-        let unmapped: Bytes =
-            if copy_inputs { inputs } else { entries.iter().map(|entry| entry.unmapped_bytes).sum() };
+        let unmapped: Bytes = entries.iter().map(|entry| entry.unmapped_bytes).sum();
         let materialised: Bytes = entries.iter().map(|entry| entry.materialised_bytes).sum();
         let largest = entries.iter().map(|entry| entry.input_bytes).max().unwrap_or_default();
         let limits = &self.callee.limits;
@@ -97,7 +98,6 @@ impl<'a> Callable<'a> {
                 cpus: self.cpus.clone(),
                 threads: self.threads,
                 env: limits.env.clone(),
-                copy_inputs,
             },
             artifact: self.artifact.as_fd(),
             libraries: self.libraries.as_slice(),
@@ -105,6 +105,7 @@ impl<'a> Callable<'a> {
             output: limits.output,
             limit: memory + outputs + materialised + unmapped + RUNNER_BASE,
             shared: outputs + materialised,
+            of_worker,
             mapped: inputs,
             tasks: limits.processes.unwrap_or_else(|| cell::tasks(self.threads)),
         }
@@ -118,18 +119,6 @@ impl<'a> Callable<'a> {
     pub(crate) fn trouble(&self, source: RunnerTrouble) -> Trouble {
         Trouble::Runner { candidate: self.callee.candidate.clone(), source }
     }
-}
-
-/// Text of an error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// How long a load may take: a call's time, but not hours.

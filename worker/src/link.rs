@@ -47,6 +47,7 @@ pub(crate) struct RunnerNotice {
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
+    pub(crate) of_worker: Bytes,
     pub(crate) pack: Pack,
 }
 
@@ -133,6 +134,7 @@ impl Link {
             start_time: notice.start_time,
             limit: notice.limit,
             shared: notice.shared,
+            of_worker: notice.of_worker,
             pack: notice.pack,
         })
     }

@@ -5,11 +5,11 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use opt_shared::causes::chain;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{BuildReport, ProfileReport, Status, VerifyReport};
 use opt_shared::units::Bytes;
 
-use crate::attempt::chain;
 use crate::executor::spawn::Namespaces;
 use crate::link::{Link, LinkError};
 use crate::{build, profile, replay, verify};
@@ -130,6 +130,7 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 runner_peak_owed: Bytes::ZERO,
                 output_truncated: false,
                 cpus: Vec::new(),
+                reads: opt_shared::outcome::ReadReport::default(),
             }))
         }
     }

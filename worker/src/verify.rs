@@ -3,10 +3,9 @@
 //! Owns the order of calls and poisons within an entry and the judgement over several calls. The comparison itself
 //! is the judge's; expected outputs are read by this process, in chunks, and never reach a runner.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use opt_shared::cache::CacheGuard;
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{
@@ -14,12 +13,13 @@ use opt_shared::outcome::{
 };
 use opt_shared::units::Bytes;
 
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Death, Loaded, Runner};
 use crate::executor::read_ahead::ReadAhead;
+use crate::executor::residue::Residue;
 use crate::judge::Tolerance;
 use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
@@ -148,20 +148,10 @@ fn cached_entry(
     entry: &EntryRef,
     doubt: bool,
 ) -> Result<EntryOutcome, Trouble> {
-    // A file that cannot be opened is the next line's to report.
-    let file = std::fs::File::open(&entry.path).ok();
-    let mut guards: Vec<_> =
-        file.into_iter().map(|file| CacheGuard::watch(Arc::new(file), task.drop_cache)).collect();
+    let mut residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);
     // Nobody maps the files any more when it returns.
-    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut guards)?;
-    for (before, after) in guards.into_iter().filter_map(CacheGuard::release) {
-        let cache = ReadReport {
-            cached_before_bytes: Some(before),
-            cached_after_bytes: Some(after),
-            ..ReadReport::default()
-        };
-        outcome.reads.absorb(&cache);
-    }
+    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut residue)?;
+    outcome.reads.absorb(&residue.release());
     Ok(outcome)
 }
 
@@ -172,13 +162,10 @@ fn one_entry(
     callable: &Callable<'_>,
     entry: &EntryRef,
     doubt: bool,
-    guards: &mut Vec<CacheGuard>,
+    residue: &mut Residue,
 ) -> Result<EntryOutcome, Trouble> {
     let opened = Prepared::open(entry, &task.callee.signature).and_then(|prepared| {
-        if prepared.capture.is_packed() && task.drop_cache {
-            let files = prepared.capture.data_files().unwrap_or_default();
-            guards.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
-        }
+        residue.watch_data_of(&prepared);
         let read_ahead = ReadAhead::of(&prepared);
         read_ahead.read_exactly();
         Ok((prepared.tolerances(&task.verify)?, prepared, read_ahead))
@@ -192,13 +179,14 @@ fn one_entry(
     };
     let io = |source| Trouble::Outputs { entry: entry.name.clone(), source };
     let outputs = Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
-    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), false);
+    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), Bytes::ZERO);
     let mut runner = Runner::start(link, &spec).map_err(|e| callable.trouble(e))?;
     let setup = crate::runner::frame::EntrySetup {
         inputs: prepared.inputs.clone(),
         arguments: prepared.wire.clone(),
         outputs: outputs.wire(),
         page_by_page: read_ahead.page_by_page(),
+        resident: false,
         pooled: false,
     };
     runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
@@ -406,8 +394,10 @@ impl Calls<'_> {
         if let Some((output, past)) = self.outputs.damaged_slack(slot, poison).map_err(io)? {
             let path = &self.prepared.leaves[output].path;
             let side = if past < 0 { "before the start" } else { "past the end" };
-            let detail =
-                format!("wrote {} bytes {side} of `{path}`", if past < 0 { -past } else { past + 1 });
+            let detail = match if past < 0 { -past } else { past + 1 } {
+                1 => format!("wrote 1 byte {side} of `{path}`"),
+                many => format!("wrote {many} bytes {side} of `{path}`"),
+            };
             return Ok(CallEnd::Over(self.failed(Status::OutOfBounds, detail)));
         }
         let wrong = match self.compare(slot, poison) {

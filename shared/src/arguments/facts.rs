@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::pieces::{Piece, pieces};
 use super::{Argument, ArgumentValue, OutputLeaf, PlainValue};
 use crate::capture::{DType, Kind, Storage, Tensor};
 use crate::ids::StorageId;
@@ -25,6 +26,10 @@ pub struct EntryFacts {
     /// What of the inputs cannot be mapped in place and is owed (U): pages at the edges of a range, storages off their
     /// alignment, views of conjugates or negatives, and the tensors made from plain lists.
     pub unmapped_bytes: Bytes,
+    /// What its inputs take where they are copied, beside what is owed for views of conjugates or negatives.
+    pub copied_bytes: Bytes,
+    /// The parts of storages that the arguments reach.
+    pub pieces: Vec<Piece>,
     /// Some output has no elements.
     pub zero_size: bool,
     /// An output overlaps an input in its storage. By their first and last bytes: two interleaved views count as
@@ -53,6 +58,7 @@ impl EntryFacts {
             })
             .sum();
         let all = distinct_ranges(inputs.iter().copied());
+        let pieces = pieces(storages, inputs.iter().copied());
         let in_place = inputs.iter().copied().filter(|tensor| !is_resolved(tensor));
         let resolved: Bytes = inputs
             .iter()
@@ -69,6 +75,8 @@ impl EntryFacts {
             output_bytes: leaves.iter().map(|tensor| extent_bytes(tensor)).sum(),
             expected_bytes: leaves.iter().map(|tensor| tensor.logical_bytes()).sum(),
             unmapped_bytes: unmapped + resolved + lists,
+            copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),
+            pieces,
             zero_size: leaves.iter().any(|tensor| tensor.elements() == 0),
             aliased: leaves.iter().any(|leaf| inputs.iter().any(|input| overlap(leaf, input))),
             input_dtypes: inputs.iter().map(|tensor| tensor.dtype).collect(),
@@ -91,7 +99,7 @@ impl EntryFacts {
 }
 
 /// The values are not what is stored, so they are written out before a kernel sees them.
-fn is_resolved(tensor: &Tensor) -> bool {
+pub(super) fn is_resolved(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }
 
@@ -117,7 +125,9 @@ fn list_bytes(value: &PlainValue) -> Bytes {
 }
 
 /// Per storage, the bytes that the tensors reach: sorted, disjoint, touching ones joined.
-fn distinct_ranges<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> BTreeMap<StorageId, Vec<Range<u64>>> {
+pub(super) fn distinct_ranges<'a>(
+    tensors: impl Iterator<Item = &'a Tensor>,
+) -> BTreeMap<StorageId, Vec<Range<u64>>> {
     let mut ranges: BTreeMap<StorageId, Vec<Range<u64>>> = BTreeMap::new();
     for tensor in tensors {
         let range = tensor.byte_range();
@@ -138,7 +148,7 @@ fn distinct_ranges<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> BTreeMap<St
     ranges
 }
 
-fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
+pub(super) fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
     match storages.get(id.index()) {
         Some(storage) if storage.id == id => Some(storage),
         _ => storages.iter().find(|storage| storage.id == id),

@@ -15,6 +15,7 @@ mod facts;
 mod fixture;
 #[cfg(test)]
 mod golden;
+mod pieces;
 mod plain;
 mod print;
 mod settle;
@@ -37,6 +38,7 @@ pub use describe::{Observed, table};
 pub use element::numbers;
 pub use entry::{Entry, EntryError, RecordedSignature};
 pub use facts::EntryFacts;
+pub use pieces::{Piece, pieces};
 pub use plain::{Refusal, plain_value};
 pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;

@@ -113,6 +113,35 @@ pub fn stream<E: From<ReadFault>>(
     })
 }
 
+/// Fills `buffer` from the bytes at `offset`, by the rung that the disk is on. Where a direct read is not possible
+/// for its place or length, it goes through the cache and out of it again.
+pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
+    let bytes = offset..offset + buffer.len() as u64;
+    let mut done = 0;
+    while done < buffer.len() {
+        let at = offset + done as u64;
+        let rest = &mut buffer[done..];
+        let rung = match disk.rung() {
+            Rung::Direct => {
+                let alignment = disk.alignment().clamp(1, ALIGNMENT);
+                let is_direct = [at, rest.len() as u64, rest.as_ptr() as u64]
+                    .iter()
+                    .all(|it| it.is_multiple_of(alignment));
+                if is_direct { Rung::Direct } else { Rung::Behind }
+            }
+            rung => rung,
+        };
+        match disk.read_at(rung, rest, at) {
+            Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if rung != Rung::Behind && is_refused(&error) => disk.step_down(rung),
+            Err(error) => return Err(fault(&bytes, error)),
+        }
+    }
+    Ok(())
+}
+
 /// Between one reader and the caller.
 struct Lane {
     full: Receiver<Result<Slot, ReadFault>>,

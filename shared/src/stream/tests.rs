@@ -113,6 +113,22 @@ proptest! {
             turn: AtomicU64::new(0),
         };
         let range = start..start + length;
+        // Straight into somebody's buffer it is the same.
+        let straight = Moody {
+            contents: moody.contents.clone(),
+            rung: AtomicU8::new(rung),
+            alignment: 1 << shift,
+            moods: moods.clone(),
+            turn: AtomicU64::new(0),
+        };
+        let mut buffer = vec![0; length as usize];
+        match read_exact(&straight, &mut buffer, start) {
+            Ok(()) => prop_assert!(length == 0 || buffer == contents(size)[start as usize..(start + length) as usize]),
+            Err(error) => {
+                let broken = error.source.raw_os_error() == Some(libc::EIO);
+                prop_assert!(broken || (size as u64) < range.end, "{error:?}");
+            }
+        }
         match collect(&moody, range.clone(), chunk, readers) {
             Ok(bytes) => {
                 prop_assert_eq!(Some(&*bytes), moody.contents.get(range.start as usize..range.end as usize)

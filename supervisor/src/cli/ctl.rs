@@ -12,9 +12,12 @@ use crate::control::client::{Client, ClientError};
 use crate::control::{Mode, RoleName, SubmitParams, place};
 use crate::driver::control::{is_alive, living};
 use crate::exit::Exit;
-use crate::store::Store;
+
+const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \
+reached. With `submit --wait` and `result --wait` the answer says how the candidate ended.";
 
 #[derive(Args)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct CtlArguments {
     /// The run's folder; without it, the only run of yours that is going on here
     #[arg(long, value_name = "RUN_DIR", global = true, conflicts_with = "socket")]
@@ -36,7 +39,7 @@ enum Verb {
     /// Every worker that lives
     Workers,
     /// Replace a worker: its number, or a role
-    #[command(alias = "restart")]
+    #[command(visible_alias = "restart")]
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
         who: Who,
@@ -55,6 +58,7 @@ enum Verb {
     },
     /// Change a limit: `host_ceiling=8GiB`, or a share of the machine
     Set {
+        /// Holds from the next grant on
         #[arg(value_name = "host_ceiling=VALUE")]
         what: String,
     },
@@ -65,6 +69,7 @@ enum Verb {
     },
     /// The latest decisions; with --follow everything as it happens
     Events {
+        /// Until the run ends
         #[arg(long)]
         follow: bool,
     },
@@ -76,12 +81,13 @@ enum Verb {
     },
     /// Hand in a candidate
     Submit {
+        /// Its source files, or a library
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// May be left out where the plan has one job
+        /// The job that it is for; may be left out where the plan has one
         #[arg(long)]
         job: Option<String>,
-        /// Instead of the first file's
+        /// What it is called, instead of by its first file
         #[arg(long)]
         name: Option<String>,
         /// The function to call, `run` if it is not given
@@ -225,13 +231,9 @@ fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
         }
         return Ok(Exit::Good);
     }
-    let status = client.call("status", &json!({})).map_err(failure)?;
-    let folder = status["run"]["folder"].as_str().unwrap_or_default();
-    let rows = Store::read(Path::new(folder))
-        .and_then(|store| store.latest_decisions(LATEST))
-        .map_err(Failure::host)?;
-    for row in rows {
-        let mut event = json!(row);
+    let answer = client.call("decisions", &json!({ "most": LATEST })).map_err(failure)?;
+    for row in answer["decisions"].as_array().into_iter().flatten() {
+        let mut event = row.clone();
         event["kind"] = json!("policy");
         print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
     }

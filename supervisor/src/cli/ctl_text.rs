@@ -121,7 +121,7 @@ pub(super) fn result(answer: &Value) -> String {
     }
     out.push('\n');
     if let Some(feedback) = answer["feedback"].as_str() {
-        let _ = writeln!(out, "{feedback}");
+        let _ = writeln!(out, "{}", feedback.trim_end());
     }
     out
 }
@@ -131,12 +131,7 @@ pub(super) fn event(event: &Value) -> String {
     let t = text(&event["t"]);
     let rest = match event["kind"].as_str() {
         Some("policy") => {
-            format!(
-                "{:<12} {}  {}",
-                text(&event["decision"]),
-                text(&event["reason"]),
-                figures(&event["numbers"])
-            )
+            format!("{:<12} {}  {}", text(&event["decision"]), text(&event["reason"]), figures(event))
         }
         Some("attempt") => {
             let end = event["status"].as_str().map(|status| format!(" {status}")).unwrap_or_default();
@@ -157,10 +152,11 @@ pub(super) fn event(event: &Value) -> String {
     format!("{t}  {}\n", rest.trim_end())
 }
 
-fn figures(numbers: &Value) -> String {
-    let Some(numbers) = numbers.as_object() else { return String::new() };
+fn figures(decision: &Value) -> String {
+    let Some(numbers) = decision["numbers"].as_object() else { return String::new() };
     let shown = numbers.iter().map(|(name, value)| match name.strip_suffix("_bytes") {
         Some(name) => format!("{name} {}", bytes(value)),
+        None if decision["names"][name].is_string() => format!("{name} {}", text(&decision["names"][name])),
         None => format!("{name} {value}"),
     });
     shown.collect::<Vec<_>>().join(", ")
@@ -229,8 +225,8 @@ mod tests {
         assert_eq!(answer("result", &waits), "a/b waits for its verify\n");
         let told = json!({
             "kind": "policy", "t": "T", "decision": "recycle", "reason": "why\u{1b}[0m",
-            "numbers": { "worker": 3, "owed_bytes": 1048576 }
+            "numbers": { "worker": 3, "candidate": 7, "owed_bytes": 1048576 }, "names": { "candidate": "a/b" }
         });
-        assert_eq!(event(&told), "T  recycle      why [0m  worker 3, owed 1.00 MiB\n");
+        assert_eq!(event(&told), "T  recycle      why [0m  worker 3, candidate a/b, owed 1.00 MiB\n");
     }
 }

@@ -21,11 +21,13 @@ use crate::plan::Plan;
 use crate::store::Store;
 
 #[derive(Args)]
+#[command(after_help = super::EVAL_CODES)]
 pub(super) struct EvalArguments {
+    /// The plan, a TOML file
     plan: PathBuf,
     /// The candidate: a source file, or a library
     file: PathBuf,
-    /// May be left out where the plan has one job
+    /// The job that it is for; may be left out where the plan has one
     #[arg(long)]
     job: Option<String>,
     /// One JSON document

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::arguments::{Entry, SignatureBuilder, bind, class_key, outputs};
 use opt_shared::capture::{CaptureFile, inspect as reader};
+use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 
 use super::{Answer, Failure, InspectArguments, print_out};
-use crate::driver::facts::{chain, stem};
+use crate::driver::facts::stem;
 use crate::exit::Exit;
 
 pub(super) fn inspect(arguments: &InspectArguments) -> Answer {

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use opt_shared::batch::input_bytes;
+use opt_shared::message::EntryRef;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
@@ -28,8 +30,8 @@ pub(super) struct StagePlan {
     prediction: Prediction,
     /// In the smallest batches, where there is more than one way.
     least: Bytes,
-    /// Names of the entries that `prediction` counts by their places.
-    entries: Vec<(String, Bytes)>,
+    /// The entries that `prediction` counts by their places.
+    entries: Vec<EntryRef>,
     idle_worker: Bytes,
 }
 
@@ -69,7 +71,7 @@ fn of_stage(
     };
     // The first of those that take most.
     let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
-    let name = |fact: &EntryFact| (fact.entry.name.clone(), fact.numbers.inputs);
+    let name = |fact: &EntryFact| fact.entry.clone();
     let (prediction, entries) = match stage {
         Stage::Build => (needs.build(most), Vec::new()),
         Stage::Verify => (needs.verify(most), facts.verified().into_iter().map(name).collect()),
@@ -107,11 +109,12 @@ impl StagePlan {
     }
 
     fn decides(&self) -> Option<&str> {
-        Some(self.entries.get(self.prediction.decides?)?.0.as_str())
+        Some(self.entries.get(self.prediction.decides?)?.name.as_str())
     }
 
     fn batch_bytes(&self, range: &Range<usize>) -> Bytes {
-        self.entries.get(range.clone()).unwrap_or_default().iter().map(|(_, bytes)| *bytes).sum()
+        let entries = self.entries.get(range.clone()).unwrap_or_default();
+        input_bytes(&entries.iter().map(EntryRef::share).collect::<Vec<_>>())
     }
 
     fn batch_name(&self, range: &Range<usize>) -> String {
@@ -120,7 +123,7 @@ impl StagePlan {
             .get(range.clone())
             .unwrap_or_default()
             .iter()
-            .map(|(name, _)| name.as_str())
+            .map(|entry| entry.name.as_str())
             .collect();
         match names[..] {
             [one] => one.to_owned(),
@@ -180,7 +183,7 @@ impl StagePlan {
             "decided_by": self.decides(),
             "batches": self.prediction.batches.iter().map(|range| json!({
                 "entries": self.entries.get(range.clone()).unwrap_or_default()
-                    .iter().map(|(name, _)| name).collect::<Vec<_>>(),
+                    .iter().map(|entry| &entry.name).collect::<Vec<_>>(),
                 "bytes": self.batch_bytes(range),
             })).collect::<Vec<_>>(),
         })

@@ -36,8 +36,12 @@ struct Arguments {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 every job has a candidate that passed and was timed; 1 finished, but some job \
-has none, or its baseline failed; 2 usage or plan error; 3 host error; 4 interrupted, resumable.";
+const EXIT_CODES: &str = "Exit codes of `run`: 0 every job has a candidate other than its baseline that passed and \
+was timed (a job that has only a baseline counts by it); 1 finished, but some job has none, or its baseline failed; \
+2 usage or plan error; 3 host error; 4 interrupted, `run --resume` goes on.";
+
+const EVAL_CODES: &str =
+    "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -64,7 +68,10 @@ enum Command {
     /// One candidate, one answer: by an open run of the plan, or by a short one
     Eval(eval::EvalArguments),
     /// Print what a shell needs to complete arguments
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// Whose
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page
     Man,
 }
@@ -87,6 +94,7 @@ struct InitArguments {
 
 #[derive(Args)]
 struct CheckArguments {
+    /// The plan, a TOML file
     plan: PathBuf,
     /// Print argument order, kinds and a C prototype of every job
     #[arg(long)]
@@ -100,7 +108,9 @@ struct CheckArguments {
 }
 
 #[derive(Args)]
+#[command(after_help = EXIT_CODES)]
 struct RunArguments {
+    /// The plan, a TOML file
     plan: PathBuf,
     /// Go on with the newest run of this plan (or the one in --dir): finished candidates stand
     #[arg(long)]
@@ -115,7 +125,7 @@ struct RunArguments {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Count a job as good only if a candidate's speed-up is surely at least this
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_speedup: Option<f64>,
     /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
     #[arg(long)]
@@ -136,10 +146,11 @@ struct RunArguments {
 
 #[derive(Args)]
 struct ReproArguments {
+    /// The folder of the run that it failed in, such as `runs/latest`
     run_dir: PathBuf,
     /// JOB/CANDIDATE, or a candidate's name where only one job has it
     candidate: String,
-    /// `entry_000123`
+    /// The entry of the call, such as `entry_000123`
     #[arg(long)]
     entry: String,
 }
@@ -158,9 +169,11 @@ struct InspectArguments {
 
 #[derive(Args)]
 struct ReportArguments {
+    /// The folder of a run, such as `runs/latest`; it may still be going on
     run_dir: PathBuf,
-    /// Compare with this run: text, md or json
+    /// A second run, which is compared with the first: as text, md or json
     other_run_dir: Option<PathBuf>,
+    /// What to print
     #[arg(long, default_value = "text")]
     format: ReportFormat,
     /// Write here instead of to standard output: the file is there whole or not at all

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// A socket's path holds 107 bytes.
 const LONGEST: usize = 107;
+/// Names the folder for sockets, where a user wants one that nobody else looks into.
+const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
 /// In the run's folder.
 pub const LINK: &str = "control.sock";
 const SOCKET: &str = "sock";
@@ -24,6 +26,8 @@ const MOST_RUNS: usize = 4096;
 pub enum PlaceError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path} is too long for a folder of sockets (a socket's path holds {LONGEST} bytes)")]
+    TooLong { path: PathBuf },
     #[error("{path} is not a folder of yours alone (remove it, or set XDG_RUNTIME_DIR)")]
     Foreign { path: PathBuf },
 }
@@ -45,10 +49,11 @@ impl Place {
     /// For the run whose lock the caller holds: what lies there already is a dead supervisor's.
     pub fn take(run: &Path) -> Result<Self, PlaceError> {
         let name = name_of(run);
-        let folder = folders()
-            .into_iter()
-            .find(|folder| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= LONGEST)
-            .unwrap_or_else(fallback);
+        let all = folders();
+        let fits = |folder: &&PathBuf| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= LONGEST;
+        let Some(folder) = all.iter().find(fits).cloned() else {
+            return Err(PlaceError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
+        };
         make_private(&folder)?;
         let place = Self {
             run: run.to_owned(),
@@ -127,8 +132,11 @@ fn name_of(run: &Path) -> String {
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME].to_owned()
 }
 
-/// The preferred one first.
+/// The preferred one first. Named by the user, it is the only one.
 fn folders() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
+        return vec![named];
+    }
     let preferred = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
         .filter(|folder| folder.is_absolute() && folder.is_dir())

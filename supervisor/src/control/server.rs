@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
 };
+use rustix::process::Uid;
 
 use super::connection::{Connection, Cut};
 use super::message::{self, Code, Notification, Refusal, Reply};
@@ -297,12 +298,17 @@ fn last_word(connection: &mut Connection, refusal: Refusal, now: Instant) {
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
+/// The run's own user and root, nobody else.
+pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
+    peer == own || peer.is_root()
+}
+
 /// The kernel's word for who opened the other end: our own user, or root.
 fn is_one_of_us(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     let forbidden = |why: String| Refusal::new(Code::Forbidden, why);
     let peer = sockopt::socket_peercred(socket)
         .map_err(|errno| forbidden(format!("who you are cannot be told: {errno}")))?;
-    if peer.uid == rustix::process::geteuid() || peer.uid.is_root() {
+    if is_admitted(peer.uid, rustix::process::geteuid()) {
         return Ok(());
     }
     Err(forbidden(format!("this run belongs to another user (you are uid {})", peer.uid.as_raw())))

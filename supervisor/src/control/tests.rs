@@ -324,6 +324,16 @@ fn the_place_is_closed_to_others_and_cleared() {
 }
 
 #[test]
+fn the_peer_is_the_runs_user_or_root() {
+    use rustix::process::Uid;
+    for (peer, own, expected) in [(1000, 1000, true), (0, 1000, true), (1001, 1000, false), (1000, 0, false)]
+    {
+        let admitted = super::server::is_admitted(Uid::from_raw(peer), Uid::from_raw(own));
+        assert_eq!(admitted, expected, "{peer} at the run of {own}");
+    }
+}
+
+#[test]
 fn codes_are_stable_words() {
     for (code, word) in [
         (Code::ParseError, "parse_error"),

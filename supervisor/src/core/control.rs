@@ -193,7 +193,7 @@ impl Core {
             let Some(it) = self.workers.get(&worker) else { continue };
             match it.state {
                 State::Idle => self.recycle(now, worker, RecycleReason::Requested),
-                State::Leased(_) if it.killed.is_none() => {
+                State::Leased(_) => {
                     self.wishes.recycle.insert(worker);
                 }
                 // It goes, for whatever reason.
@@ -341,7 +341,7 @@ impl Core {
         self.job_done[job.index()] = false;
         let numbers =
             vec![("candidate", u64::from(id.0)), ("job", u64::from(job.0)), ("turn", u64::from(turn))];
-        self.said("submit", format!("{id} is taken up"), numbers)
+        self.said("submit", "it is taken up".to_owned(), numbers)
     }
 
     fn turn_of(&self, candidate: CandidateId) -> u32 {

@@ -64,6 +64,10 @@ mod tests {
         let raised = Demand { host: Bytes::mib(220), ..plain };
         assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
         assert!(!estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(150)), "no news");
+        assert!(
+            !estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(200)),
+            "nor the same"
+        );
         assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
         assert_eq!(reserve(&estimates, 0, Stage::Profile), plain, "each stage by itself");
         assert_eq!(reserve(&estimates, 1, Stage::Verify), plain, "each job by itself");

@@ -307,3 +307,23 @@ pub struct PhaseRow {
     pub started: Moment,
     pub ended: Moment,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_under_these_names_stays_readable() {
+        assert_eq!(
+            [Stage::Build, Stage::Verify, Stage::Profile].map(Stage::name),
+            ["build", "verify", "profile"]
+        );
+        let classes = [
+            WorkerEndClass::Ended,
+            WorkerEndClass::Killed,
+            WorkerEndClass::NotReady,
+            WorkerEndClass::Unknown,
+        ];
+        assert_eq!(classes.map(WorkerEndClass::name), ["ended", "killed", "not_ready", "unknown"]);
+    }
+}

@@ -187,7 +187,10 @@ impl Core {
             Fit::Coming => return Tried::UnderWay,
         };
         match self.ledger.grant(worker, demand) {
-            Ok(()) => self.granted(now, worker, order, attempt, step, demand),
+            Ok(()) => {
+                let why = self.why_smaller(order, step);
+                self.granted(now, worker, order, attempt, (step, why), demand);
+            }
             Err(refusal) => {
                 // The machine is short of memory, not the plan: a smaller batch may start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, step, refusal)
@@ -195,7 +198,7 @@ impl Core {
                     self.refused(now, worker, order, demand, refusal);
                     return Tried::UnderWay;
                 };
-                self.granted(now, worker, order, attempt, smaller, demand);
+                self.granted(now, worker, order, attempt, (smaller, Smaller::Refused(refusal)), demand);
             }
         }
         Tried::Granted
@@ -244,7 +247,7 @@ impl Core {
         worker: WorkerId,
         order: Order,
         attempt: u32,
-        step: usize,
+        (step, smaller): (usize, Smaller),
         demand: Demand,
     ) {
         self.waiting = None;
@@ -252,7 +255,7 @@ impl Core {
         let steps = self.spec.candidates[candidate.index()].steps(order);
         let (spec, whole) = (steps[step], steps[0]);
         if step != 0 {
-            self.say_smaller(candidate, &spec, &whole);
+            self.say_smaller(candidate, smaller, &spec, &whole);
         }
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
@@ -285,17 +288,40 @@ impl Core {
         });
     }
 
-    fn say_smaller(&mut self, candidate: CandidateId, spec: &StageSpec, whole: &StageSpec) {
-        self.policy(
-            "shrink_batch",
-            "smaller batches of entries are timed: what they take fits".to_owned(),
-            vec![
-                ("candidate", u64::from(candidate.0)),
-                ("batch_bytes", spec.batch.unwrap_or_default().get()),
-                ("reserved_bytes", spec.reserved.get()),
-                ("wanted_bytes", whole.reserved.get()),
-                ("ceiling_bytes", self.ledger.ceilings().host.get()),
-            ],
-        );
+    /// Of a step that the machine has room for now.
+    fn why_smaller(&self, order: Order, step: usize) -> Smaller {
+        let from = self.candidates[order.candidate().index()].from_step;
+        if from != 0 && step <= from { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
+
+    fn say_smaller(&mut self, candidate: CandidateId, why: Smaller, spec: &StageSpec, whole: &StageSpec) {
+        let mut numbers = vec![
+            ("candidate", u64::from(candidate.0)),
+            ("batch_bytes", spec.batch.unwrap_or_default().get()),
+            ("reserved_bytes", spec.reserved.get()),
+            ("whole_bytes", whole.reserved.get()),
+        ];
+        let reason = match why {
+            Smaller::Ceiling => {
+                numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
+                "larger batches would never fit under the ceiling".to_owned()
+            }
+            Smaller::ShortBefore => "the attempt before ended for want of memory".to_owned(),
+            Smaller::Refused(refusal) => {
+                numbers.extend(refusal.numbers());
+                format!("larger batches would have to wait: {refusal}")
+            }
+        };
+        self.policy("shrink_batch", format!("smaller batches are timed: {reason}"), numbers);
+    }
+}
+
+/// Why a profile is granted smaller batches than it could be cut into.
+#[derive(Clone, Copy)]
+enum Smaller {
+    Ceiling,
+    /// A former attempt was ended for want of memory.
+    ShortBefore,
+    /// The machine is short now.
+    Refused(Refusal),
 }

@@ -39,7 +39,7 @@ pub use self::ledger::{Ceilings, Demand, Refusal};
 use self::relief::Machine;
 use self::spec::RunSpec;
 use self::staff::{Backoff, Said};
-use self::worker::{Returning, Worker};
+use self::worker::{Returning, State, Worker};
 
 /// From exec to hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -211,11 +211,7 @@ impl Core {
             .map(|(&worker, _)| worker)
             .collect();
         for worker in late {
-            self.policy(
-                "kill_worker",
-                "it did not answer in time".to_owned(),
-                vec![("worker", u64::from(worker.0))],
-            );
+            self.say_late(worker);
             self.kill_worker(now, worker, KillReason::Deadline);
         }
         self.memory_overdue(now);
@@ -230,6 +226,25 @@ impl Core {
             let why = format!("memory for the next lease did not come within {MEMORY_PATIENCE:?}: {refusal}");
             self.stop_for_the_host(now, why, refusal.numbers());
         }
+    }
+
+    fn say_late(&mut self, worker: WorkerId) {
+        let Some(it) = self.workers.get(&worker) else { return };
+        let ms = |time: Moment| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (reason, given) = match &it.state {
+            State::Leased(lease) => {
+                (format!("{} was not done in time", lease.id), lease.deadline.saturating_sub(lease.started))
+            }
+            State::Starting { deadline } => {
+                ("it was not ready in time".to_owned(), deadline.saturating_sub(it.born))
+            }
+            _ => ("it did not end in time after it was told to".to_owned(), DRAIN_DEADLINE),
+        };
+        let mut numbers = vec![("worker", u64::from(worker.0)), ("deadline_ms", ms(given))];
+        if let Some(lease) = it.lease() {
+            numbers.insert(1, ("lease", u64::from(lease.id.0)));
+        }
+        self.policy("kill_worker", reason, numbers);
     }
 
     fn interrupt(&mut self, now: Moment) {

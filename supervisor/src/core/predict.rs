@@ -6,8 +6,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use opt_shared::batch::batches;
-use opt_shared::replay::{STAGING_SLOT, STAGING_SLOTS};
+use std::sync::Arc;
+
+use opt_shared::batch::{Constant, Share, Together, batches, input_bytes};
+use opt_shared::placement::{STAGING_SLOT, STAGING_SLOTS};
+use opt_shared::replay;
 use opt_shared::settings::{InputMemory, LimitSettings, ProfileSettings, RUNNER_BASE, VerifySettings};
 use opt_shared::units::Bytes;
 
@@ -26,7 +29,7 @@ const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
 const MOST_CUTS: usize = 40;
 
 /// What the formula needs to know of one entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryNumbers {
     pub file: Bytes,
     /// I.
@@ -35,6 +38,16 @@ pub struct EntryNumbers {
     pub outputs: Bytes,
     /// U.
     pub unmapped: Bytes,
+    /// What the inputs take where they are copied.
+    pub copied: Bytes,
+    /// What of them other entries have, too.
+    pub constants: Arc<[Constant]>,
+}
+
+impl EntryNumbers {
+    fn share(&self) -> Share<'_> {
+        Share { inputs: self.inputs, constants: &self.constants }
+    }
 }
 
 /// One term of a sum, for people.
@@ -87,8 +100,8 @@ pub fn verify(
     cores: u32,
 ) -> Prediction {
     let decides = largest(entries.iter().map(|entry| entry.unmapped + entry.outputs));
-    let worst = decides.map(|index| entries[index]);
-    let of_worst = |part: fn(EntryNumbers) -> Bytes| worst.map_or(Bytes::ZERO, part);
+    let worst = decides.map(|index| &entries[index]);
+    let of_worst = |part: fn(&EntryNumbers) -> Bytes| worst.map_or(Bytes::ZERO, part);
     // A runner each: loaded, planned, called, and once more where a call was right and then wrong.
     let calls = settings.call_timeout.saturating_mul(settings.repeats.saturating_add(4));
     let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
@@ -124,7 +137,7 @@ pub fn replay(
         .saturating_add(load(settings))
         .saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-    let staging = STAGING_SLOT.saturating_mul(STAGING_SLOTS + 1);
+    let staging = replay::STAGING_SLOT.saturating_mul(replay::STAGING_SLOTS + 1);
     let prediction = Prediction::new(
         vec![
             term("pool (budget)", budget),
@@ -145,7 +158,7 @@ pub struct Sides<'a> {
     pub baseline: Option<&'a LimitSettings>,
 }
 
-/// U of the batch that owes most and its ring, for every side, + 2c; first in batches of `batch_bytes`, then in ever
+/// U of the batch that owes most and its ring, for every side, what is copied for all of them, + 2c; first in batches of `batch_bytes`, then in ever
 /// smaller ones, down to an entry each.
 pub fn profile(
     entries: &[EntryNumbers],
@@ -154,21 +167,18 @@ pub fn profile(
     settings: &ProfileSettings,
     cores: u32,
 ) -> Vec<Prediction> {
-    let sizes: Vec<Bytes> = entries.iter().map(|entry| entry.inputs).collect();
+    let shares: Vec<Share<'_>> = entries.iter().map(EntryNumbers::share).collect();
     let mut steps: Vec<Prediction> = Vec::new();
     let mut cap = settings.batch_bytes;
     for _ in 0..MOST_CUTS {
-        let cut = batches(&sizes, cap);
+        let cut = batches(&shares, cap);
         // What a coarser cut owes already is no help to anybody.
         let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
         if steps.last().is_none_or(|last| step.spec.reserved < last.spec.reserved) {
             steps.push(step);
         }
-        let largest = cut
-            .iter()
-            .filter(|range| 1 < range.len())
-            .map(|range| sizes[range.clone()].iter().copied().sum::<Bytes>())
-            .max();
+        let largest =
+            cut.iter().filter(|range| 1 < range.len()).map(|range| input_bytes(&shares[range.clone()])).max();
         // An entry each.
         let Some(largest) = largest else { break };
         // Below one byte, entries of nothing are all that is left together.
@@ -191,27 +201,34 @@ fn profile_step(
 ) -> Prediction {
     let limits: Vec<&LimitSettings> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
     let count = limits.len() as u64;
-    // Per side: U, what is copied, and R.
+    // Per side: U and R. For all sides together: what is copied, and what entries have in common once.
     let parts = |range: &Range<usize>| {
         let batch = &entries[range.clone()];
         let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
         let copied: Bytes = match settings.inputs {
             InputMemory::Mapped => Bytes::ZERO,
-            InputMemory::Copied => batch.iter().map(|entry| entry.inputs).sum(),
+            InputMemory::Copied => {
+                let mut together = Together::default();
+                let placed = |constant: &Constant| constant.placed;
+                let sums = batch.iter().map(|entry| together.add(entry.copied, &entry.constants, placed));
+                sums.last().unwrap_or_default()
+            }
         };
         let ring = batch.iter().map(|entry| ring(entry.outputs)).max().unwrap_or_default();
         (unmapped, copied, ring)
     };
     let worst = largest(batches.iter().map(|range| {
         let (unmapped, copied, ring) = parts(range);
-        unmapped + copied + ring
+        (unmapped + ring).saturating_mul(count) + copied
     }));
     let (unmapped, copied, ring_bytes) = worst.map_or(Default::default(), |index| parts(&batches[index]));
     let decides = worst.and_then(|index| {
         let range = batches[index].clone();
         let heaviest = largest(entries[range.clone()].iter().map(|entry| match settings.inputs {
             InputMemory::Mapped => entry.unmapped + ring(entry.outputs),
-            InputMemory::Copied => entry.inputs + entry.unmapped + ring(entry.outputs),
+            InputMemory::Copied => {
+                entry.copied + (entry.unmapped + ring(entry.outputs)).saturating_mul(count)
+            }
         }))?;
         Some(range.start + heaviest)
     });
@@ -223,10 +240,15 @@ fn profile_step(
         // At worst an entry is a batch of its own, with two runners.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(2));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    let staging = match settings.inputs {
+        InputMemory::Mapped => Bytes::ZERO,
+        InputMemory::Copied => STAGING_SLOT.saturating_mul(STAGING_SLOTS),
+    };
     let mut prediction = Prediction::new(
         vec![
             term("unmapped inputs (U)", unmapped.saturating_mul(count)),
-            term("copied inputs", copied.saturating_mul(count)),
+            term("copied inputs", copied),
+            term("staging (k\u{b7}s)", staging),
             term("output rings (R)", ring_bytes.saturating_mul(count)),
             term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),
         ],

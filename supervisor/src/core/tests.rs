@@ -5,9 +5,13 @@
 mod control;
 mod desk;
 mod ends;
+mod laws;
 mod losses;
 mod memory;
 mod order;
 mod predictions;
+mod reasons;
+mod relief;
 mod replays;
 mod reports;
+mod staff;

@@ -2,12 +2,13 @@
 //! made of them. Reads only.
 
 use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::units::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{Run, RunError};
 use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{CandidateView, LeaseView, WorkerView};
-use crate::record::{CandidateRecord, PolicyRecord};
+use crate::record::{CandidateRecord, Numbers, PolicyRecord};
 
 /// Of a record as it is answered: what is longer goes without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
@@ -176,15 +177,18 @@ impl Run<'_> {
             None => match self.store.worker_record(id)? {
                 Some(record) => {
                     let class = record.end_class.as_deref().unwrap_or("unknown");
-                    let reason = record.recycled_because.as_deref().unwrap_or("not recycled");
+                    let reason = record
+                        .recycled_because
+                        .as_deref()
+                        .map_or_else(|| "not recycled".to_owned(), |why| format!("recycled ({why})"));
                     let peak = record.peak_owed_bytes.unwrap_or_default();
                     let mut why = format!(
-                        "{} {id} is gone since {}: class {class}, {reason}, after {} leases and a peak of {peak} owed",
+                        "{} {id} has been gone since {}: {class}, {reason}, after {} and a peak of {peak} owed",
                         record.role.name(),
                         record.ended.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string()),
-                        record.leases,
+                        counted(record.leases, "lease"),
                     );
-                    why.push_str(&last_words(latest.first()));
+                    why.push_str(&self.last_words(latest.first()));
                     why
                 }
                 None => {
@@ -192,7 +196,8 @@ impl Run<'_> {
                 }
             },
         };
-        Ok(Ok(json!({ "worker": id, "why": why, "decisions": latest })))
+        let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
+        Ok(Ok(json!({ "worker": id, "why": why, "decisions": decisions })))
     }
 
     fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
@@ -210,16 +215,16 @@ impl Run<'_> {
         };
         let goes = if it.asked_to_go { ", and goes" } else { "" };
         format!(
-            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}), after {} leases and {} validated in {:.0} s{}",
+            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}), after {} and {} validated in {:.0} s{}",
             it.role.name(),
             it.id,
             it.charged,
             it.owed,
             it.peak_owed,
-            it.leases,
+            counted(it.leases, "lease"),
             it.validated,
             it.age.as_secs_f64(),
-            last_words(latest)
+            self.last_words(latest)
         )
     }
 
@@ -228,7 +233,10 @@ impl Run<'_> {
         let latest = self.store.latest_about_candidate(id, LATEST)?;
         let why = match self.core.candidate_view(id) {
             Some(CandidateView::Waiting { stage, attempt }) => {
-                let what = self.core.what_it_waits_for(self.now(), id).unwrap_or_default();
+                let what = self
+                    .core
+                    .what_it_waits_for(self.now(), id, |other| self.full_name(other))
+                    .unwrap_or_default();
                 format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
             }
             Some(CandidateView::Running { stage, attempt }) => {
@@ -245,25 +253,61 @@ impl Run<'_> {
             Some(CandidateView::Done(status)) => {
                 let record = self.store.record_of(id)?;
                 let detail = record.as_ref().and_then(|it| it.detail.clone()).unwrap_or_default();
-                let attempts = record.as_ref().map_or(0, |it| it.attempts.len());
+                let attempts =
+                    record.as_ref().map_or(0, |it| u32::try_from(it.attempts.len()).unwrap_or(u32::MAX));
+                let attempts = counted(attempts, "attempt");
                 let faster = record.and_then(|it| it.speedup).map_or_else(String::new, |it| {
                     format!(", {:.2}x [{:.2}-{:.2}] against the baseline", it.value, it.ci_low, it.ci_high)
                 });
                 let colon = if detail.is_empty() { "" } else { ": " };
-                format!("{name} ended as {status} after {attempts} attempts{faster}{colon}{detail}")
+                format!("{name} ended as {status} after {attempts}{faster}{colon}{detail}")
             }
             None => format!("nothing is known of {name}"),
         };
-        Ok(json!({ "candidate": name, "why": why, "decisions": latest }))
+        let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
+        Ok(json!({ "candidate": name, "why": why, "decisions": decisions }))
+    }
+
+    fn last_words(&self, latest: Option<&PolicyRecord>) -> String {
+        latest.map_or_else(String::new, |row| {
+            let numbers: Vec<String> = row
+                .numbers
+                .iter()
+                .map(|(name, number)| match (name.strip_suffix("_bytes"), number.as_u64()) {
+                    (Some(name), Some(bytes)) => format!("{name} {}", Bytes::new(bytes)),
+                    _ => format!("{name} {}", self.named(name, number).unwrap_or_else(|| number.to_string())),
+                })
+                .collect();
+            format!("; last decided about it: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
+        })
+    }
+
+    /// A decision as it is answered: with the names of what its numbers stand for.
+    pub(super) fn decision(&self, row: &PolicyRecord) -> Value {
+        let mut answer = json!(row);
+        answer["names"] = self.names_in(&row.numbers);
+        answer
+    }
+
+    pub(super) fn names_in(&self, numbers: &Numbers) -> Value {
+        let names = numbers
+            .iter()
+            .filter_map(|(name, number)| Some((name.clone(), json!(self.named(name, number)?))));
+        Value::Object(names.collect())
+    }
+
+    fn named(&self, field: &str, number: &Value) -> Option<String> {
+        let id = u32::try_from(number.as_u64()?).ok()?;
+        match field {
+            "candidate" => Some(self.full_name(CandidateId(id))),
+            "job" => self.plan.jobs.iter().find(|job| job.id.0 == id).map(|job| job.name.clone()),
+            _ => None,
+        }
     }
 }
 
-fn last_words(latest: Option<&PolicyRecord>) -> String {
-    latest.map_or_else(String::new, |row| {
-        let numbers: Vec<String> =
-            row.numbers.iter().map(|(name, number)| format!("{name} {number}")).collect();
-        format!("; last decided about it: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
-    })
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Of its JSON, without making it.

@@ -39,7 +39,7 @@ pub(super) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
         Ok(server) => Ok(Some(server)),
         Err(error) if is_needed => Err(error.into()),
         Err(error) => {
-            tracing::warn!("there is no control socket: {}", super::facts::chain(&error));
+            tracing::warn!("there is no control socket: {}", opt_shared::causes::chain(&error));
             Ok(None)
         }
     }

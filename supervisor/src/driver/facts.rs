@@ -5,15 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use opt_shared::arguments::{
     Argument, Entry, EntryFacts, OutputLeaf, Signature, SignatureBuilder, bind, class_key, outputs,
 };
+use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, Kind, Storage};
+use opt_shared::causes::chain;
 use opt_shared::ids::EntryId;
 use opt_shared::message::EntryRef;
 use opt_shared::units::Bytes;
 
+use super::constants::Constants;
 use crate::core::predict::EntryNumbers;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
@@ -72,14 +76,19 @@ impl JobFacts {
         if let Some(signature) = facts.signature.clone() {
             let mut hasher = blake3::Hasher::new();
             let mut seen = BTreeMap::new();
+            let mut constants = Constants::default();
             for path in kept {
-                match facts.add(path, &signature, &mut hasher, &mut seen) {
+                match facts.add(path, &signature, &mut hasher, &mut seen, &mut constants) {
                     Ok(()) => {}
                     Err(problem) => problems.push(problem),
                 }
             }
             facts.digest = hasher.finalize().to_hex().to_string();
             facts.unique_bytes = seen.into_values().sum();
+            for (fact, constants) in facts.entries.iter_mut().zip(constants.settle()) {
+                fact.entry.constants = constants.to_vec();
+                fact.numbers.constants = constants;
+            }
         }
         facts.weigh();
         facts.broken = summarise(&problems);
@@ -92,6 +101,7 @@ impl JobFacts {
         signature: &Signature,
         hasher: &mut blake3::Hasher,
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
+        constants: &mut Constants,
     ) -> Result<(), String> {
         let name = stem(path);
         let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
@@ -112,6 +122,7 @@ impl JobFacts {
         hasher.update(name.as_bytes());
         hasher.update(&capture.file_bytes().get().to_le_bytes());
         self.bytes += capture.file_bytes();
+        constants.observe(&facts.pieces, page);
         self.entries.push(EntryFact {
             entry: EntryRef {
                 id: EntryId(number),
@@ -120,12 +131,16 @@ impl JobFacts {
                 file_bytes: capture.file_bytes(),
                 weight: 1,
                 input_bytes: facts.input_bytes,
+                copied_bytes: facts.copied_bytes,
+                constants: Vec::new(),
             },
             numbers: EntryNumbers {
                 file: capture.file_bytes(),
                 inputs: facts.input_bytes,
                 outputs: facts.output_bytes,
                 unmapped: facts.unmapped_bytes,
+                copied: facts.copied_bytes,
+                constants: Arc::default(),
             },
             class: class_key(&arguments, &leaves),
             scored: !facts.zero_size && !facts.aliased,
@@ -152,10 +167,11 @@ impl JobFacts {
         facts
     }
 
-    /// One of each class (weighted by its count), or all (each for itself).
+    /// One of each class (weighted by its count), or all (each for itself), in the order in which they are batched.
     pub fn profiled(&self, distinct: bool) -> Vec<EntryFact> {
         let mut seen = std::collections::BTreeSet::new();
-        self.entries
+        let chosen: Vec<EntryFact> = self
+            .entries
             .iter()
             .filter(|fact| fact.scored)
             .filter(|fact| !distinct || seen.insert(fact.class.as_str()))
@@ -166,7 +182,9 @@ impl JobFacts {
                 }
                 fact
             })
-            .collect()
+            .collect();
+        let shares: Vec<Share<'_>> = chosen.iter().map(|fact| fact.entry.share()).collect();
+        compose(&shares).into_iter().map(|index| chosen[index].clone()).collect()
     }
 }
 
@@ -232,17 +250,6 @@ fn summarise(problems: &[String]) -> Option<String> {
         text.push_str(&format!("; and {} more", problems.len() - NAMED_PROBLEMS));
     }
     Some(text)
-}
-
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Kinds of a parameter over all entries, for `check --signature` and `init`.

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Report, Role, ToWorker, Work};
+use opt_shared::message::{EntryRef, KillReason, Report, Role, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
@@ -168,7 +169,7 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error) => {
-                let why = super::facts::chain(&error);
+                let why = opt_shared::causes::chain(&error);
                 self.store.worker_started(&WorkerRow {
                     id: worker,
                     role,
@@ -224,9 +225,9 @@ impl Run<'_> {
     /// Which entries are timed together: the core knows sizes, not names.
     fn say_batches(&mut self, candidate: CandidateId, work: &Work) -> Result<(), RunError> {
         let Work::Profile(task) = work else { return Ok(()) };
-        let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.input_bytes).collect();
-        let batches = opt_shared::batch::batches(&sizes, task.profile.batch_bytes);
-        let largest = batches.iter().map(|range| sizes[range.clone()].iter().copied().sum::<Bytes>()).max();
+        let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();
+        let batches = batches(&shares, task.profile.batch_bytes);
+        let largest = batches.iter().map(|range| input_bytes(&shares[range.clone()])).max();
         let named: Vec<String> = batches
             .iter()
             .take(NAMED_BATCHES)
@@ -381,7 +382,8 @@ impl Run<'_> {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let t = UtcTime::now();
         self.store.policy(t, row.decision, &row.reason, &numbers)?;
-        self.tell(|| told::policy(t, row, numbers));
+        let names = self.names_in(&numbers);
+        self.tell(|| told::policy(t, row, numbers, names));
         Ok(())
     }
 

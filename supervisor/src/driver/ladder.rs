@@ -91,10 +91,10 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
     let leaf = leaves.for_canary(LINE)?;
     let tried = (|| {
         let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(|error| error.to_string())?;
-        leaf.enter(canary.pid()).map_err(|error| super::facts::chain(&error))?;
+        leaf.enter(canary.pid()).map_err(|error| opt_shared::causes::chain(&error))?;
         canary.go().map_err(|error| error.to_string())?;
         let ended = canary.ends_within(PATIENCE);
-        let events = leaf.events().map_err(|error| super::facts::chain(&error))?;
+        let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
         if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
             Ok(format!("memory.max {LINE}: ended by the kernel, oom_kill {}", events.oom_kill))
         } else {
@@ -119,10 +119,10 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(text)?;
     let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
-        .map_err(|error| super::facts::chain(&error))?
+        .map_err(|error| opt_shared::causes::chain(&error))?
         .ok_or("its memory cannot be seen in /proc")?;
     let mut look = || -> Result<Option<Bytes>, String> {
-        let seen = sampler.resident().map_err(|error| super::facts::chain(&error))?;
+        let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
     };
     let line = look()?.unwrap_or_default() + LINE;

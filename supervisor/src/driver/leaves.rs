@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Pack;
 use opt_shared::units::Bytes;
 
-use super::facts::chain;
 use crate::enclosure::{Events, Home, Leaf, LeafLimits, Subtree};
 
 pub struct Leaves {

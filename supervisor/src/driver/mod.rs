@@ -4,6 +4,7 @@
 //! another. Decides nothing that the core could decide.
 
 mod answers;
+mod constants;
 pub mod control;
 mod error;
 mod evidence;
@@ -51,7 +52,7 @@ pub use self::limits::limits;
 use self::limits::{limits_of, whole_memory};
 use self::replay::Replaying;
 use self::replay_facts::ReplayFacts;
-use self::sample::Sampler;
+use self::sample::{MemoryFiles, Sampler};
 use self::setup::Known;
 use crate::control::{Server, Token};
 use crate::core::Core;
@@ -345,9 +346,10 @@ impl Run<'_> {
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
                 self.tell(|| told::worker_ready(worker, ready));
-                if let Err(error) = self.sampler.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)
+                if let Err(error) =
+                    self.sampler.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)
                 {
-                    let why = format!("it could not be watched: {}", facts::chain(&error));
+                    let why = format!("it could not be watched: {}", opt_shared::causes::chain(&error));
                     return self.feed(Event::WorkerNotReady { worker, why, alive: true });
                 }
                 self.feed(Event::WorkerReady { worker })
@@ -379,12 +381,12 @@ impl Run<'_> {
 
     fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, pack } => {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, of_worker, pack } => {
                 let process = Process::Runner(worker, pid);
                 let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
                     self.sampler
-                        .watch(process, pid, Some(limit), shared, pack.tree)
-                        .map_err(|error| Unwatched::Trouble(facts::chain(&error)))
+                        .watch(process, pid, Some(limit), MemoryFiles { own: shared, of_worker }, pack.tree)
+                        .map_err(|error| Unwatched::Trouble(opt_shared::causes::chain(&error)))
                 });
                 match watched {
                     Ok(()) => self.leaves.announce(worker, pid, limit, pack),
@@ -399,6 +401,10 @@ impl Run<'_> {
                     }
                 }
                 self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+            }
+            FromWorker::Holds { bytes } => {
+                self.sampler.holds(worker, bytes);
+                Ok(())
             }
             FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
             FromWorker::RunnerDied { pid } => {
@@ -452,7 +458,9 @@ impl Run<'_> {
     fn say_what_is_missing(&self, only: Option<&[String]>) {
         let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
         for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
-            tracing::warn!("not enforced on this machine: {} ({})", rung.name, rung.detail);
+            let needed = opt_shared::rung::known(&rung.name).is_none_or(|kind| kind.needed);
+            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
+            tracing::warn!("not enforced on this machine: {} ({}){risk}", rung.name, rung.detail);
         }
     }
 

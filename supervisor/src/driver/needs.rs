@@ -40,7 +40,7 @@ pub struct JobNeeds<'a> {
 
 impl<'a> JobNeeds<'a> {
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, cores: u32) -> Self {
-        let numbers = |distinct| facts.profiled(distinct).iter().map(|fact| fact.numbers).collect();
+        let numbers = |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.numbers).collect();
         Self {
             job,
             verified: facts.verified(),
@@ -82,7 +82,7 @@ impl<'a> JobNeeds<'a> {
     }
 
     pub fn verify(&self, candidate: &CandidatePlan) -> Prediction {
-        let numbers: Vec<EntryNumbers> = self.verified.iter().map(|fact| fact.numbers).collect();
+        let numbers: Vec<EntryNumbers> = self.verified.iter().map(|fact| fact.numbers.clone()).collect();
         predict::verify(&numbers, &candidate.limits, &candidate.verify, self.cores)
     }
 

@@ -77,7 +77,8 @@ impl Run<'_> {
     }
 
     pub(super) fn decisions(&self, most: u32) -> Result<Value, RunError> {
-        Ok(json!({ "decisions": self.store.latest_decisions(most.min(MOST_DECISIONS))? }))
+        let rows = self.store.latest_decisions(most.min(MOST_DECISIONS))?;
+        Ok(json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() }))
     }
 
     /// How it goes: what has ended since this process began, and how long the rest may take.

@@ -2,12 +2,13 @@
 
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
+use opt_shared::causes::chain;
 use opt_shared::ids::JobId;
 use opt_shared::replay::{PoolFloor, Recorder, needs};
 use opt_shared::settings::{LimitSettings, VerifySettings};
 use opt_shared::units::Bytes;
 
-use super::facts::{EntryFact, JobFacts, chain};
+use super::facts::{EntryFact, JobFacts};
 use crate::core::predict::{self, Prediction};
 use crate::plan::{Plan, ReplayPlan};
 
@@ -116,7 +117,7 @@ impl ReplayFacts {
         cores: u32,
     ) -> Prediction {
         let entries: Vec<predict::EntryNumbers> =
-            (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers)).collect();
+            (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
         predict::replay(replay.budget, &entries, limits, verify, cores)
     }
 }

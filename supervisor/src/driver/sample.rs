@@ -20,13 +20,21 @@ use crate::record::{MemoryTotals, Sampling};
 /// What hardly changes is looked at this often all the same: a worker whose resident pages stay as they are, swap.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
+/// Memory files that are known: they are counted once, by their size.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryFiles {
+    /// With this process: what a runner alone maps, what a worker holds.
+    pub own: Bytes,
+    /// With its worker, although it maps them.
+    pub of_worker: Bytes,
+}
+
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
     /// What it is to stay below; only runners have one.
     limit: Option<Bytes>,
-    /// Known memfds that it maps: they are counted once, by their size.
-    shared: Bytes,
+    files: MemoryFiles,
     /// A compiler has children; a candidate has none.
     tree: bool,
     since: Instant,
@@ -64,7 +72,7 @@ impl Watched {
         }
         let sample = self.sampler.sample().ok()?.alive()?;
         let seen = Memory {
-            owed: private_owed(&sample, self.shared),
+            owed: private_owed(&sample, self.files.own + self.files.of_worker),
             reclaimable: sample.rss_file.unwrap_or_default(),
             swapped: sample.vm_swap.unwrap_or_default(),
         };
@@ -120,15 +128,24 @@ impl Sampler {
         process: Process,
         pid: u32,
         limit: Option<Bytes>,
-        shared: Bytes,
+        files: MemoryFiles,
         tree: bool,
     ) -> Result<(), SampleError> {
         if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
-            let watched = Watched { pid, sampler, limit, shared, tree, since: Instant::now(), last: None };
+            let since = Instant::now();
+            let watched = Watched { pid, sampler, limit, files, tree, since, last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
         Ok(())
+    }
+
+    /// The worker holds so much in memory files that no runner is charged for.
+    pub fn holds(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
+        if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
+            watched.files.own = bytes;
+            self.set_next(SHORTEST);
+        }
     }
 
     /// Since when it is watched: from its first moments on.
@@ -182,20 +199,22 @@ impl Sampler {
             }
             sample.swapped += seen.swapped;
             reclaimable_sum += seen.reclaimable;
-            owed_sum += seen.owed + watched.shared;
+            owed_sum += seen.owed + watched.files.own;
             if let Some(limit) = watched.limit {
-                let left = limit - (seen.owed + watched.shared);
+                let left = limit - (seen.owed + watched.files.own);
                 headroom = Some(headroom.map_or(left, |least| least.min(left)));
             }
             processes.push(LookedAt {
                 process,
                 pid: watched.pid,
-                owed: seen.owed + watched.shared,
+                owed: seen.owed + watched.files.own,
                 reclaimable: seen.reclaimable,
             });
+            // The core knows what runners share, by itself.
+            let of_own_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,
-                owed: seen.owed,
+                owed: seen.owed + of_own_files,
                 reclaimable: seen.reclaimable,
                 device: Bytes::ZERO,
             });

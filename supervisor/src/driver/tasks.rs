@@ -70,6 +70,7 @@ impl Tasks<'_> {
                         batch_bytes: batch.unwrap_or(plan.profile.batch_bytes),
                         ..(*plan.profile).clone()
                     },
+                    drop_cache: self.cache_budget < facts.bytes,
                     seed: plan.verify.seed,
                 })
             }

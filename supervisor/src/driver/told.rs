@@ -30,8 +30,10 @@ impl Run<'_> {
     }
 }
 
-pub(super) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers) -> Value {
-    json!({ "kind": "policy", "t": t, "decision": row.decision, "reason": row.reason, "numbers": numbers })
+pub(super) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers, names: Value) -> Value {
+    json!({
+        "kind": "policy", "t": t, "decision": row.decision, "reason": row.reason, "numbers": numbers, "names": names
+    })
 }
 
 pub(super) fn attempt_started(candidate: &str, stage: Stage, number: u32, worker: WorkerId) -> Value {

@@ -24,7 +24,7 @@ pub use self::subtree::{Home, Subtree};
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnclosureError {
-    #[error("{path}: version 2 has no `{wanted}` controller here, only `{found}` (version 1 holds it; boot with one hierarchy)", path = path.display())]
+    #[error("{path}: version 2 has no `{wanted}` controller here, it has {} (version 1 holds it; boot with one hierarchy)", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
     NoController { path: PathBuf, wanted: &'static str, found: String },
     #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     NotDelegated { path: PathBuf },

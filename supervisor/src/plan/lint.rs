@@ -14,6 +14,7 @@ use std::ops::Range;
 use opt_shared::arguments::{Argument, ArgumentValue, BindError, Entry, OutputLeaf, PlainValue, Signature};
 use opt_shared::arguments::{EntryFacts, plain_value};
 use opt_shared::capture::{Storage, Tensor, Value};
+use opt_shared::causes::chain;
 use opt_shared::ids::StorageId;
 use opt_shared::units::Bytes;
 use serde::Serialize;
@@ -114,16 +115,6 @@ pub fn unfit(entry: &str, error: &BindError) -> Lint {
         | BindError::OutputValue { .. } => LintCode::UnusableValue,
     };
     Lint::new(entry, code, chain(error))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// What the headers alone say.

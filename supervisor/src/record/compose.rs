@@ -97,6 +97,7 @@ impl CandidateRecord {
             breaches: Vec::new(),
             cpus: report.cpus,
             ms: report.ms,
+            reads: report.reads,
             entries: report.entries.into_iter().map(EntryTimingRecord::from).collect(),
         });
     }

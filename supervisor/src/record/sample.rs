@@ -96,6 +96,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
             },
             breaches: vec![],
             cpus: vec![1],
+            reads: opt_shared::outcome::ReadReport::default(),
             ms: 700.0,
             entries: vec![EntryTimingRecord {
                 entry: "entry_000000".to_owned(),

@@ -149,7 +149,7 @@ fn sentence(facts: &Facts<'_>) -> String {
     }
     match facts.failures.first() {
         Some(failure) => format!("{}: {}", failure.entry, one_line(&failure.detail)),
-        None if facts.status == Status::Passed => "as recorded".to_owned(),
+        None if facts.status == Status::Passed => "its outputs are as recorded".to_owned(),
         None => "nothing more is known".to_owned(),
     }
 }

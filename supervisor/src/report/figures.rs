@@ -1,7 +1,9 @@
 //! Figures and strangers' texts as people read them.
 
 use opt_shared::nonfinite;
-use opt_shared::outcome::Estimate;
+use opt_shared::outcome::{Estimate, Status};
+
+use crate::record::CandidateRecord;
 
 /// A time with three digits and the unit that fits it.
 pub(super) fn time(milliseconds: f64) -> String {
@@ -17,6 +19,12 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
+/// Timed, and not to the end: its noise has a mark.
+pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
+    let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    candidate.status == Some(Status::Passed) && times.is_some_and(|times| times.converged == Some(false))
+}
+
 pub(super) fn speedup(estimate: &Estimate) -> String {
     format!(
         "{}x [{}–{}]",
@@ -26,11 +34,12 @@ pub(super) fn speedup(estimate: &Estimate) -> String {
     )
 }
 
-/// Three characters and a unit, up to a thousand: noise has its column.
+/// Five characters at most: noise has its column, and a mark behind it.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),
         None if share.abs() < 0.0995 => format!("{:.1} %", share * 100.0),
+        None if 9.995 <= share.abs() => ">999%".to_owned(),
         None => format!("{:.0} %", share * 100.0),
     }
 }
@@ -119,7 +128,10 @@ mod tests {
             assert_eq!(time(ms), text);
         }
         assert_eq!(speedup(&Estimate { value: 2.0, ci_low: 0.5, ci_high: 123.4 }), "2.00x [0.500–123]");
-        assert_eq!([0.008, 0.0994, 0.1, 1.497].map(percent), ["0.8 %", "9.9 %", "10 %", "150 %"]);
+        assert_eq!(
+            [0.008, 0.0994, 0.1, 1.497, 12.3].map(percent),
+            ["0.8 %", "9.9 %", "10 %", "150 %", ">999%"]
+        );
         assert_eq!(small(1.5e-7), "1.50e-7");
         for (ms, text) in [(9_990, "9.9 s"), (61_000, "1:01 min"), (86_400_000, "24:00 h")] {
             assert_eq!(elapsed(ms), text);

@@ -115,6 +115,9 @@ fn card(digest: &JobDigest) -> Markup {
     let ratio = winner.and_then(|winner| winner.speedup);
     let median = winner.and_then(|winner| winner.profile.as_ref()?.times.median_time_ms);
     let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
+    let baseline = job.baseline.as_deref().and_then(|name| digest.named(name));
+    let passed =
+        passed.saturating_sub(usize::from(baseline.is_some_and(|it| it.status == Some(Status::Passed))));
     html! {
         a.card href={ "#job-" (anchor(&job.name)) } {
             h2 { (one_line(&job.name)) }
@@ -124,13 +127,17 @@ fn card(digest: &JobDigest) -> Markup {
                 p.muted { "between " (three_digits(ratio.ci_low)) "× and " (three_digits(ratio.ci_high)) "×"
                     @if let Some(median) = median { ", " (time(median)) " a call" } }
             } @else if let (Some(winner), Some(median)) = (winner, median) {
-                p.big { (time(median)) }
+                @let failed = job.status == JobStatus::BaselineFailed;
+                p.big.doubtful[failed] { (time(median)) }
                 p { strong { (one_line(&winner.name)) } " is the fastest; there is nothing to compare it with" }
+                @if failed {
+                    p { span.chip.bad { (job.status) } @if let Some(detail) = &job.detail { " " (one_line(detail)) } }
+                }
             } @else {
                 p.big.none { "no winner" }
                 p { (reason(digest)) }
             }
-            p.muted { (passed) " of " (counted(digest.candidates, "candidate", "candidates")) " passed" }
+            p.muted { (passed) " of " (counted(digest.others, "candidate", "candidates")) " passed" }
         }
     }
 }
@@ -213,14 +220,13 @@ fn host(digest: &Digest) -> Markup {
                     @for job in &digest.jobs[..digest.jobs.len().min(32)] {
                         dt { (one_line(&job.job.name)) }
                         dd {
-                            @if let Some(digest) = &job.job.captures.digest { "captures " code { (short(digest)) } " " }
-                            @if let Some(digest) = &job.job.signature_digest { "arguments " code { (short(digest)) } " " }
-                            @if let Some(winner) = job.winner() {
-                                @if let Some(digest) = &winner.artifact_digest { "winner's library " code { (short(digest)) } }
+                            @for (index, (what, digest)) in digests(job).iter().enumerate() {
+                                @if index > 0 { " · " }
+                                span.whole { (what) " " code { (short(digest)) } }
                             }
                         }
                         @if let Some(build) = job.winner().and_then(|winner| winner.build.as_ref()) {
-                            dt { "built with" } dd { code { (one_line(&build.flags.join(" "))) }
+                            dt { "built with" } dd { code { (one_line(&flags_of(&build.flags).join(" "))) }
                                 @if let Some(compiler) = &build.compiler { " (" (one_line(compiler)) ")" } }
                         }
                     }
@@ -240,6 +246,33 @@ fn host(digest: &Digest) -> Markup {
             }
         }
     }
+}
+
+/// What a job's figures stand on, by name.
+fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
+    let all = [
+        ("captures", job.job.captures.digest.as_ref()),
+        ("arguments", job.job.signature_digest.as_ref()),
+        ("winner's library", job.winner().and_then(|winner| winner.artifact_digest.as_ref())),
+    ];
+    all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
+}
+
+/// Of a compiler's command line, what decides the code: without folders of the run that are gone with it.
+fn flags_of(flags: &[String]) -> Vec<&str> {
+    let mut kept = Vec::new();
+    let mut all = flags.iter().map(String::as_str);
+    while let Some(flag) = all.next() {
+        match flag {
+            "-o" => drop(all.next()),
+            "-I" => match all.next() {
+                Some(folder) if folder.contains("/scratch/") => {}
+                folder => kept.extend([Some(flag), folder].into_iter().flatten()),
+            },
+            _ => kept.push(flag),
+        }
+    }
+    kept
 }
 
 /// Of a digest, enough to tell it from others.

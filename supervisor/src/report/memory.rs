@@ -28,7 +28,7 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
     let job = longest.clamp("job".len(), room / 2);
     let candidate = room - job;
     let mut lines = vec![format!(
-        "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {:>6}  worst phase of",
+        "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {:>6}  phases, worst",
         "job", "stage", "predicted", "measured", "share"
     )];
     for (phase, count) in rows {
@@ -39,7 +39,7 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
             }
             _ => "-".to_owned(),
         };
-        let worst = shorten(&format!("{count}: {}", one_line(&phase.candidate)), candidate);
+        let worst = shorten(&format!("{count}, {}", one_line(&phase.candidate)), candidate);
         lines.push(format!(
             "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {share:>6}  {worst}",
             shorten(&one_line(&phase.job), job),
@@ -47,6 +47,12 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
             size(phase.predicted_bytes),
             size(phase.peak_owed_bytes),
         ));
+    }
+    if phases.rows().iter().any(|(phase, _)| phase.predicted_bytes < phase.peak_owed_bytes) {
+        lines.push(
+            "Above 100 %: taken by the candidate or the compiler itself. That has a limit of".to_owned(),
+        );
+        lines.push("its own, which was reserved beside the prediction.".to_owned());
     }
     lines
 }
@@ -105,7 +111,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             }
         }
     }
-    lines.push(format!("{:<NAME$}  {}", "stage", stages.iter().collect::<String>()));
+    lines.push(format!("{:<NAME$}  {}", "stage (b, v, p)", stages.iter().collect::<String>()));
     if !timeline.marks.is_empty() {
         let mut marks = vec![' '; columns];
         for mark in &timeline.marks {

@@ -9,7 +9,7 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
-use super::figures::{counted, one_line, percent, printable, shorten, small, speedup, time};
+use super::figures::{counted, is_unsettled, one_line, percent, printable, shorten, small, speedup, time};
 use super::{memory, replays, summary};
 use crate::record::timeline::Timeline;
 use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
@@ -106,7 +106,9 @@ pub(super) fn headline_of<'a, Candidates>(
         JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
         JobStatus::BaselineFailed => {
             let status = job.baseline.as_deref().and_then(&find).and_then(|candidate| candidate.status);
-            let status = status.map(|status| format!(" ({status})")).unwrap_or_default();
+            // The detail, where there is one, has it.
+            let status = status.filter(|_| job.detail.is_none()).map(|status| format!(" ({status})"));
+            let status = status.unwrap_or_default();
             format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
         }
         JobStatus::Passed if others == 0 => {
@@ -212,6 +214,9 @@ impl Page {
         for candidate in &ranked {
             self.row(candidate, name_width);
         }
+        if ranked.iter().any(|candidate| is_unsettled(candidate)) {
+            self.wrapped("      ", "! ended by entry_timeout before the noise was below max_noise");
+        }
         let failed: Vec<_> = ranked
             .iter()
             .filter(|candidate| {
@@ -245,9 +250,8 @@ impl Page {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
             let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);
             let median = median(candidate).map_or_else(unknown, time);
-            let unsettled = times.is_some_and(|times| times.converged == Some(false));
             let noise = times.and_then(|times| times.noise).map_or_else(unknown, percent);
-            let noise = if unsettled { format!("{noise}!") } else { noise };
+            let noise = if is_unsettled(candidate) { format!("{noise}!") } else { noise };
             let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
             format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
         } else {
@@ -255,7 +259,8 @@ impl Page {
             const ROOM: usize = STATUS + SPEEDUP + TIME + NOISE + 3 * GAP.len();
             let words = match (candidate.status, candidate.blame) {
                 (None, _) => "not finished".to_owned(),
-                (Some(status), Some(blame)) => format!("{status} ({})", blame.name()),
+                (Some(status), Some(Blame::Candidate)) => status.to_string(),
+                (Some(status), Some(blame)) => format!("{status}, blame: {}", blame.name()),
                 (Some(status), None) => status.to_string(),
             };
             self.paint(format!("{words:<ROOM$}"), tone)
@@ -396,14 +401,14 @@ embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
 rank  candidate  status              speed-up    median   noise  peak owed
    1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
    2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
-   -  bad.c      INCORRECT_NUMERICAL (candidate)                  12.0 MiB
+   -  bad.c      INCORRECT_NUMERICAL                              12.0 MiB
 
 bad.c:
     INCORRECT_NUMERICAL in verify: entry_000003: output differs
     Rows before 1 are right\u{fffd}[31m.
 
-job        stage    predicted   measured   share  worst phase of
-embedding  verify    40.0 MiB   31.0 MiB    77 %  1: fast.c
+job        stage    predicted   measured   share  phases, worst
+embedding  verify    40.0 MiB   31.0 MiB    77 %  1, fast.c
 
 memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
 least available 110 GiB

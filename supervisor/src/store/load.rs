@@ -1,7 +1,6 @@
 //! The store as the document of `record`: whole in memory, or written row by row.
 
-use std::fmt::Write as _;
-
+use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{Report, Role};
 use opt_shared::outcome::{Blame, Status};
@@ -388,18 +387,6 @@ impl Serialize for Rows<'_> {
         written.map_err(|error| S::Error::custom(chain(&error)))??;
         list.end()
     }
-}
-
-/// Serialisers take a text for a foreign error, so its sources are put into it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        // Writing into a string cannot fail.
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 fn with_candidates<From, To>(job: JobRecord<From>, candidates: To) -> JobRecord<To> {

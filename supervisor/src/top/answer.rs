@@ -39,12 +39,15 @@ pub(super) fn seconds(value: &Value) -> Option<f64> {
     value.as_f64().filter(|seconds| seconds.is_finite() && 0.0 <= *seconds)
 }
 
-/// `worker 3, owed 1.00 MiB`.
-pub(super) fn figures(numbers: &Value) -> String {
-    let Some(numbers) = numbers.as_object() else { return String::new() };
+/// `worker 3, candidate softmax/fast, owed 1.00 MiB`.
+pub(super) fn figures(decision: &Value) -> String {
+    let Some(numbers) = decision["numbers"].as_object() else { return String::new() };
     let shown = numbers.iter().map(|(name, value)| match (name.strip_suffix("_bytes"), value.as_u64()) {
         (Some(name), Some(bytes)) => format!("{name} {}", Bytes::new(bytes)),
-        _ => format!("{name} {value}"),
+        _ => match decision["names"][name].as_str() {
+            Some(called) => format!("{name} {called}"),
+            None => format!("{name} {value}"),
+        },
     });
     clean(&shown.collect::<Vec<_>>().join(", "))
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use opt_shared::causes::chain;
 use serde_json::{Value, json};
 
 use super::model::{News, Wish};
@@ -142,14 +143,4 @@ pub(super) fn request(wish: &Wish) -> Option<(&'static str, Value)> {
         Wish::WhyWorker(worker) => ("why", json!({ "worker": worker })),
         Wish::WhyCandidate(candidate) => ("why", json!({ "candidate": candidate })),
     })
-}
-
-fn chain(error: &ClientError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(it) = cause {
-        text = format!("{text}: {it}");
-        cause = it.source();
-    }
-    text
 }

@@ -428,6 +428,6 @@ fn decision(row: &Value) -> Decision {
         at: text(&row["t"]).chars().skip(11).take(8).collect(),
         decision: text(&row["decision"]),
         reason: text(&row["reason"]),
-        figures: figures(&row["numbers"]),
+        figures: figures(row),
     }
 }

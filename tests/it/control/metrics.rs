@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 
-use serde_json::json;
+use opt_supervisor::metrics::{Metrics, Standing};
+use serde_json::{Value, json};
 
 use super::client::Going;
 use super::slow;
+use crate::report::browser::skipped;
 use crate::support::summary::list;
+use crate::support::{Scenario, repository};
 
 fn scrape(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).expect("a connection");
@@ -29,6 +33,113 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
+/// The same by the official parser, from the package `prometheus_client`; None where it is not here.
+fn official(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
+    const READ: &str = "
+import json, sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read
+for family in read(sys.stdin.read()):
+    for it in family.samples:
+        print(json.dumps([it.name, sorted(it.labels.items()), it.value]))
+";
+    let installed = repository().join("target/openmetrics/bin/python3");
+    let pythons = [installed.into_os_string(), "python3".into()];
+    let python = pythons.iter().find(|python| {
+        let tried = Command::new(python).args(["-c", "import prometheus_client.openmetrics.parser"]).output();
+        tried.is_ok_and(|output| output.status.success())
+    })?;
+    let file = scenario.write("page.txt", page);
+    let output = Command::new(python)
+        .args(["-c", READ])
+        .stdin(std::fs::File::open(file).expect("the page"))
+        .output()
+        .expect("python3 starts");
+    assert!(output.status.success(), "it is refused: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let sample = |line: &str| -> (String, f64) {
+        let (name, labels, value): (String, Vec<(String, String)>, f64) =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        (if labels.is_empty() { name } else { format!("{name}{{{}}}", labels.join(",")) }, value)
+    };
+    Some(text.lines().map(sample).collect())
+}
+
+/// What a dashboard asks for is what is served.
+#[test]
+fn the_dashboard_knows_no_metric_that_is_not_served() {
+    let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
+    let mut asked = Vec::new();
+    let mut open = vec![&dashboard];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Object(fields) => {
+                asked.extend(fields.get("expr").and_then(Value::as_str));
+                open.extend(fields.values());
+            }
+            Value::Array(items) => open.extend(items),
+            _ => {}
+        }
+    }
+    assert!(5 < asked.len(), "it has panels: {asked:?}");
+    // A family without a sample is not served: each has one.
+    let metrics = Metrics::default();
+    metrics.granted("build");
+    metrics.attempt_ended("build", "PASSED", std::time::Duration::from_secs(1));
+    metrics.candidate_ended("PASSED");
+    metrics.worker_ended("ended", Some("age"));
+    let standing =
+        Standing { workers: vec![("verifier", "idle")], leases: vec!["build"], ..Standing::default() };
+    let page = metrics.page(&standing).expect("a page");
+    // Counters have an ending of their own in a sample.
+    let served: Vec<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
+        .collect();
+    let paper = std::fs::read_to_string(repository().join("docs/control.md")).expect("the paper");
+    for name in &served {
+        let short = name.trim_start_matches("opt_supervisor");
+        assert!(
+            paper.contains(&format!("`{name}`")) || paper.contains(&format!("`…{short}`")),
+            "{name} has no row"
+        );
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for expression in asked {
+        let mut names =
+            expression.split(|c| !is_part(c)).filter(|word| word.starts_with("opt_supervisor")).peekable();
+        assert!(names.peek().is_some(), "{expression:?} asks for none of ours");
+        for name in names {
+            assert!(served.iter().any(|it| it == name), "{name} is not served, but {served:?}");
+        }
+    }
+}
+
+/// The unit as it is, but for the program's place, which is where it was built.
+#[test]
+fn the_unit_is_one_to_systemd() {
+    let unit =
+        std::fs::read_to_string(repository().join("configs/opt-supervisor@.service")).expect("the unit");
+    for line in ["Type=notify", "Delegate=yes"] {
+        assert!(unit.lines().any(|it| it == line), "{line}");
+    }
+    let scenario = Scenario::new();
+    let placed = unit
+        .replace("ExecStart=opt-supervisor ", &format!("ExecStart={} ", crate::support::binary().display()));
+    let file = scenario.write("opt-supervisor@.service", placed);
+    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(file).output();
+    let Ok(output) = verified else {
+        skipped("the unit was not verified: there is no systemd-analyze here");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Of other units of this machine it may have things to say as well.
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("opt-supervisor")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}
+
 #[test]
 fn counters_agree_with_the_store() {
     let scenario = slow(&["fast", "bad/segfaults"]);
@@ -45,7 +156,20 @@ fn counters_agree_with_the_store() {
     let (head, page) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("application/openmetrics-text"), "{head}");
     assert!(page.ends_with("# EOF\n"), "it is whole");
-    let page = samples(page);
+    let text = page;
+    let page = samples(text);
+    match official(&scenario, text) {
+        // Not our reading of the format, but that of those who made it.
+        Some(read) => {
+            assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");
+            // JSON lies between the two: its last digit is not kept.
+            let is_same = |(one, other): (&f64, &f64)| (one - other).abs() <= other.abs() * 1e-12;
+            assert!(read.values().zip(page.values()).all(is_same), "{read:#?}\n{page:#?}");
+        }
+        None => {
+            skipped("the scrape was not read by the official parser: python3 has no prometheus_client here")
+        }
+    }
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
 

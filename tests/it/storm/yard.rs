@@ -147,6 +147,7 @@ impl Yard {
             .arg(&self.run)
             .args(more)
             .env("XDG_RUNTIME_DIR", self.folder.join("runtime"))
+            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.folder.join("runtime/opt-supervisor"))
             .env("TMPDIR", self.folder.join("temporary"))
             .stdin(Stdio::null())
             .stdout(file("stdout")?)

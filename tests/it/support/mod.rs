@@ -110,6 +110,8 @@ impl Scenario {
             .args(arguments)
             .current_dir(self.path())
             .env("XDG_RUNTIME_DIR", self.runtime())
+            // Runs that somebody else has going here are none of a test's.
+            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())

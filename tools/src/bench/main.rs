@@ -4,6 +4,7 @@
 //! `--release` first; each subcommand says what it needs.
 
 mod cycles;
+mod eval;
 mod figures;
 mod filler;
 mod kill_storm;
@@ -48,6 +49,8 @@ enum Command {
     Replay(replay::Arguments),
     /// CPU and memory of watching sixteen workers
     Monitor(monitor::Arguments),
+    /// How long `eval` takes to answer, beside the build and calls that the answer is made of
+    Eval(eval::Arguments),
 }
 
 /// The product's workers are this program, where it starts them itself.
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Cycles(arguments) => cycles::run(&arguments),
         Command::Monitor(arguments) => monitor::run(&arguments),
+        Command::Eval(arguments) => eval::run(&arguments),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

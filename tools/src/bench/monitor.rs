@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
 use opt_supervisor::core::event::Process;
-use opt_supervisor::driver::sample::Sampler;
+use opt_supervisor::driver::sample::{MemoryFiles, Sampler};
 use opt_supervisor::memory::procfs::ProcessSampler;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut workers = Vec::new();
     for _ in 0..arguments.workers {
         let (worker, pid, _) = crew.start()?;
-        watch.watch(Process::Worker(worker), pid, None, Bytes::ZERO, false)?;
+        watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
     // It waits for a word that never comes; `cpu` is of this thread alone.
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         Process::Runner(first, runner.child.id()),
         runner.child.id(),
         Some(LIMIT),
-        Bytes::ZERO,
+        MemoryFiles::default(),
         false,
     )?;
 

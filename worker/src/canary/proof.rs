@@ -144,7 +144,7 @@ fn listen() -> Result<Heard, String> {
         &[(null.as_fd(), 0), (write.as_fd(), 1), (growing.as_fd(), GROWING_FD), (socket.as_fd(), SOCKET_FD)],
         Namespaces::ALL,
     )
-    .map_err(|error| crate::attempt::chain(&error))?
+    .map_err(|error| opt_shared::causes::chain(&error))?
     .into();
     drop((write, socket));
     let mut said = String::new();
@@ -152,7 +152,7 @@ fn listen() -> Result<Heard, String> {
         .take(MOST_SAID)
         .read_to_string(&mut said)
         .map_err(|error| format!("hearing it: {error}"))?;
-    let end = runner.reap().map_err(|error| crate::attempt::chain(&error))?;
+    let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
     let mut heard = hear(&said, end);
     heard.claims.extend(runner.rungs().iter().cloned());
     Ok(heard)

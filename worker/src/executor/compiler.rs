@@ -96,6 +96,7 @@ impl Compiler {
             start_time: compiler.handle.start_time()?,
             limit: spec.memory + COMPILER_BASE,
             shared: compiler.log.size(),
+            of_worker: Bytes::ZERO,
             pack: Pack { files: COMPILER_FILES, tasks: cell::COMPILER_TASKS, tree: true },
         })?;
         link.wait_watched(pid)?;
@@ -157,13 +158,13 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
         Ok((ToRunner::Compile(order), _)) => order,
         Ok(_) => return Err("the first frame was no compile order".to_owned()),
         Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
-        Err(error) => return Err(crate::attempt::chain(&error)),
+        Err(error) => return Err(opt_shared::causes::chain(&error)),
     };
     std::env::set_current_dir(&order.scratch)
         .map_err(|error| format!("entering the work folder: {error}"))?;
     let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
     confine::lock_down(&cell::beyond_present(order.confinement), &kept)
-        .map_err(|error| crate::attempt::chain(&error))?;
+        .map_err(|error| opt_shared::causes::chain(&error))?;
     // The compiler has no business with the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
     let error = std::process::Command::new(&order.program).args(&order.arguments).exec();

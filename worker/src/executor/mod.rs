@@ -2,6 +2,7 @@
 
 pub(crate) mod cell;
 pub(crate) mod compiler;
+pub(crate) mod copied;
 mod elf;
 pub mod handle;
 pub(crate) mod libraries;
@@ -9,6 +10,7 @@ pub(crate) mod outputs;
 pub(crate) mod prepare;
 pub(crate) mod process;
 pub mod read_ahead;
+pub(crate) mod residue;
 pub mod spawn;
 mod streams;
 pub(crate) mod thread_clocks;

@@ -6,15 +6,16 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, ArgumentValue, Entry, OutputLeaf, PlainValue, Signature, bind, outputs,
+    Argument, ArgumentValue, Entry, OutputLeaf, Piece, PlainValue, Signature, bind, outputs, pieces,
 };
 use opt_shared::capture::store::BlobId;
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
-use opt_shared::ids::StorageId;
+use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
@@ -54,13 +55,23 @@ pub(crate) enum PrepareError {
     Materialise { name: String, source: io::Error },
 }
 
+/// A part of a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) storage: StorageId,
+    pub(crate) within: Range<u64>,
+}
+
 /// One entry, ready to be given to a runner.
 pub(crate) struct Prepared {
+    pub(crate) id: EntryId,
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) leaves: Vec<OutputLeaf>,
     pub(crate) inputs: Vec<InputRange>,
+    /// Of each input, the part of a storage that it shows; none for materialised values.
+    pub(crate) reached: Vec<Option<Reached>>,
     pub(crate) wire: Vec<WireArgument>,
     /// What `InputRange::source` counts: files of the capture, then materialised values.
     files: Vec<Arc<File>>,
@@ -98,7 +109,7 @@ impl Prepared {
                     .map_err(|source| PrepareError::Materialise { name: name(), source })?,
             );
         }
-        let Ranges { mut inputs, sources, memfd, written, .. } = ranges;
+        let Ranges { mut inputs, reached, sources, memfd, written, .. } = ranges;
         let materialised = u8::try_from(sources.len()).unwrap_or(u8::MAX);
         for range in inputs.iter_mut().filter(|range| range.source == MATERIALISED) {
             range.source = materialised;
@@ -111,10 +122,12 @@ impl Prepared {
         let input_bytes = inputs.iter().map(|range| Bytes::new(range.bytes)).sum();
         let unmapped_bytes = inputs.iter().map(|range| unmapped(range, page)).sum();
         Ok(Self {
+            id: entry.id,
             name: name(),
             arguments,
             leaves,
             inputs,
+            reached,
             wire,
             files: sources.into_iter().map(|(_, file)| file).collect(),
             materialised: memfd,
@@ -123,6 +136,35 @@ impl Prepared {
             unmapped_bytes,
             capture,
         })
+    }
+
+    /// The parts of storages that its inputs lie in.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let tensors = self.arguments.iter().filter_map(|argument| match &argument.value {
+            ArgumentValue::Tensor(tensor) => Some(&**tensor),
+            ArgumentValue::Plain(_) => None,
+        });
+        pieces(self.capture.storages(), tensors)
+    }
+
+    /// Its inputs lie in `arena` from now on, each at the offset that `place` gives for what it reaches. None, and nothing
+    /// is moved, if it gives none for one of them.
+    pub(crate) fn move_inputs(
+        &mut self,
+        arena: &Arc<File>,
+        place: impl Fn(&Reached) -> Option<u64>,
+    ) -> Option<()> {
+        let page = rustix::param::page_size() as u64;
+        let moved = |(range, reached): (&InputRange, &Option<Reached>)| {
+            Some(match reached {
+                Some(reached) => InputRange { source: 0, file_offset: place(reached)?, ..*range },
+                None => InputRange { source: 1, ..*range },
+            })
+        };
+        self.inputs = self.inputs.iter().zip(&self.reached).map(moved).collect::<Option<_>>()?;
+        self.files = vec![Arc::clone(arena)];
+        self.unmapped_bytes = self.inputs.iter().map(|range| unmapped(range, page)).sum();
+        Some(())
     }
 
     /// Compares the CRCs of all recorded data, which reads the file once. Fine where the writer computed none.
@@ -244,6 +286,7 @@ impl From<opt_shared::capture::CaptureError> for Materialise {
 struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
+    reached: Vec<Option<Reached>>,
     /// Files that inputs lie in: one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
@@ -252,7 +295,14 @@ struct Ranges<'a> {
 
 impl<'a> Ranges<'a> {
     fn new(capture: &'a CaptureFile) -> Self {
-        Self { capture, inputs: Vec::new(), sources: Vec::new(), memfd: None, written: 0 }
+        Self {
+            capture,
+            inputs: Vec::new(),
+            reached: Vec::new(),
+            sources: Vec::new(),
+            memfd: None,
+            written: 0,
+        }
     }
 
     fn argument(&mut self, value: &ArgumentValue) -> io::Result<WireArgument> {
@@ -270,18 +320,19 @@ impl<'a> Ranges<'a> {
             stride = contiguous_strides(&tensor.shape);
             let file_offset = self.materialise(tensor)?;
             let bytes = tensor.logical_bytes().get();
-            self.add(InputRange { source: MATERIALISED, file_offset, bytes, address_phase: 0 })
+            self.add(InputRange { source: MATERIALISED, file_offset, bytes, address_phase: 0 }, None)
         } else {
             let within = tensor.byte_range();
             let storage = self.capture.storage(tensor.storage);
             let address_phase = (within.start % ALIGNMENT) as u8;
             let source = self.source(storage.blob)?;
-            self.add(InputRange {
+            let range = InputRange {
                 source,
                 file_offset: storage.file_offset + within.start,
                 bytes: within.end - within.start,
                 address_phase,
-            })
+            };
+            self.add(range, Some(Reached { storage: tensor.storage, within }))
         };
         Ok(WireArgument::Tensor {
             range,
@@ -304,9 +355,10 @@ impl<'a> Ranges<'a> {
         source.ok_or_else(|| io::Error::other("its inputs lie in too many files"))
     }
 
-    fn add(&mut self, range: InputRange) -> u32 {
+    fn add(&mut self, range: InputRange, reached: Option<Reached>) -> u32 {
         let at = self.inputs.iter().position(|known| *known == range).unwrap_or_else(|| {
             self.inputs.push(range);
+            self.reached.push(reached);
             self.inputs.len() - 1
         });
         u32::try_from(at).unwrap_or(u32::MAX)

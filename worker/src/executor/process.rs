@@ -56,6 +56,8 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) limit: Bytes,
     /// The outputs' memfds and materialised values that it will map.
     pub(crate) shared: Bytes,
+    /// What it will map of memory that this worker holds and is charged for.
+    pub(crate) of_worker: Bytes,
     /// Of the captures, mapped in place.
     pub(crate) mapped: Bytes,
     /// Threads it may have where a control group counts them.
@@ -186,6 +188,7 @@ impl Runner {
             start_time: runner.handle.start_time()?,
             limit: spec.limit,
             shared,
+            of_worker: spec.of_worker,
             pack: Pack { files: spec.mapped, tasks: spec.tasks, tree: false },
         })?;
         let mut descriptors = vec![spec.artifact];

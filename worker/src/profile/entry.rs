@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::message::ProfileTask;
 use opt_shared::outcome::{CacheStateReached, EntryFailure, EntryProfile, Estimate, Status};
 use opt_shared::settings::Protocol;
@@ -14,7 +15,7 @@ use super::Stop;
 use super::block::{Block, Run, Side};
 use super::length::{agree, calls_for_a_block, longest_call};
 use super::plausible::{implausible, works_ahead};
-use crate::attempt::{Trouble, chain};
+use crate::attempt::Trouble;
 use crate::executor::outputs::{POISONS, allocated_bytes};
 use crate::executor::prepare::Prepared;
 use crate::judge::Tolerance;

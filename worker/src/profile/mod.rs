@@ -1,7 +1,7 @@
 //! Profile: how long a call takes, by a clock that the candidate cannot reach.
 //!
 //! Owns batches and the runners of a batch: one of the candidate, one of the baseline, both with all entries of
-//! the batch mapped. One block is `block`'s work, when an entry is done is `entry`'s, the figures are the judge's.
+//! the batch mapped, from the captures or from where they were copied to. One block is `block`'s work, when an entry is done is `entry`'s, the figures are the judge's.
 
 mod block;
 mod entry;
@@ -10,23 +10,27 @@ mod plausible;
 
 use std::time::Instant;
 
-use opt_shared::batch::batches;
+use opt_shared::batch::{Share, batches};
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{FromWorker, KillReason, ProfileTask};
-use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, Status};
+use opt_shared::message::{EntryRef, FromWorker, KillReason, ProfileTask};
+use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, ReadReport, Status};
 use opt_shared::settings::InputMemory;
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use self::block::Side;
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::Verdict;
+use crate::executor::copied::{CopiedInputs, Uncopied, mapped_by_runner};
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
+use crate::executor::residue::Residue;
 use crate::judge::Tolerance;
 use crate::link::Link;
+use crate::residency::staging::PlaceError;
 use crate::runner::frame::EntrySetup;
 use crate::verify::name_death;
 
@@ -48,11 +52,20 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
         runner_peak_owed: Bytes::ZERO,
         output_truncated: false,
         cpus: candidate.cpus.clone(),
+        reads: ReadReport::default(),
     };
-    let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.input_bytes).collect();
+    let batches = batches(&shares(task), task.profile.batch_bytes);
+    let mut copied = match task.profile.inputs {
+        InputMemory::Mapped => None,
+        InputMemory::Copied => {
+            let made = CopiedInputs::create(batches.iter().map(|range| &task.entries[range.clone()]));
+            Some(made.map_err(|source| unplaced(task, source.into()))?)
+        }
+    };
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
-    for range in batches(&sizes, task.profile.batch_bytes) {
+    for range in batches {
         let first = range.start;
+        let mut residue = Residue::watch(&task.entries[range.clone()], task.drop_cache);
         let mut batch = Batch {
             lease,
             task,
@@ -60,12 +73,28 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             tolerances: Vec::new(),
             sides: Vec::new(),
             weights: Vec::new(),
+            of_worker: Bytes::ZERO,
         };
         if let Some(failure) = batch.open(range) {
             report.status = failure.status;
             report.detail = format!("{}: {}", failure.entry, failure.detail);
             report.failures.push(failure);
             break;
+        }
+        batch.entries.iter().for_each(|prepared| residue.watch_data_of(prepared));
+        if let Some(copied) = &mut copied {
+            match copied.load(link, &mut batch.entries) {
+                Ok(()) => {}
+                Err(Uncopied { entry: Some(entry), error }) => {
+                    let failure = batch.failure(entry, Status::CaptureError, chain(&error));
+                    report.status = failure.status;
+                    report.detail = format!("{}: {}", failure.entry, failure.detail);
+                    report.failures.push(failure);
+                    break;
+                }
+                Err(Uncopied { entry: None, error }) => return Err(unplaced(task, error)),
+            }
+            batch.of_worker = mapped_by_runner(&batch.entries);
         }
         let callables = std::iter::once(&candidate).chain(baseline.as_ref());
         let mut stopped = None;
@@ -82,12 +111,25 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             stopped = batch.time_all(link, first, total, &mut report)?;
         }
         batch.end(link, stopped, &mut report)?;
+        drop(batch);
+        report.reads.absorb(&residue.release());
         if report.status != Status::Passed {
             break;
         }
     }
+    if let Some(copied) = copied {
+        copied.end(link);
+    }
     report.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(report)
+}
+
+fn shares(task: &ProfileTask) -> Vec<Share<'_>> {
+    task.entries.iter().map(EntryRef::share).collect()
+}
+
+fn unplaced(task: &ProfileTask, source: PlaceError) -> Trouble {
+    Trouble::Inputs { candidate: task.callee.candidate.clone(), source }
 }
 
 /// Why a side stopped.
@@ -114,6 +156,8 @@ struct Batch<'a> {
     tolerances: Vec<Vec<Tolerance>>,
     weights: Vec<u64>,
     sides: Vec<Side<'a>>,
+    /// What a runner maps of its inputs where they are in memory of this worker.
+    of_worker: Bytes,
 }
 
 impl<'a> Batch<'a> {
@@ -150,8 +194,7 @@ impl<'a> Batch<'a> {
             .map_err(|source| Trouble::Outputs { entry: "a batch".to_owned(), source: source.into() })?;
         let ring = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
         let prepared: Vec<&Prepared> = self.entries.iter().collect();
-        let copy = self.task.profile.inputs == InputMemory::Copied;
-        let spec = callable.spec(self.lease, &prepared, ring, copy);
+        let spec = callable.spec(self.lease, &prepared, ring, self.of_worker);
         let mut runner = Runner::start(link, &spec).map_err(trouble)?;
         for (entry, outputs) in self.entries.iter().zip(&outputs) {
             let setup = EntrySetup {
@@ -160,6 +203,7 @@ impl<'a> Batch<'a> {
                 outputs: outputs.wire(),
                 // They are touched beforehand, at the disk's rate.
                 page_by_page: false,
+                resident: self.of_worker != Bytes::ZERO,
                 pooled: false,
             };
             runner.add_entry(&setup, &entry.descriptors(outputs.descriptor())).map_err(trouble)?;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, KillReason, ReplayCallee, ReplayTask};
 use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
@@ -15,7 +16,7 @@ use opt_shared::units::Bytes;
 use super::captures::{CapturesError, Looked, look};
 use super::pool::Place;
 use super::session::Caller;
-use crate::attempt::{Callable, Trouble, chain, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept, load_timeout};
 use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
@@ -107,10 +108,8 @@ impl Calls<'_> {
         let outputs =
             Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
         let callable = &self.callables[number];
-        let mut spec = callable.spec(self.lease, &[prepared], outputs.memfd_bytes(), false);
-        // What it maps of the captures lies in the pool.
-        spec.limit += self.task.budget;
-        spec.shared += self.task.budget;
+        let mut spec = callable.spec(self.lease, &[prepared], outputs.memfd_bytes(), self.task.budget);
+        // What it maps of the captures lies in the pool, which this worker holds.
         spec.mapped = Bytes::ZERO;
         let mut runner = Runner::start(self.link, &spec).map_err(|e| callable.trouble(e))?;
         let setup = EntrySetup {
@@ -118,6 +117,7 @@ impl Calls<'_> {
             arguments: prepared.wire.clone(),
             outputs: outputs.wire(),
             page_by_page: false,
+            resident: false,
             pooled: true,
         };
         runner

@@ -13,6 +13,7 @@ pub mod session;
 
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, ReplayTask};
 use opt_shared::outcome::{ReplayReport, ReplayResult, Status};
@@ -24,7 +25,7 @@ use self::captures::{CapturesError, FileError, Locations, Outside};
 use self::planner::{BelowFloor, Plan, Wanted};
 use self::pool::{Pool, PoolError};
 use self::session::{Done, SessionError};
-use crate::attempt::{Callable, Trouble, chain};
+use crate::attempt::{Callable, Trouble};
 use crate::link::Link;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
@@ -90,6 +91,7 @@ fn attempt(
     let callables =
         task.callees.iter().map(|it| Callable::open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
     let device = HostDevice::create(task.budget)?;
+    let _ = link.send(FromWorker::Holds { bytes: task.budget });
     let arena = device.reader()?;
     let outside =
         Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
@@ -107,6 +109,7 @@ fn attempt(
         output_truncated: false,
     };
     let done = session::replay(&recording, &plan, pool, &mut calls);
+    let _ = calls.link.send(FromWorker::Holds { bytes: Bytes::ZERO });
     report.runner_peak_owed = calls.peak_owed;
     report.output_truncated = calls.output_truncated;
     let done = done?;

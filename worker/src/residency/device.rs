@@ -146,9 +146,3 @@ pub trait Device {
     /// Peaks begin again at what is held now.
     fn reset_marks(&mut self);
 }
-
-/// `bytes` up to whole grains.
-pub fn whole_grains(bytes: Bytes, grain: Bytes) -> Bytes {
-    let grain = grain.get().max(1);
-    Bytes::new(bytes.get().div_ceil(grain).saturating_mul(grain))
-}

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
 
-use super::device::{Buffer, Device, DeviceError, Event, Marks, whole_grains};
+use super::device::{Buffer, Device, DeviceError, Event, Marks};
 use super::pages::Pages;
 use super::places::Places;
 

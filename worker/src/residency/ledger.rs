@@ -125,6 +125,10 @@ impl<D: Device> Accounted<D> {
         &self.ledger
     }
 
+    pub fn into_ledger(self) -> Ledger {
+        self.ledger
+    }
+
     /// For copies and questions; what takes memory has a method here.
     pub fn device(&mut self) -> &mut D {
         &mut self.device

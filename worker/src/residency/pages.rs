@@ -4,10 +4,9 @@
 use std::io;
 use std::ptr::NonNull;
 
+use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-use super::device::whole_grains;
 
 pub struct Pages {
     start: NonNull<u8>,

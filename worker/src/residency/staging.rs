@@ -1,6 +1,6 @@
 //! From where bytes lie to where they are wanted, in chunks, through at most k slots of s bytes.
 //!
-//! While one slot is filled the others are being copied. Slots are made when they are first needed and kept until the
+//! While one slot is filled the others are being copied. Slots are made before the first chunk and kept until the
 //! ring is dissolved. The ring takes its slots back itself: nobody else may have copies with slots out on its device.
 
 use std::io;
@@ -10,14 +10,9 @@ use opt_shared::units::Bytes;
 use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::Accounted;
 
-/// Where a storage's bytes come from.
+/// A storage's bytes, open to be read.
 pub trait Source {
     fn bytes(&self) -> Bytes;
-
-    /// Host memory that it takes while it is open, beside what a read is given.
-    fn held(&self) -> Bytes {
-        Bytes::ZERO
-    }
 
     /// For messages.
     fn describe(&self) -> String;
@@ -30,6 +25,14 @@ pub trait Source {
 pub enum PlaceError {
     #[error(transparent)]
     Device(#[from] DeviceError),
+    #[error("a tensor in storage {storage} of a load that has {storages}")]
+    NoStorage { storage: usize, storages: usize },
+    #[error("opening {source_name}")]
+    Open {
+        source_name: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("reading {bytes} at byte {at} of {source_name}")]
     Read {
         source_name: String,
@@ -59,6 +62,20 @@ impl<D: Device> Ring<D> {
         Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), made: 0, idle: Vec::new() }
     }
 
+    /// Makes as many slots as so much in so many pieces can use at once. Slots that are there count.
+    pub fn prepare(
+        &mut self,
+        on: &mut Accounted<D>,
+        pieces: impl Iterator<Item = Bytes>,
+    ) -> Result<(), DeviceError> {
+        let chunks = pieces.map(|it| it.get().div_ceil(self.slot_bytes.get())).fold(0, u64::saturating_add);
+        while self.made < chunks.min(self.slots) {
+            self.idle.push(on.slot(self.slot_bytes)?);
+            self.made += 1;
+        }
+        Ok(())
+    }
+
     /// Queues all of `source` for `to`. The bytes are there when the event is done; none where there are no bytes.
     pub fn upload(
         &mut self,
@@ -70,6 +87,7 @@ impl<D: Device> Ring<D> {
         if all != to.bytes() {
             return Err(PlaceError::Size { source_name: source.describe(), has: all, wanted: to.bytes() });
         }
+        self.prepare(on, std::iter::once(all))?;
         let mut at = Bytes::ZERO;
         let mut last = None;
         while at < all {
@@ -97,14 +115,9 @@ impl<D: Device> Ring<D> {
     }
 
     fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, PlaceError> {
-        if let Some(slot) = self.idle.pop() {
-            return Ok(slot);
+        match self.idle.pop() {
+            Some(slot) => Ok(slot),
+            None => on.device().reclaim()?.ok_or(PlaceError::SlotLost),
         }
-        if self.made < self.slots {
-            let slot = on.slot(self.slot_bytes)?;
-            self.made += 1;
-            return Ok(slot);
-        }
-        on.device().reclaim()?.ok_or(PlaceError::SlotLost)
     }
 }

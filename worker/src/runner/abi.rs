@@ -330,6 +330,7 @@ mod tests {
             ],
             outputs: vec![WireOutput { dtype: float, shape: vec![], stride: vec![], regions: vec![] }],
             page_by_page: false,
+            resident: false,
             pooled: false,
         };
         let mut arguments = Arguments::build(&setup, &[0x1000 as *mut u8]).expect("built");

@@ -51,8 +51,6 @@ pub struct Setup {
     pub cpus: Vec<u32>,
     pub threads: u32,
     pub env: BTreeMap<String, String>,
-    /// Copy inputs into private memory instead of mapping them.
-    pub copy_inputs: bool,
 }
 
 /// Everything one entry needs.
@@ -63,12 +61,14 @@ pub struct EntrySetup {
     pub outputs: Vec<WireOutput>,
     /// Map inputs without read-ahead: a fault reads its page and nothing else.
     pub page_by_page: bool,
+    /// Have inputs in the page tables before anything is called: they are in memory, and it is known how much of them.
+    pub resident: bool,
     /// Inputs lie in slots of a pool, whole pages each: they are mapped where they are, and shown from their phase on.
     pub pooled: bool,
 }
 
 /// Bytes of a descriptor that become readable in the runner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InputRange {
     /// Counts the descriptors behind the outputs.
     pub source: u8,

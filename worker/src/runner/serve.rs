@@ -4,6 +4,7 @@
 //! else; it decides nothing, compares nothing and keeps no clock that counts. From the load on, everything in
 //! this process belongs to the candidate, so nothing here is relied upon afterwards.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
@@ -19,9 +21,10 @@ use super::confine::{self, Descriptors};
 use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
 use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
-use super::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
+use super::frame::{
+    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, receive_from_worker, send_reply,
+};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot};
-use crate::attempt::chain;
 use crate::executor::cell;
 
 /// Where a runner finds its socket and its control page.
@@ -76,6 +79,8 @@ impl From<MapError> for Ending {
 struct Runner {
     loaded: Loaded,
     entries: Vec<Entry>,
+    /// The entry that was called last.
+    last: Option<usize>,
 }
 
 /// What was found in the candidate's library.
@@ -125,6 +130,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     pin(&setup.cpus);
     let mut entries = Vec::new();
     let mut places = Vec::new();
+    let mut inputs = Inputs::new();
     loop {
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,
@@ -132,7 +138,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
                 return Err(trouble("too many entries"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, setup.copy_inputs, &mut places)?);
+                entries.push(map_entry(&entry, descriptors, &mut inputs, &mut places)?);
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
@@ -154,7 +160,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let loaded =
         load(&setup, artifact, libraries, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;
-    Ok(Runner { loaded, entries })
+    Ok(Runner { loaded, entries, last: None })
 }
 
 fn trouble(text: &str) -> Ending {
@@ -172,21 +178,41 @@ fn pin(cpus: &[u32]) {
     }
 }
 
+/// What is mapped already: a file, by its device and number, its range, and which input that is.
+type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
+
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
-    copy: bool,
+    known: &mut Inputs,
     places: &mut Vec<Place>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
     let outputs_memfd = descriptors.next().ok_or_else(|| trouble("an entry without its outputs"))?;
-    let files: Vec<File> = descriptors.map(File::from).collect();
+    let files = descriptors
+        .map(|descriptor| {
+            let about = rustix::fs::fstat(&descriptor).map_err(|_| trouble("an input's file is no file"))?;
+            Ok((File::from(descriptor), about.st_dev, about.st_ino))
+        })
+        .collect::<Result<Vec<_>, Ending>>()?;
     let mut inputs = Vec::with_capacity(entry.inputs.len());
     for (index, range) in entry.inputs.iter().enumerate() {
-        let file = files
+        let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range, copy)? };
+        // The same input of several entries is one map: it counts once with us, too. A slot holds one thing after another.
+        let name = (*device, *number, InputRange { source: 0, ..*range }, index);
+        if let Some(mapped) = known.get(&name).filter(|_| !entry.pooled) {
+            inputs.push(mapped.data);
+            continue;
+        }
+        let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range)? };
+        if !entry.pooled {
+            known.insert(name, mapped);
+        }
+        if entry.resident {
+            mapped.touch();
+        }
         if entry.page_by_page {
             mapped.without_read_ahead();
         }
@@ -287,7 +313,14 @@ impl Runner {
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
-        let entry = self.entries.get_mut(page.entry.load(Ordering::Relaxed) as usize);
+        let number = page.entry.load(Ordering::Relaxed) as usize;
+        // Entries of a batch map the same pages for their outputs: they would count with each that touched them.
+        if let Some(last) = self.last.replace(number).filter(|last| *last != number)
+            && let Some(former) = self.entries.get(last)
+        {
+            former.let_go_of_outputs();
+        }
+        let entry = self.entries.get_mut(number);
         page.result.store(0, Ordering::Relaxed);
         page.returned_value.store(0, Ordering::Relaxed);
         page.calls_done.store(0, Ordering::Relaxed);

@@ -20,6 +20,7 @@ use crate::capture::{
     CaptureFile, DictKind, NumpyArray, NumpyContents, SequenceKind, Storage, Tensor, Value,
     contiguous_strides, logical_values,
 };
+use crate::causes::chain;
 use crate::units::Bytes;
 
 /// How many bytes of its values a tensor's node shows.
@@ -38,20 +39,9 @@ pub fn document(path: &Path, digests: bool) -> Json {
             "error_kind": error.kind.name(),
             "storages": [],
             "root": null,
-            "message": message(&error),
+            "message": chain(&error),
         }),
     }
-}
-
-/// The error and its causes on one line.
-fn message(error: &CaptureError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    text
 }
 
 fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {

@@ -139,8 +139,14 @@ impl Core {
         })
     }
 
-    /// What keeps a candidate that waits, as the end of a sentence; the stage's own lease is among the numbers.
-    pub fn what_it_waits_for(&self, now: Moment, candidate: CandidateId) -> Option<String> {
+    /// What keeps a candidate that waits, as the end of a sentence; the stage's own lease is among the numbers. What
+    /// others are called is the caller's to say.
+    pub fn what_it_waits_for(
+        &self,
+        now: Moment,
+        candidate: CandidateId,
+        called: impl Fn(CandidateId) -> String,
+    ) -> Option<String> {
         let CandidateView::Waiting { stage, .. } = self.candidate_view(candidate)? else { return None };
         let spec = &self.spec.candidates[candidate.index()];
         let paired = self.spec.jobs[spec.job.index()].baseline.is_some_and(|baseline| baseline != candidate);
@@ -160,16 +166,19 @@ impl Core {
             format!(
                 "{id} ({} of {}) has been running for {since:.1} s",
                 order.stage().name(),
-                order.candidate()
+                called(order.candidate())
             )
         } else {
-            let moving = self.workers.values().filter(|it| !it.is_idle()).count();
-            format!("{moving} workers are starting or ending")
+            match self.workers.values().filter(|it| !it.is_idle()).count() {
+                1 => "1 worker is starting or ending".to_owned(),
+                moving => format!("{moving} workers are starting or ending"),
+            }
         };
-        let before = self.ahead_of(candidate);
-        Some(format!(
-            "{lease}, {charged} of {ceiling} are charged, {before} candidates are before it, and {reason}"
-        ))
+        let before = match self.ahead_of(candidate) {
+            1 => "1 candidate is before it".to_owned(),
+            before => format!("{before} candidates are before it"),
+        };
+        Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
     /// Candidates that are served before this one: of earlier turns, stages and places.

@@ -101,6 +101,24 @@ fn what_was_finished_before_the_kill_stands() {
 }
 
 #[test]
+fn one_that_is_told_to_end_is_not_told_again_but_can_be_killed() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Drain });
+    // Its lease is over: it is told to end, and has not done so.
+    let told = desk.finish(build, Status::Passed);
+    assert!(told.contains(&Action::Shutdown { worker: build.worker }));
+    let again = |mode| Control::Recycle { which: Which::Worker(build.worker), mode };
+    let asked = ask(&mut desk, again(Mode::Drain));
+    assert!(already(&asked) && kills(&asked.1).is_empty());
+    let asked = ask(&mut desk, again(Mode::Now));
+    assert!(done(&asked));
+    assert_eq!(kills(&asked.1), [(build.worker, None, KillReason::Requested)]);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0");
+}
+
+#[test]
 fn nobody_to_recycle_is_no_error_and_a_stranger_is() {
     let mut desk = Desk::new(plan(1));
     let profiler = Control::Recycle { which: Which::Role(Role::Profiler), mode: Mode::Now };
@@ -122,7 +140,8 @@ fn a_pause_grants_nothing_and_a_resume_goes_on() {
         desk.answer();
     }
     assert_eq!(desk.orders(), "B0");
-    let why = desk.core.what_it_waits_for(desk.now, CandidateId(0)).expect("it waits");
+    let why =
+        desk.core.what_it_waits_for(desk.now, CandidateId(0), |id| format!("job/{id}")).expect("it waits");
     assert!(why.contains("paused") && why.contains("108 MiB"), "{why}");
     assert!(done(&ask(&mut desk, Control::Resume)));
     assert!(already(&ask(&mut desk, Control::Resume)));
@@ -167,7 +186,9 @@ fn a_new_ceiling_holds_from_the_next_grant() {
     let mut desk = Desk::new(plan(2));
     let build = desk.lease();
     let set = |mib| Control::SetCeiling { ceiling: Bytes::mib(mib) };
+    // The supervisor (20) and an idle worker (8) are the least.
     assert!(matches!(ask(&mut desk, set(27)).0, Answer::Refused(_)));
+    assert!(done(&ask(&mut desk, set(28))) && done(&ask(&mut desk, set(4096))));
     assert!(already(&ask(&mut desk, set(4096))));
     let asked = ask(&mut desk, set(50));
     assert!(done(&asked) && kills(&asked.1).is_empty(), "what runs goes on");

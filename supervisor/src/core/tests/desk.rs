@@ -93,7 +93,7 @@ pub(super) struct Desk {
     pub(super) available: Option<Bytes>,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
-    given: Option<Given>,
+    given: VecDeque<Given>,
 }
 
 impl Desk {
@@ -105,7 +105,7 @@ impl Desk {
             available: None,
             starting: VecDeque::new(),
             ending: VecDeque::new(),
-            given: None,
+            given: VecDeque::new(),
         };
         desk.feed(Event::Tick);
         desk
@@ -128,7 +128,7 @@ impl Desk {
                     self.ending.push_back(worker);
                 }
                 Action::Start { worker, lease, order, attempt, .. } => {
-                    self.given = Some(Given { worker, lease, order, attempt });
+                    self.given.push_back(Given { worker, lease, order, attempt });
                 }
                 _ => {}
             }
@@ -156,13 +156,13 @@ impl Desk {
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<Action> {
         self.starting.retain(|&other| other != worker);
         self.ending.retain(|&other| other != worker);
-        self.given = self.given.filter(|given| given.worker != worker);
+        self.given.retain(|given| given.worker != worker);
         self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
     pub(super) fn lease(&mut self) -> Given {
         for _ in 0..20 {
-            if let Some(given) = self.given.take() {
+            if let Some(given) = self.given.pop_front() {
                 return given;
             }
             self.answer();
@@ -208,7 +208,7 @@ impl Desk {
             if let Some(stop) = self.stopped() {
                 return stop;
             }
-            match self.given.take() {
+            match self.given.pop_front() {
                 Some(given) => self.finish(given, Status::Passed),
                 None => self.answer(),
             };

@@ -1,8 +1,10 @@
 //! The formulas of DESIGN, "Memory model", against sums made by hand.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use opt_shared::batch::Constant;
 use opt_shared::settings::{
     CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
     ToleranceProfile, VerifySettings,
@@ -55,7 +57,16 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         inputs: Bytes::mib(inputs),
         outputs: Bytes::mib(outputs),
         unmapped: Bytes::mib(unmapped),
+        // Two more than its bytes.
+        copied: Bytes::mib(inputs + 2),
+        constants: Arc::default(),
     }
+}
+
+/// The same with constants: number and MiB, of which copies take one more.
+fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
+    let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
+    EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }
 }
 
 #[test]
@@ -87,7 +98,7 @@ fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 2), Some(1)));
     // max(256, 200) + 8 and 4 of its own.
     assert_eq!(stage.spec.reserved, Bytes::mib(112 + 256 + 8 + 4));
-    let twice: Vec<EntryNumbers> = entries.into_iter().chain(entries).collect();
+    let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
     let doubled = verify(&twice, &limits, &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
@@ -122,23 +133,40 @@ fn a_profile_owes_its_worst_batch_on_every_side() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let alone = first(InputMemory::Mapped, false);
     assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(87), Bytes::mib(87 + 50 + 4)));
-    // Copied, all inputs are owed too: 100 + 71, 10 + 85, 200 + 70.
+    // Copied, the inputs are owed too, once for both sides: 104 + 2 · 71, 12 + 2 · 85, 202 + 2 · 70; and two slots.
     let copied = first(InputMemory::Copied, true);
-    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(2 * 270 + 2), Some(3)));
+    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 140 + 2 + 2), Some(3)));
+}
+
+#[test]
+fn what_entries_have_in_common_is_owed_once_for_each_batch() {
+    let table = || with(entry(1, 60, 0, 1), &[(0, 50)]);
+    // 50 and three times 10 are below 100, and four times above it if the fifth entry's 25 come, too.
+    let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
+    let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
+    assert_eq!(mapped.batches, [0..4, 4..5]);
+    // U is each one's own.
+    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 2));
+    let steps = profiled(&entries, 100, InputMemory::Copied, true);
+    // 62, and three times 62 less 51; U of two sides; chunks and slots.
+    assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 2));
+    assert_eq!(steps[0].batches, [0..4, 4..5]);
+    let last = steps.last().expect("a step");
+    assert_eq!((last.spec.predicted, last.batches.len()), (Bytes::mib(62 + 2 + 2 + 2), 5));
 }
 
 #[test]
 fn batches_are_cut_finer_as_long_as_that_takes_less() {
     // U of a batch is a sum; what one entry takes is the end of it.
-    let entries = [entry(1, 10, 0, 30); 8];
+    let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
     assert_eq!(predicted, [242, 122, 62, 32].map(Bytes::mib));
     let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
     // Nothing is gained by cutting what is owed once anyway, and entries of nothing end it all.
-    assert_eq!(profiled(&[entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
-    assert_eq!(profiled(&[entry(0, 0, 0, 0); 8], 1000, InputMemory::Copied, false).len(), 1);
+    assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
+    assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
 }
 
@@ -160,7 +188,7 @@ fn a_ring_holds_a_blocks_calls_within_its_cap_and_two_always() {
 /// A deadline takes a worker for stuck: nothing that its timeouts allow may reach it.
 #[test]
 fn deadlines_leave_room_for_all_that_timeouts_allow() {
-    let entries = [entry(20, 10, 1, 0); 100];
+    let entries = vec![entry(20, 10, 1, 0); 100];
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);

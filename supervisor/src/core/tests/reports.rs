@@ -66,6 +66,7 @@ pub(super) fn profile(status: Status) -> ProfileReport {
         runner_peak_owed: Bytes::ZERO,
         output_truncated: false,
         cpus: Vec::new(),
+        reads: opt_shared::outcome::ReadReport::default(),
     }
 }
 

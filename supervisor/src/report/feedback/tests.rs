@@ -118,6 +118,7 @@ fn nobody_elses_fault_is_put_on_the_candidate() {
         runner_peak_owed: Bytes::ZERO,
         output_truncated: false,
         cpus: vec![],
+        reads: opt_shared::outcome::ReadReport::default(),
     });
     assert!(feedback(Stage::Profile, &report).contains("the baseline's"));
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
 
 use super::super::digest::JobDigest;
-use super::super::figures::{one_line, percent, speedup, three_digits, time};
+use super::super::figures::{one_line, percent, three_digits, time};
 use crate::record::CandidateRecord;
 
 /// Rows of the table of entries.
@@ -143,22 +143,22 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
             }
             @if passed {
                 td.number { @match (measure, candidate.speedup) {
-                    (Measure::Speedup, Some(ratio)) => (speedup(&ratio)),
+                    (Measure::Speedup, Some(ratio)) => (times_of(&ratio)),
                     (Measure::Time, _) => @if let Some(it) = measure.of(candidate) { (time(it.ci_low)) " – " (time(it.ci_high)) },
                     _ => span.muted { "1×" },
                 } }
                 td.plot { @if let Some(axis) = axis { (range(measure.of(candidate), axis, measure, winner)) } }
-                td.number { @match times.and_then(|it| it.median_time_ms) { Some(ms) => (time(ms)), None => "–" } }
-                td.number {
+                td.number data-label="median" { @match times.and_then(|it| it.median_time_ms) { Some(ms) => (time(ms)), None => "–" } }
+                td.number data-label="noise" {
                     @match times.and_then(|it| it.noise) { Some(noise) => (percent(noise)), None => "–" }
                     @if times.is_some_and(|it| it.converged == Some(false)) {
-                        abbr title="time ran out before the noise was below max_noise" { "!" }
+                        abbr title="ended by entry_timeout before the noise was below max_noise" { "!" }
                     }
                 }
             } @else {
-                td colspan="4" { (chip(candidate)) }
+                td.ended colspan="4" { (chip(candidate)) }
             }
-            td.number { @match owed { Some(owed) => (owed), None => "–" } }
+            td.number data-label="peak" { @match owed { Some(owed) => (owed), None => "–" } }
         }
     }
 }
@@ -187,6 +187,13 @@ pub(super) fn chip(candidate: &CandidateRecord) -> Markup {
     };
     let others = candidate.blame.filter(|blame| *blame != Blame::Candidate);
     html! { span class={ "chip " (tone) } { (word) } @if let Some(blame) = others { span.muted { " blame: " (blame.name()) } } }
+}
+
+fn times_of(ratio: &Estimate) -> Markup {
+    html! {
+        (three_digits(ratio.value)) "× "
+        span.muted { "[" (three_digits(ratio.ci_low)) "–" (three_digits(ratio.ci_high)) "]" }
+    }
 }
 
 fn two(percent: f64) -> String {

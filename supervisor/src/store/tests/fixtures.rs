@@ -179,6 +179,7 @@ pub(super) fn profile_report() -> Report {
         runner_peak_owed: Bytes::mib(30),
         output_truncated: false,
         cpus: vec![1],
+        reads: opt_shared::outcome::ReadReport::default(),
     })
 }
 

@@ -30,7 +30,7 @@ fn cold() -> Option<(Arc<File>, InputRange)> {
 }
 
 fn mapped(file: &File, range: &InputRange, page_by_page: bool) -> Mapped {
-    let mapped = map_input(file, range, false).expect("mapped");
+    let mapped = map_input(file, range).expect("mapped");
     if page_by_page {
         mapped.without_read_ahead();
     }

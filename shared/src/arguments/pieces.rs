@@ -1,0 +1,96 @@
+//! The parts of storages that an entry's inputs reach: what is placed somewhere else as a whole, once.
+//!
+//! Two storages of one content are one where that can be known without reading them: where both are named by their digest. Views
+//! that overlap or touch are in one piece. Values that are not stored as they are seen lie in no piece.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::facts::{distinct_ranges, find, is_resolved};
+use crate::capture::store::BlobId;
+use crate::capture::{Storage, Tensor};
+use crate::ids::StorageId;
+use crate::units::Bytes;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub storage: StorageId,
+    /// What its storage is known by beyond its file: a blob, and where in it the storage begins.
+    pub content: Option<(BlobId, u64)>,
+    /// In the storage.
+    pub range: Range<u64>,
+}
+
+impl Piece {
+    pub fn bytes(&self) -> Bytes {
+        Bytes::new(self.range.end - self.range.start)
+    }
+
+    /// Where it has to begin in its storage so that everything keeps its place in its page.
+    pub fn first(&self, page: Bytes) -> u64 {
+        let page = page.get().max(1);
+        self.range.start - self.range.start % page
+    }
+
+    /// Whole pages that it takes where its storage begins at a page.
+    pub fn placed(&self, page: Bytes) -> Bytes {
+        let length = self.range.end - self.first(page);
+        page.saturating_mul(length.div_ceil(page.get().max(1)))
+    }
+}
+
+/// In the order of their storages.
+pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>) -> Vec<Piece> {
+    let mut seen: BTreeSet<(BlobId, u64, u64, u64)> = BTreeSet::new();
+    distinct_ranges(inputs.filter(|tensor| !is_resolved(tensor)))
+        .into_iter()
+        .flat_map(|(storage, ranges)| ranges.into_iter().map(move |range| (storage, range)))
+        .map(|(storage, range)| {
+            let content = find(storages, storage).and_then(|it| Some((it.blob?, it.file_offset)));
+            Piece { storage, content, range }
+        })
+        .filter(|piece| {
+            let Range { start, end } = piece.range;
+            piece.content.is_none_or(|(blob, at)| seen.insert((blob, at, start, end)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{dense, storage};
+    use super::*;
+    use crate::capture::DType;
+
+    #[test]
+    fn a_content_is_one_piece_and_so_are_views_that_touch() {
+        let blob = Some(BlobId([7; 32]));
+        let storages = [
+            Storage { blob, ..storage(0, 4096, 0) },
+            Storage { blob, ..storage(1, 4096, 0) },
+            storage(2, 9000, 64),
+            storage(3, 9000, 64),
+        ];
+        let view = |first, elements, id| crate::capture::Tensor {
+            storage_offset: first,
+            ..dense(DType::Int8, &[elements], id)
+        };
+        let odd = crate::capture::Tensor { conjugate: true, ..view(0, 8, 2) };
+        let tensors = [
+            view(0, 4096, 0),
+            view(0, 4096, 1),
+            view(10, 10, 1),
+            view(5000, 100, 2),
+            view(5100, 50, 2),
+            view(0, 0, 3),
+            odd,
+        ];
+        let found = pieces(&storages, tensors.iter());
+        let told: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
+        // Storage 1 is storage 0 under another name; its inner view is inside.
+        assert_eq!(told, [(0, 0..4096), (2, 5000..5150)]);
+        let page = Bytes::kib(4);
+        let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();
+        assert_eq!(sizes, [(0, 4096), (4096, 4096)]);
+    }
+}

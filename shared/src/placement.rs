@@ -1,0 +1,175 @@
+//! What a load takes at its peak, from sizes alone: one formula for the worker that loads and the core that predicts.
+//!
+//! Peak = W + max(A, w) + k·s, where
+//!
+//! - W is the sum of the distinct storages that are used, each up to whole grains of the device, what was resident
+//!   before included; a storage counts once, however many tensors lie in it, and one that nothing uses not at all;
+//! - A is the sum of what is allocated after the last upload (outputs, activations, workspace), up to whole grains;
+//! - w is what a source's own host memory adds to that sum at the worst moment: while storage i is uploaded its source takes
+//!   `held`, and what comes after i is not placed yet, so w is the largest of `held` less the storages after it, or 0. Sources
+//!   that are read straight into slots hold nothing. Storages are uploaded by what their sources hold, the most first,
+//!   and else as they come: no order has a lower peak;
+//! - s is the size of a staging slot and k how many there are: one for each chunk of s bytes that the load has, up to the most
+//!   that are allowed. They are made before the first upload and kept for the next load, so both sides of the maximum have them.
+
+use std::cmp::Reverse;
+
+use crate::units::Bytes;
+
+/// Staging of a worker that loads inputs: one slot is read into while the other is copied.
+pub const STAGING_SLOTS: u64 = 2;
+pub const STAGING_SLOT: Bytes = Bytes::mib(1);
+
+/// One storage to be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placing {
+    pub bytes: Bytes,
+    /// Host memory of its source while it is uploaded.
+    pub held: Bytes,
+}
+
+/// What the formula needs to know of a device and its staging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub grain: Bytes,
+    pub slots: u64,
+    pub slot: Bytes,
+}
+
+/// The letters of the formula.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// W.
+    pub weights: Bytes,
+    /// A.
+    pub after: Bytes,
+    /// w.
+    pub source: Bytes,
+    /// k·s.
+    pub staging: Bytes,
+}
+
+impl Peak {
+    /// Of distinct storages that are used and none of which is resident, and what is allocated after them.
+    pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
+        let placed = |bytes| whole_grains(bytes, terms.grain);
+        let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
+        let mut rest = weights;
+        let mut source = Bytes::ZERO;
+        for index in upload_order(storages.iter().map(|it| it.held)) {
+            let it = storages[index];
+            rest = rest - placed(it.bytes);
+            source = source.max(it.held - rest);
+        }
+        let chunks = storages
+            .iter()
+            .map(|it| it.bytes.get().div_ceil(terms.slot.get().max(1)))
+            .fold(0, u64::saturating_add);
+        Self {
+            weights,
+            after: after.iter().map(|&bytes| placed(bytes)).sum(),
+            source,
+            staging: terms.slot.saturating_mul(chunks.min(terms.slots)),
+        }
+    }
+
+    pub fn bytes(&self) -> Bytes {
+        self.weights + self.after.max(self.source) + self.staging
+    }
+}
+
+/// Of storages with so much held by their sources, which is uploaded when.
+pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
+    let mut order: Vec<(Reverse<Bytes>, usize)> =
+        held.enumerate().map(|(index, held)| (Reverse(held), index)).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, index)| index).collect()
+}
+
+/// `bytes` up to whole grains.
+pub fn whole_grains(bytes: Bytes, grain: Bytes) -> Bytes {
+    let grain = grain.get().max(1);
+    Bytes::new(bytes.get().div_ceil(grain).saturating_mul(grain))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TERMS: Terms = Terms { grain: Bytes::new(4), slots: 2, slot: Bytes::new(10) };
+
+    fn of(storages: &[(u64, u64)], after: &[u64]) -> Peak {
+        let storages: Vec<Placing> = storages
+            .iter()
+            .map(|&(bytes, held)| Placing { bytes: Bytes::new(bytes), held: Bytes::new(held) })
+            .collect();
+        let after: Vec<Bytes> = after.iter().copied().map(Bytes::new).collect();
+        Peak::of(&storages, &after, TERMS)
+    }
+
+    #[test]
+    fn the_letters_are_what_they_are_said_to_be() {
+        for (storages, after, letters, peak) in [
+            (&[][..], &[][..], [0, 0, 0, 0], 0),
+            (&[], &[9], [0, 12, 0, 0], 12),
+            // Streamed: no source, one slot or two.
+            (&[(10, 0)], &[1], [12, 4, 0, 10], 26),
+            (&[(11, 0)], &[1], [12, 4, 0, 20], 36),
+            (&[(0, 0), (5, 0), (5, 0), (5, 0)], &[], [24, 0, 0, 20], 44),
+            // The last source adds all it holds, an earlier one what the storages after it do not make up for.
+            (&[(8, 8)], &[4], [8, 4, 8, 10], 26),
+            (&[(8, 8)], &[40], [8, 40, 8, 10], 58),
+            (&[(8, 0), (8, 8)], &[], [16, 0, 0, 20], 36),
+            (&[(4, 4), (8, 8)], &[], [12, 0, 4, 20], 36),
+            (&[(4, 0), (100, 100)], &[], [104, 0, 96, 20], 220),
+        ] {
+            let found = of(storages, after);
+            let found_letters = [found.weights, found.after, found.source, found.staging].map(Bytes::get);
+            assert_eq!((found_letters, found.bytes().get()), (letters, peak), "{storages:?} {after:?}");
+        }
+    }
+
+    /// What loading in this order takes, step by step.
+    fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
+        let mut placed = 0;
+        let mut most = 0;
+        for &index in order {
+            placed += storages[index].0;
+            most = most.max(placed + storages[index].1);
+        }
+        most.max(placed)
+    }
+
+    fn permutations(rest: &mut Vec<usize>, from: usize, each: &mut impl FnMut(&[usize])) {
+        if from == rest.len() {
+            return each(rest);
+        }
+        for at in from..rest.len() {
+            rest.swap(from, at);
+            permutations(rest, from + 1, each);
+            rest.swap(from, at);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_has_a_lower_peak(
+            storages in prop::collection::vec((0u64..30, 0u64..30), 0..6)
+        ) {
+            let order = upload_order(storages.iter().map(|it| Bytes::new(it.1)));
+            let chosen = walk(&storages, &order);
+            let placings: Vec<Placing> = storages
+                .iter()
+                .map(|&(bytes, held)| Placing { bytes: Bytes::new(bytes), held: Bytes::new(held) })
+                .collect();
+            let terms = Terms { grain: Bytes::new(1), slots: 0, slot: Bytes::new(1) };
+            prop_assert_eq!(Peak::of(&placings, &[], terms).bytes().get(), chosen);
+            let mut least = u64::MAX;
+            let mut indices: Vec<usize> = (0..storages.len()).collect();
+            permutations(&mut indices, 0, &mut |order| least = least.min(walk(&storages, order)));
+            prop_assert_eq!(chosen, least);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The core's statement of its own laws: every one of them is broken by hand once, and noticed.
+
+use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::message::Role;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, plan};
+use crate::core::event::{Order, StopReason};
+use crate::core::job::Progress;
+use crate::core::worker::State;
+use crate::core::{Core, Ending};
+
+/// A run with a verifier at work.
+fn at_work() -> (Desk, Given) {
+    let mut desk = Desk::new(plan(3));
+    let build = desk.lease();
+    (desk, build)
+}
+
+fn broken(breach: impl FnOnce(&mut Core, Given)) -> String {
+    let (mut desk, build) = at_work();
+    assert_eq!(desk.core.check_invariants(), Ok(()));
+    breach(&mut desk.core, build);
+    desk.core.check_invariants().expect_err("a law is broken")
+}
+
+#[test]
+fn a_worker_that_is_not_charged_is_noticed() {
+    let said = broken(|core, build| core.ledger.close(build.worker));
+    assert!(said.ends_with("lives and is not charged"), "{said}");
+}
+
+#[test]
+fn somebody_gone_who_is_charged_is_noticed() {
+    let said = broken(|core, _| core.ledger.open(WorkerId(77), Bytes::mib(1)));
+    assert_eq!(said, "somebody is charged who is gone");
+}
+
+#[test]
+fn a_lease_whose_candidate_does_something_else_is_noticed() {
+    let said = broken(|core, _| core.candidates[0].progress = Progress::Done(Status::Passed));
+    assert!(said.contains("its candidate is Done"), "{said}");
+}
+
+#[test]
+fn a_lease_of_another_role_is_noticed() {
+    let said = broken(|core, build| {
+        core.workers.get_mut(&build.worker).expect("it lives").role = Role::Profiler;
+    });
+    assert!(said.contains("is a profiler and holds"), "{said}");
+}
+
+#[test]
+fn a_candidate_that_runs_without_a_lease_is_noticed() {
+    let said = broken(|core, build| {
+        core.workers.get_mut(&build.worker).expect("it lives").state = State::Idle;
+    });
+    assert_eq!(said, "1 candidates are running and 0 leases are held");
+}
+
+#[test]
+fn a_profile_beside_anything_else_is_noticed() {
+    let (mut desk, build) = at_work();
+    let core = &mut desk.core;
+    // A second worker holds a profile of another candidate.
+    let mut twin = core.workers[&build.worker].clone();
+    let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
+    lease.order = Order::Profile { candidate: CandidateId(1), baseline: None };
+    core.candidates[1].progress = Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
+    twin.role = Role::Profiler;
+    core.workers.insert(WorkerId(77), twin);
+    core.ledger.open(WorkerId(77), Bytes::mib(1));
+    let said = core.check_invariants().expect_err("both are at work");
+    assert_eq!(said, "something else runs while a profiler holds its lease");
+    // Alone it may.
+    core.workers.remove(&build.worker);
+    core.ledger.close(build.worker);
+    core.candidates[0].progress = Progress::Done(Status::Passed);
+    assert_eq!(core.check_invariants(), Ok(()));
+}
+
+#[test]
+fn more_verifications_than_may_run_are_noticed() {
+    let said = broken(|core, build| {
+        let mut twin = core.workers[&build.worker].clone();
+        let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
+        lease.order = Order::Build { candidate: CandidateId(1) };
+        core.candidates[1].progress =
+            Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
+        core.workers.insert(WorkerId(77), twin);
+        core.ledger.open(WorkerId(77), Bytes::mib(1));
+    });
+    assert_eq!(said, "2 leases of a verifier are held, 1 may be");
+}
+
+#[test]
+fn a_worker_that_outlives_the_end_of_everything_is_noticed() {
+    let said = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
+    assert!(said.starts_with("everything is being killed, but not"), "{said}");
+}
+
+#[test]
+fn what_a_worker_is_busy_with_is_known() {
+    let (desk, build) = at_work();
+    assert_eq!(desk.core.lease_of(build.worker), Some(build.lease));
+    assert_eq!(desk.core.lease_of(WorkerId(77)), None);
+}

@@ -1,0 +1,99 @@
+//! What the policy log gives as a reason, where one decision has several causes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opt_shared::message::KillReason;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, STAGE, plan};
+use crate::core::event::{PolicyRow, Process};
+use crate::core::spec::{RunSpec, StageSpec};
+
+/// The whole set at once, or in halves.
+fn two_steps() -> RunSpec {
+    let mut spec = plan(1);
+    let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(100)), ..STAGE };
+    let halves = StageSpec { reserved: Bytes::mib(400), batch: Some(Bytes::mib(50)), ..STAGE };
+    spec.candidates[0].profile = Arc::from([whole, halves]);
+    spec
+}
+
+fn at_profile(spec: RunSpec, available: Option<Bytes>) -> (Desk, Given) {
+    let mut desk = Desk::new(spec);
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    desk.available = available;
+    desk.sample(&[]);
+    let given = desk.lease();
+    (desk, given)
+}
+
+fn only_row(desk: &Desk, decision: &str) -> PolicyRow {
+    let rows = desk.policies(decision);
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    rows[0].clone()
+}
+
+fn number(row: &PolicyRow, wanted: &str) -> Option<u64> {
+    row.numbers.iter().find(|(name, _)| *name == wanted).map(|(_, number)| *number)
+}
+
+#[test]
+fn smaller_batches_have_the_reason_that_led_to_them() {
+    // Nothing speaks against the whole.
+    let (desk, _) = at_profile(two_steps(), None);
+    assert!(desk.policies("shrink_batch").is_empty());
+
+    let mut spec = two_steps();
+    spec.ceilings.host = Bytes::mib(700);
+    let (desk, _) = at_profile(spec, None);
+    let row = only_row(&desk, "shrink_batch");
+    assert!(row.reason.contains("never fit under the ceiling"), "{}", row.reason);
+    assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
+    assert_eq!(number(&row, "available_bytes"), None);
+
+    // The ceiling is far away: the machine is short.
+    let available = Bytes::gib(1) + Bytes::mib(500);
+    let (desk, _) = at_profile(two_steps(), Some(available));
+    let row = only_row(&desk, "shrink_batch");
+    assert!(row.reason.contains("host_floor"), "{}", row.reason);
+    assert_eq!(number(&row, "available_bytes"), Some(available.get()));
+    assert_eq!(number(&row, "ceiling_bytes"), None);
+
+    // The attempt before was ended for want of memory, which has come back since.
+    let (mut desk, given) = at_profile(two_steps(), None);
+    desk.runner(given, 7, Bytes::gib(2));
+    desk.available = Some(Bytes::mib(900));
+    desk.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(600))]);
+    assert!(matches!(desk.kills()[..], [(_, Some(7), KillReason::HostFloor { .. })]), "{:?}", desk.kills());
+    desk.feed(crate::core::event::Event::RunnerDied { worker: given.worker, pid: 7 });
+    desk.finish(given, Status::InfraError);
+    desk.available = None;
+    assert_eq!(desk.lease().attempt, 2);
+    let row = only_row(&desk, "shrink_batch");
+    assert!(row.reason.contains("the attempt before ended for want of memory"), "{}", row.reason);
+    assert_eq!((number(&row, "ceiling_bytes"), number(&row, "available_bytes")), (None, None));
+}
+
+#[test]
+fn who_is_late_is_said_to_be_with_the_time_that_it_had() {
+    let mut desk = Desk::new(plan(1));
+    let given = desk.lease();
+    desk.pass_time(STAGE.deadline + Duration::from_secs(1));
+    let row = only_row(&desk, "kill_worker");
+    assert_eq!(row.reason, format!("{} was not done in time", given.lease));
+    assert_eq!(number(&row, "deadline_ms"), Some(60_000));
+    assert_eq!(number(&row, "lease"), Some(u64::from(given.lease.0)));
+
+    // One that never says hello.
+    let mut desk = Desk::new(plan(1));
+    let deadline = desk.core.next_deadline().expect("a start has an end");
+    desk.pass_time(deadline - desk.now);
+    let row = only_row(&desk, "kill_worker");
+    assert_eq!((row.reason.as_str(), number(&row, "lease")), ("it was not ready in time", None));
+    assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
+}

@@ -1,0 +1,265 @@
+//! A machine short of memory: what is said, who goes, and what is left alone.
+
+use std::time::Duration;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::{KillReason, Role};
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, kills, plan};
+use crate::core::Ceilings;
+use crate::core::event::{Action, Event, Process, ProcessSample, Sample, Stage, StopReason};
+use crate::core::spec::RunSpec;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn sample(swapped: Bytes) -> Event {
+    Event::Sample(Sample { supervisor_owed: Bytes::mib(10), swapped, ..Sample::default() })
+}
+
+/// A verification is going on, and the profiler that comes after it waits as a spare.
+fn with_a_spare(spec: RunSpec) -> (Desk, Given, WorkerId) {
+    let mut desk = Desk::new(RunSpec { spare: true, ..spec });
+    let build = desk.lease();
+    desk.finish(build, Status::Passed);
+    let verify = desk.lease();
+    assert_eq!(verify.order.stage(), Stage::Verify);
+    for _ in 0..3 {
+        desk.answer();
+    }
+    let profiler = |action: &Action| match action {
+        Action::StartWorker { worker, role: Role::Profiler } => Some(*worker),
+        _ => None,
+    };
+    let spare = desk.log.iter().find_map(profiler).expect("a spare is started");
+    (desk, verify, spare)
+}
+
+fn started(desk: &Desk) -> usize {
+    desk.log.iter().filter(|action| matches!(action, Action::StartWorker { .. })).count()
+}
+
+#[test]
+fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    let runner = Process::Runner(build.worker, 7);
+    desk.runner(build, 7, Bytes::gib(3));
+    desk.available = Some(Bytes::gib(10));
+    desk.sample(&[(runner, Bytes::mib(1))]);
+    let rows = |desk: &Desk| desk.policies("attribution_gap").len();
+    // What we owe explains it.
+    desk.available = Some(Bytes::gib(8));
+    for _ in 0..2 {
+        desk.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
+        desk.now += SECOND * 11;
+    }
+    assert_eq!(rows(&desk), 0, "a floor's worth is no news: {:#?}", desk.policies("attribution_gap"));
+    // A byte more is, once it has lasted.
+    desk.available = Some(Bytes::gib(8) - Bytes::new(1));
+    let owed = [(runner, Bytes::gib(1) + Bytes::mib(1))];
+    desk.sample(&owed);
+    let since = desk.now;
+    desk.now = since + SECOND * 10 - Duration::from_millis(2);
+    desk.sample(&owed);
+    assert_eq!(rows(&desk), 0, "freed pages take a while to be called available");
+    desk.sample(&owed);
+    assert_eq!(rows(&desk), 1);
+    let row = desk.policies("attribution_gap").remove(0);
+    let number = |name: &str| row.numbers.iter().find(|it| it.0 == name).map(|it| it.1);
+    assert_eq!(number("gap_bytes"), Some(Bytes::gib(1).get() + 1));
+    assert_eq!(number("available_bytes"), Some(Bytes::gib(8).get() - 1));
+    desk.now += SECOND * 11;
+    desk.sample(&owed);
+    assert_eq!(rows(&desk), 1, "said once");
+    // Half a floor back is not over; less than half is.
+    for (available, again) in [(Bytes::mib(8 * 1024 + 512), 1), (Bytes::mib(8 * 1024 + 513), 2)] {
+        desk.available = Some(available);
+        desk.sample(&owed);
+        desk.available = Some(Bytes::gib(7));
+        desk.sample(&owed);
+        desk.now += SECOND * 11;
+        desk.sample(&owed);
+        assert_eq!(rows(&desk), again, "after {available}");
+        desk.feed(Event::RunnerDied { worker: build.worker, pid: 8 });
+    }
+}
+
+#[test]
+fn a_run_without_a_floor_speaks_of_no_gap() {
+    let mut desk = Desk::new(RunSpec { floor: Bytes::ZERO, ..plan(1) });
+    for available in [10, 1] {
+        desk.available = Some(Bytes::gib(available));
+        desk.sample(&[]);
+        desk.now += SECOND * 11;
+        desk.sample(&[]);
+    }
+    assert_eq!(desk.policies("attribution_gap"), []);
+}
+
+#[test]
+fn pages_of_ours_in_swap_are_spoken_of_as_they_double_and_the_spare_goes() {
+    let (mut desk, _, spare) = with_a_spare(plan(1));
+    let mut rows = 0;
+    for (mib, news) in [(0, 0), (4, 1), (8, 0), (9, 1), (9, 0), (4, 0), (0, 0), (1, 1)] {
+        let actions = desk.feed(sample(Bytes::mib(mib)));
+        rows += news;
+        assert_eq!(desk.policies("swapped").len(), rows, "at {mib} MiB");
+        if (mib, news) == (4, 1) {
+            assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
+        }
+    }
+    // It is not started again at once.
+    let before = started(&desk);
+    desk.gone(spare);
+    for _ in 0..3 {
+        desk.answer();
+    }
+    assert_eq!(started(&desk), before);
+
+    let (mut desk, ..) = with_a_spare(RunSpec { own_swap: false, ..plan(1) });
+    desk.feed(sample(Bytes::mib(4)));
+    assert_eq!(desk.policies("swapped"), [], "the plan says that it does not matter");
+}
+
+#[test]
+fn under_pressure_the_spare_goes_and_none_comes_for_a_minute() {
+    let (mut desk, verify, spare) = with_a_spare(plan(1));
+    let actions = desk.feed(Event::Pressure);
+    assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
+    assert!(kills(&actions).is_empty(), "nobody at work is ended for it");
+    desk.gone(spare);
+    let before = started(&desk);
+    desk.now += SECOND * 50;
+    desk.feed(Event::Pressure);
+    assert_eq!(desk.policies("pressure").len(), 1, "said once a minute");
+    assert_eq!(started(&desk), before);
+    desk.finish(verify, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished, "one that is needed is no spare");
+
+    let (mut desk, ..) = with_a_spare(plan(1));
+    desk.feed(Event::Pressure);
+    desk.now += SECOND * 60 - Duration::from_millis(2);
+    desk.feed(Event::Pressure);
+    assert_eq!(desk.policies("pressure").len(), 1);
+    desk.feed(Event::Pressure);
+    assert_eq!(desk.policies("pressure").len(), 2, "a minute later it is news");
+}
+
+#[test]
+fn a_spare_comes_back_when_the_pressure_is_over() {
+    let (mut desk, verify, spare) = with_a_spare(plan(1));
+    desk.feed(Event::Pressure);
+    desk.gone(spare);
+    let before = started(&desk);
+    desk.now += SECOND * 58;
+    desk.sample(&[]);
+    assert_eq!(started(&desk), before, "not yet");
+    // The verification's deadline is a minute: it is granted in the middle of this one.
+    assert!(desk.core.lease_of(verify.worker).is_some());
+    desk.now += SECOND * 2;
+    desk.sample(&[]);
+    assert_eq!(started(&desk), before + 1, "{:#?}", desk.log);
+}
+
+/// Two verifications side by side, each with a runner, under a ceiling of 300 MiB.
+fn side_by_side() -> (Desk, [Given; 2]) {
+    let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
+    let mut desk = Desk::new(spec);
+    // The baseline goes first, alone.
+    let baseline = desk.lease();
+    desk.finish(baseline, Status::Passed);
+    let first = desk.lease();
+    let second = desk.lease();
+    desk.runner(first, 7, Bytes::gib(1));
+    desk.runner(second, 8, Bytes::gib(1));
+    (desk, [first, second])
+}
+
+#[test]
+fn over_the_ceiling_the_offender_goes_and_not_the_newest() {
+    let (mut desk, [first, second]) = side_by_side();
+    let seen = |one, two| {
+        [
+            (Process::Runner(first.worker, 7), Bytes::mib(one)),
+            (Process::Runner(second.worker, 8), Bytes::mib(two)),
+        ]
+    };
+    // Beside them the supervisor's 10 and a MiB of shared memory each.
+    assert!(kills(&desk.sample(&seen(198, 90))).is_empty(), "as much as the ceiling is not over it");
+    let killed = kills(&desk.sample(&seen(199, 90)));
+    let reason = KillReason::HostCeiling { owed: Bytes::mib(301), ceiling: Bytes::mib(300) };
+    assert_eq!(killed, [(first.worker, Some(7), reason)], "{:#?}", desk.log);
+    assert!(kills(&desk.sample(&seen(199, 95))).is_empty(), "its memory is on its way back");
+}
+
+#[test]
+fn below_the_floor_the_newest_goes_where_nobody_offends() {
+    let (mut desk, [first, second]) = side_by_side();
+    let available = Bytes::gib(1) - Bytes::mib(1);
+    desk.available = Some(available);
+    let seen = [
+        (Process::Runner(first.worker, 7), Bytes::mib(80)),
+        (Process::Runner(second.worker, 8), Bytes::mib(70)),
+    ];
+    let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
+    assert_eq!(kills(&desk.sample(&seen)), [(second.worker, Some(8), reason)]);
+}
+
+#[test]
+fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
+    // A verification is going on beside a profiler that is idle since the job before.
+    let mut spec = plan(2);
+    let mut second = spec.jobs[0].clone();
+    (second.id, second.baseline) = (opt_shared::ids::JobId(1), None);
+    second.candidates = vec![spec.candidates[1].id];
+    spec.jobs[0].candidates = vec![spec.candidates[0].id];
+    spec.candidates[1].job = second.id;
+    spec.jobs.push(second);
+    for (held, goes) in [(15, false), (16, true)] {
+        let mut desk = Desk::new(spec.clone());
+        let mut profiler = None;
+        for stage in [Stage::Build, Stage::Verify, Stage::Profile] {
+            let given = desk.lease();
+            assert_eq!(given.order.stage(), stage);
+            profiler = Some(given.worker);
+            desk.finish(given, Status::Passed);
+        }
+        let profiler = profiler.expect("it had a lease");
+        let build = desk.lease();
+        desk.runner(build, 7, Bytes::gib(1));
+        desk.available = Some(Bytes::gib(1) - Bytes::mib(1));
+        let processes = [
+            ProcessSample {
+                process: Process::Worker(profiler),
+                owed: Bytes::mib(held),
+                reclaimable: Bytes::ZERO,
+                device: Bytes::ZERO,
+            },
+            ProcessSample {
+                process: Process::Runner(build.worker, 7),
+                owed: Bytes::mib(90),
+                reclaimable: Bytes::ZERO,
+                device: Bytes::ZERO,
+            },
+        ];
+        let actions = desk.feed(Event::Sample(Sample {
+            processes: processes.to_vec(),
+            supervisor_owed: Bytes::mib(10),
+            available: desk.available,
+            free: Some(Bytes::mib(77)),
+            ..Sample::default()
+        }));
+        assert_eq!(actions.contains(&Action::Shutdown { worker: profiler }), goes, "{held}: {actions:#?}");
+        assert_eq!(kills(&actions).is_empty(), goes, "{held}: {actions:#?}");
+        if goes {
+            // It has a second to be gone.
+            let again = desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(90))]);
+            assert!(kills(&again).is_empty());
+            desk.now += SECOND;
+            let again = desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(90))]);
+            assert_eq!(kills(&again).len(), 1, "{again:#?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Workers side by side, the spare, and starts that fail.
+
+use std::time::Duration;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::message::Role;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, SUPERVISOR, plan};
+use crate::core::Ceilings;
+use crate::core::event::{Action, Event, Stage, StopReason};
+use crate::core::spec::RunSpec;
+use crate::core::staff::Backoff;
+
+fn starts(desk: &Desk, wanted: Role) -> usize {
+    desk.log
+        .iter()
+        .filter(|action| matches!(action, Action::StartWorker { role, .. } if *role == wanted))
+        .count()
+}
+
+#[test]
+fn as_many_verify_side_by_side_as_the_plan_says() {
+    for verifiers in 1..=3 {
+        let mut desk = Desk::new(RunSpec { verifiers, ..plan(6) });
+        let baseline = desk.lease();
+        desk.finish(baseline, Status::Passed);
+        let given: Vec<_> = (0..verifiers).map(|_| desk.lease()).collect();
+        for _ in 0..5 {
+            desk.answer();
+        }
+        assert_eq!(starts(&desk, Role::Verifier), verifiers as usize);
+        let granted = |desk: &Desk| desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        assert_eq!(granted(&desk), 1 + verifiers as usize, "no lease more");
+        for given in given {
+            desk.finish(given, Status::Passed);
+        }
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    }
+}
+
+#[test]
+fn a_second_verifier_is_not_started_where_its_lease_would_not_fit() {
+    // 20 for the supervisor, 108 a lease and 8 for an idle worker.
+    for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
+        let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
+        let mut desk = Desk::new(spec);
+        let baseline = desk.lease();
+        desk.finish(baseline, Status::Passed);
+        desk.lease();
+        for _ in 0..5 {
+            desk.answer();
+        }
+        assert_eq!(starts(&desk, Role::Verifier), side_by_side, "{ceiling}");
+        let rows = desk.policies("serial");
+        assert_eq!(rows.len(), 2 - side_by_side, "said once: {rows:?}");
+    }
+}
+
+/// How many profilers were started by the end of each stage of the only candidates' lives.
+fn spares(spec: RunSpec) -> Vec<(Stage, usize)> {
+    let mut desk = Desk::new(spec);
+    let mut seen = Vec::new();
+    while desk.stopped().is_none() && seen.len() < 6 {
+        let given = desk.lease();
+        for _ in 0..4 {
+            desk.answer();
+        }
+        seen.push((given.order.stage(), starts(&desk, Role::Profiler)));
+        if given.order.stage() == Stage::Profile {
+            break;
+        }
+        desk.finish(given, Status::Passed);
+    }
+    seen
+}
+
+#[test]
+fn a_spare_is_there_when_the_last_verification_ends() {
+    let (build, verify, profile) = (Stage::Build, Stage::Verify, Stage::Profile);
+    let expected = [(build, 0), (build, 0), (verify, 0), (verify, 1), (profile, 1)];
+    assert_eq!(spares(RunSpec { spare: true, ..plan(2) }), expected);
+    // Without: when it is needed.
+    let expected = [(build, 0), (build, 0), (verify, 0), (verify, 0), (profile, 1)];
+    assert_eq!(spares(plan(2)), expected);
+}
+
+#[test]
+fn nobody_is_kept_ready_for_what_is_not_wanted() {
+    for spec in [RunSpec { spare: true, profile: false, ..plan(1) }, {
+        let mut spec = RunSpec { spare: true, ..plan(1) };
+        spec.jobs[0].timed = false;
+        spec
+    }] {
+        let mut desk = Desk::new(spec);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+        assert_eq!(starts(&desk, Role::Profiler), 0);
+    }
+}
+
+#[test]
+fn a_spare_that_does_not_fit_is_done_without_and_that_is_said_once() {
+    // The lease fits to the byte, an idle worker beside it by a byte or not.
+    let lease = Bytes::mib(108);
+    let idle = super::desk::IDLE;
+    for (ceiling, fits) in
+        [(SUPERVISOR + lease + idle, true), (SUPERVISOR + lease + idle - Bytes::new(1), false)]
+    {
+        let spec = RunSpec { spare: true, ceilings: Ceilings::host(ceiling), ..plan(1) };
+        let mut desk = Desk::new(spec);
+        let build = desk.lease();
+        desk.finish(build, Status::Passed);
+        desk.lease();
+        for _ in 0..5 {
+            desk.answer();
+        }
+        assert_eq!(starts(&desk, Role::Profiler), usize::from(fits), "{ceiling}");
+        assert_eq!(desk.policies("no_spare").len(), usize::from(!fits), "{:#?}", desk.log);
+    }
+}
+
+#[test]
+fn a_worn_verifiers_successor_is_ready_when_it_goes() {
+    for spare in [true, false] {
+        let mut spec = RunSpec { spare, ..plan(4) };
+        spec.jobs[0].recycle.after_leases = 2;
+        let mut desk = Desk::new(spec);
+        let first = desk.lease();
+        assert_eq!(starts(&desk, Role::Verifier), 1);
+        for _ in 0..4 {
+            desk.answer();
+        }
+        assert_eq!(starts(&desk, Role::Verifier), 1, "it has a lease left");
+        desk.finish(first, Status::Passed);
+        let second = desk.lease();
+        assert_eq!(second.worker, first.worker);
+        for _ in 0..4 {
+            desk.answer();
+        }
+        assert_eq!(starts(&desk, Role::Verifier), 1 + usize::from(spare), "spare = {spare}");
+        desk.finish(second, Status::Passed);
+        let third = desk.lease();
+        assert_ne!(third.worker, first.worker);
+        desk.finish(third, Status::Passed);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    }
+}
+
+#[test]
+fn starts_that_fail_wait_longer_each_time() {
+    let mut backoff = Backoff::default();
+    let mut now = Duration::from_secs(100);
+    for tenths in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
+        backoff.failed(now);
+        let until = now + Duration::from_millis(100) * tenths;
+        assert_eq!(backoff.until, Some(until));
+        backoff.expire(until - Duration::from_nanos(1));
+        assert_eq!(backoff.until, Some(until));
+        backoff.expire(until);
+        assert_eq!(backoff.until, None);
+        now = until;
+    }
+    for _ in 0..40 {
+        backoff.failed(now);
+    }
+    assert_eq!(backoff.until, Some(now + Duration::from_secs(10)), "no shift overflows");
+    backoff.succeeded();
+    backoff.failed(now);
+    assert_eq!(backoff.until, Some(now + Duration::from_millis(100)));
+}
+
+#[test]
+fn a_worker_that_does_not_start_is_tried_again_after_a_while() {
+    let mut desk = Desk::new(plan(1));
+    let worker = WorkerId(1);
+    desk.feed(Event::WorkerNotReady { worker, why: "exit code 1".to_owned(), alive: false });
+    assert_eq!(starts(&desk, Role::Verifier), 1);
+    let wait = desk.core.next_deadline().expect("it is tried again");
+    assert_eq!(wait, desk.now + Duration::from_millis(100));
+    desk.now = wait - Duration::from_millis(2);
+    desk.feed(Event::Tick);
+    assert_eq!(starts(&desk, Role::Verifier), 1);
+    desk.feed(Event::Tick);
+    assert_eq!(starts(&desk, Role::Verifier), 2);
+    assert_eq!(desk.done(0), None);
+    assert_eq!(desk.core.lease_of(worker), None);
+}

@@ -1,0 +1,118 @@
+//! Which parts of storages several entries of a job have in common, from headers alone.
+//!
+//! Known by their digest, so only captures of a store have any: of plain files nobody knows without reading them. What is small is not
+//! worth a number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use opt_shared::arguments::Piece;
+use opt_shared::batch::Constant;
+use opt_shared::capture::store::BlobId;
+use opt_shared::units::Bytes;
+
+/// Below this a part counts with each entry that has it.
+const LEAST: Bytes = Bytes::kib(64);
+/// Most of one entry, the largest; and most that are told from one another in a job.
+const MOST_OF_ENTRY: usize = 64;
+const MOST_OF_JOB: usize = 16_384;
+
+#[derive(Debug, Default)]
+pub struct Constants {
+    known: BTreeMap<(BlobId, u64, u64, u64), u32>,
+    /// By number: what it is, and how many entries have it.
+    found: Vec<(Constant, u32)>,
+    of_entries: Vec<Vec<u32>>,
+}
+
+impl Constants {
+    /// The next entry of the job.
+    pub fn observe(&mut self, pieces: &[Piece], page: Bytes) {
+        let mut large: Vec<&Piece> =
+            pieces.iter().filter(|piece| piece.content.is_some() && LEAST <= piece.bytes()).collect();
+        large.sort_by_key(|piece| std::cmp::Reverse(piece.bytes()));
+        let ids =
+            large.into_iter().take(MOST_OF_ENTRY).filter_map(|piece| self.number(piece, page)).collect();
+        self.of_entries.push(ids);
+    }
+
+    fn number(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
+        let (blob, begins) = piece.content?;
+        let key = (blob, begins, piece.range.start, piece.range.end);
+        let id = match self.known.get(&key) {
+            Some(&id) => id,
+            None if MOST_OF_JOB <= self.found.len() => return None,
+            None => {
+                let id = u32::try_from(self.found.len()).ok()?;
+                self.known.insert(key, id);
+                self.found.push((Constant { id, bytes: piece.bytes(), placed: piece.placed(page) }, 0));
+                id
+            }
+        };
+        self.found[id as usize].1 += 1;
+        Some(id)
+    }
+
+    /// Of each entry, in order: what it has that another one has, too.
+    pub fn settle(self) -> impl Iterator<Item = Arc<[Constant]>> {
+        let Self { found, of_entries, .. } = self;
+        of_entries.into_iter().map(move |ids| {
+            let shared = |&id: &u32| {
+                let (constant, entries) = found[id as usize];
+                (1 < entries).then_some(constant)
+            };
+            ids.iter().filter_map(shared).collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    #[test]
+    fn what_more_than_one_entry_has_is_a_constant() {
+        let piece = |blob: Option<u8>, bytes: u64| Piece {
+            storage: StorageId(0),
+            content: blob.map(|blob| (BlobId([blob; 32]), 0)),
+            range: 0..bytes,
+        };
+        let table = || piece(Some(1), 100_000);
+        let mut constants = Constants::default();
+        for pieces in [
+            vec![table(), piece(Some(2), 1 << 20)],
+            vec![piece(Some(3), 65_535), table()],
+            vec![piece(Some(3), 65_535), piece(Some(1), 99_999)],
+            vec![piece(None, 1 << 20)],
+            vec![piece(None, 1 << 20), table()],
+        ] {
+            constants.observe(&pieces, Bytes::kib(4));
+        }
+        let settled: Vec<_> = constants.settle().collect();
+        let shown: Vec<Vec<(u64, u64)>> = settled
+            .iter()
+            .map(|it| it.iter().map(|it| (it.bytes.get(), it.placed.get())).collect())
+            .collect();
+        let table = vec![(100_000, 102_400)];
+        assert_eq!(shown, [table.clone(), table.clone(), vec![], vec![], table]);
+        assert_eq!((settled[0][0].id, settled[4][0].id), (settled[1][0].id, settled[1][0].id));
+    }
+
+    #[test]
+    fn an_entry_of_countless_parts_has_its_largest() {
+        let piece = |blob: u16| Piece {
+            storage: StorageId(0),
+            content: Some((BlobId([(blob % 250) as u8; 32]), u64::from(blob))),
+            range: 0..1_000_000 - u64::from(blob),
+        };
+        let mut constants = Constants::default();
+        let pieces: Vec<Piece> = (0..400).rev().map(piece).collect();
+        constants.observe(&pieces, Bytes::kib(4));
+        constants.observe(&pieces, Bytes::kib(4));
+        let settled: Vec<_> = constants.settle().collect();
+        assert_eq!(settled[0].len(), MOST_OF_ENTRY);
+        assert_eq!(settled[0][0].bytes, Bytes::new(1_000_000));
+    }
+}

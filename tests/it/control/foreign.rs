@@ -1,0 +1,125 @@
+//! Programs that are not ours on the socket, as the paper shows them: a few lines of Python, and socat. Both read from the
+//! paper, so that what stands there works.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::client::Going;
+use super::slow;
+use crate::report::browser::skipped;
+use crate::support::{Scenario, repository};
+
+/// What the paper has between a fence of this kind and the next one, the first that holds the mark.
+fn of_the_paper(kind: &str, mark: &str) -> String {
+    let paper = std::fs::read_to_string(repository().join("docs/control.md")).expect("the paper");
+    let fence = format!("```{kind}\n");
+    paper
+        .split(&fence)
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains(mark))
+        .unwrap_or_else(|| panic!("docs/control.md has no {kind} with {mark:?}"))
+        .to_owned()
+}
+
+fn is_here(program: &str, argument: &str) -> bool {
+    Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
+}
+
+/// Every method, in an order in which each has something to do: none may be answered with an error.
+fn requests() -> Vec<(&'static str, Value)> {
+    let fast = format!("{}/configs/demo/softmax/fast.c", repository().display());
+    vec![
+        ("status", json!({})),
+        ("workers", json!({})),
+        ("candidates", json!({})),
+        ("history", json!({})),
+        ("decisions", json!({ "most": 3 })),
+        ("pause", json!({})),
+        ("submit", json!({ "sources": [fast], "name": "handed_in" })),
+        ("why", json!({ "candidate": "handed_in" })),
+        ("resume", json!({})),
+        ("recycle", json!({ "role": "verifier", "mode": "now" })),
+        ("restart", json!({ "role": "verifier" })),
+        ("set", json!({ "host_ceiling": "6GiB" })),
+        ("cancel", json!({ "job": "softmax", "candidate": "segfaults" })),
+        ("result", json!({ "candidate": "handed_in", "wait": true })),
+        ("events", json!({})),
+        ("shutdown", json!({ "mode": "drain" })),
+    ]
+}
+
+fn start(scenario: &Scenario) -> Going<'_> {
+    Going::start(scenario, &["--quiet", "--keep-open"])
+}
+
+#[test]
+fn the_papers_python_client_has_every_method() {
+    if !is_here("python3", "--version") {
+        skipped("no Python client was tried: there is no python3 here");
+        return;
+    }
+    let scenario = slow(&["bad/segfaults"]);
+    let client = of_the_paper("python", "AF_UNIX");
+    assert!(client.lines().count() <= 10, "it is short:\n{client}");
+    let client = scenario.write("client.py", client);
+    let run = start(&scenario);
+    let mut command = Command::new("python3");
+    command.arg(client).arg(run.socket());
+    for (method, params) in requests() {
+        command.arg(format!("{method} {params}"));
+    }
+    let output = command.output().expect("python3 starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let answers: Vec<(&str, Value)> = said
+        .lines()
+        .map(|line| {
+            let (method, answer) = line.split_once(' ').unwrap_or_else(|| panic!("no answer: {line}"));
+            (method, serde_json::from_str(answer).unwrap_or_else(|error| panic!("{line}: {error}")))
+        })
+        .collect();
+    let asked = requests();
+    assert_eq!(answers.len(), asked.len(), "{said}");
+    for ((method, answer), (wanted, _)) in answers.iter().zip(&asked) {
+        assert_eq!(method, wanted);
+        assert!(answer["data"]["code"].is_null(), "{method} was refused: {answer}");
+    }
+    let result = answers.iter().find(|(method, _)| *method == "result").expect("a result");
+    assert_eq!(result.1["status"], "PASSED", "{}", result.1);
+    run.finish(0);
+}
+
+#[test]
+fn the_papers_line_of_socat_has_every_method() {
+    if !is_here("socat", "-V") {
+        skipped("no socat was tried: there is none here");
+        return;
+    }
+    let scenario = slow(&["bad/segfaults"]);
+    let line = of_the_paper("sh", "socat");
+    let shown = r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#;
+    assert!(line.contains(shown), "{line}");
+    let run = start(&scenario);
+    for (method, params) in requests() {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        assert!(!request.contains('\''), "it is quoted so: {request}");
+        // One that is waited for takes longer than the paper's two seconds; a stream has no end.
+        let line = match method {
+            "result" => line.replace("-t 2", "-t 120"),
+            _ => line.clone(),
+        };
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(line.replace(shown, &request))
+            .current_dir(scenario.path())
+            .output()
+            .expect("sh starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let first = said.lines().next().unwrap_or_else(|| panic!("{method} has no answer: {output:?}"));
+        let answer: Value = serde_json::from_str(first).unwrap_or_else(|error| panic!("{first}: {error}"));
+        assert!(answer["result"].is_object() && answer["id"] == 1, "{method}: {answer}");
+    }
+    run.finish(0);
+}

@@ -1,0 +1,199 @@
+//! The inner loop: how long an answer takes beside what it is made of, from an open run and from a cold one.
+//!
+//! What an answer is made of is what the result itself says: the time of its build, of its verification and of its
+//! timing, calls included.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::figures::{Figures, conditions, show};
+use super::product::binary;
+use super::verify_large::tempdir;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Candidates asked for one after the other, warm and cold
+    #[arg(long, default_value_t = 10)]
+    runs: u32,
+    /// Clients that ask at once
+    #[arg(long, default_value_t = 10)]
+    clients: u32,
+    #[arg(long)]
+    json: bool,
+}
+
+/// An answer may take so many times its build and calls.
+const MOST_OVER: f64 = 1.5;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One answer: how long it took, and the part of it that was build and calls.
+struct Answered {
+    wall_ms: f64,
+    parts_ms: f64,
+    result: Value,
+}
+
+struct Yard {
+    folder: PathBuf,
+    plan: PathBuf,
+    source: String,
+}
+
+impl Yard {
+    fn new() -> Result<Self> {
+        let folder = tempdir()?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+        let kernels = root.join("configs/demo/softmax");
+        let plan = folder.join("plan.toml");
+        let text = format!(
+            "[build]\nlibraries = [\"m\"]\n[profile]\nentry_timeout = \"500ms\"\n[[job]]\nname = \"softmax\"\n\
+             captures = {:?}\nbaseline = {:?}\n",
+            root.join("tests/data/demo/torch_nn_functional_softmax"),
+            kernels.join("naive.c")
+        );
+        std::fs::write(&plan, text)?;
+        Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
+    }
+
+    /// Of one more candidate, which nobody has built before.
+    fn eval(&self, name: &str) -> Result<Answered> {
+        let kernel = self.folder.join(format!("{name}.c"));
+        std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;
+        let started = Instant::now();
+        let output = Command::new(binary("opt-supervisor")?)
+            .arg("eval")
+            .arg(&self.plan)
+            .arg(&kernel)
+            .arg("--json")
+            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.folder.join("sockets"))
+            .output()
+            .context("starting opt-supervisor eval")?;
+        let wall_ms = started.elapsed().as_secs_f64() * 1e3;
+        let result: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("no answer: {}", String::from_utf8_lossy(&output.stderr)))?;
+        ensure!(result["status"] == "PASSED", "{name} did not pass: {result}");
+        let part = |stage: &str| result[stage]["ms"].as_f64().with_context(|| format!("no time of {stage}"));
+        let parts_ms = part("build")? + part("verify")? + part("profile")?;
+        Ok(Answered { wall_ms, parts_ms, result })
+    }
+
+    fn open(&self) -> Result<Open> {
+        let child = Command::new(binary("opt-supervisor")?)
+            .arg("run")
+            .arg(&self.plan)
+            .args(["--keep-open", "--quiet"])
+            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.folder.join("sockets"))
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting opt-supervisor run --keep-open")?;
+        let open = Open { child };
+        let deadline = Instant::now() + PATIENCE;
+        while !self.folder.join("runs/plan/control.sock").exists() {
+            ensure!(Instant::now() < deadline, "the open run has no socket");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(open)
+    }
+}
+
+/// A run that stays; it ends with this.
+struct Open {
+    child: Child,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::TERM,
+        );
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Default)]
+struct Row {
+    wall: Figures,
+    parts: Figures,
+}
+
+impl Row {
+    fn take(&mut self, answered: &Answered) {
+        self.wall.push(answered.wall_ms);
+        self.parts.push(answered.parts_ms);
+    }
+
+    fn ratio(&self) -> Figures {
+        self.wall.over(&self.parts)
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let conditions = conditions("warm")?;
+    let yard = Yard::new()?;
+    let (mut cold, mut warm, mut crowd) = (Row::default(), Row::default(), Row::default());
+    for number in 0..arguments.runs {
+        cold.take(&yard.eval(&format!("cold_{number}"))?);
+    }
+    let open = yard.open()?;
+    // The first one waits for the baseline; those after it find everything warm.
+    yard.eval("first")?;
+    for number in 0..arguments.runs {
+        warm.take(&yard.eval(&format!("warm_{number}"))?);
+    }
+    let started = Instant::now();
+    let answers: Vec<Answered> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..arguments.clients)
+            .map(|number| {
+                let yard = &yard;
+                scope.spawn(move || yard.eval(&format!("crowd_{number}")))
+            })
+            .collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
+            .collect::<Result<_>>()
+    })?;
+    let all_ms = started.elapsed().as_secs_f64() * 1e3;
+    answers.iter().for_each(|answered| crowd.take(answered));
+    let mut names: Vec<&str> =
+        answers.iter().filter_map(|answered| answered.result["candidate"].as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    drop(open);
+    std::fs::remove_dir_all(&yard.folder)?;
+    let none_lost = names.len() == arguments.clients as usize;
+    let good = warm.ratio().median() <= MOST_OVER && none_lost;
+    let row = |row: &Row| {
+        json!({ "answer": row.wall.to_json("ms"), "build_and_calls": row.parts.to_json("ms"),
+                "ratio": row.ratio().to_json("") })
+    };
+    let sheet = json!({
+        "benchmark": "eval", "conditions": conditions, "cold": row(&cold), "warm": row(&warm),
+        "at_once": { "clients": arguments.clients, "answered": names.len(), "all_ms": all_ms, "each": row(&crowd) },
+        "good": good,
+    });
+    show(arguments.json, &sheet, || {
+        println!(
+            "| asked | answers | answer, ms: median | p95 | most | its build and calls, ms | over them |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+        for (what, row) in
+            [("no run is open", &cold), ("an open run", &warm), ("an open run, all at once", &crowd)]
+        {
+            println!(
+                "| {what} | {} | {} | {:.0} | {:.2} |",
+                row.wall.count(),
+                row.wall.cells(0),
+                row.parts.median(),
+                row.ratio().median()
+            );
+        }
+        println!("\n{} at once: {} answers, the last after {all_ms:.0} ms", arguments.clients, names.len());
+    })?;
+    Ok(good)
+}

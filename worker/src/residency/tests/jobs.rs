@@ -1,0 +1,180 @@
+//! Jobs of chance: shared storages, unused ones, nothing at all, one giant, ten thousand tiny ones.
+
+use std::cell::Cell;
+use std::io;
+
+use opt_shared::placement::{Peak, Placing, Terms, whole_grains};
+use opt_shared::units::Bytes;
+use rand::rngs::SmallRng;
+use rand::seq::{IndexedMutRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+use crate::residency::ledger::Kind;
+use crate::residency::load::Origin;
+use crate::residency::staging::Source;
+
+/// A storage whose bytes say which it is and where they are. It knows how often it was opened, and is it now.
+pub(super) struct Storage {
+    pub(super) number: usize,
+    pub(super) bytes: u64,
+    pub(super) held: u64,
+    pub(super) opened: Cell<u32>,
+    pub(super) open_now: Cell<bool>,
+    /// Whether bytes are worth writing.
+    pub(super) real: bool,
+}
+
+pub(super) fn byte_of(number: usize, at: u64) -> u8 {
+    (number as u64 * 97 + at * 31 + at / 4093) as u8
+}
+
+struct Reading<'a>(&'a Storage);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.open_now.set(false);
+    }
+}
+
+impl Origin for Storage {
+    fn bytes(&self) -> Bytes {
+        Bytes::new(self.bytes)
+    }
+
+    fn held(&self) -> Bytes {
+        Bytes::new(self.held)
+    }
+
+    fn describe(&self) -> String {
+        format!("storage {}", self.number)
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Source + '_>> {
+        self.opened.set(self.opened.get() + 1);
+        self.open_now.set(true);
+        Ok(Box::new(Reading(self)))
+    }
+}
+
+impl Source for Reading<'_> {
+    fn bytes(&self) -> Bytes {
+        Bytes::new(self.0.bytes)
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
+        assert!(self.0.open_now.get());
+        if self.0.real {
+            for (place, byte) in into.iter_mut().enumerate() {
+                *byte = byte_of(self.0.number, at.get() + place as u64);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) struct Job {
+    pub(super) storages: Vec<Storage>,
+    pub(super) tensors: Vec<usize>,
+    pub(super) after: Vec<(Kind, Bytes)>,
+    pub(super) terms: Terms,
+}
+
+impl Job {
+    pub(super) fn of_chance(seed: u64, grain: u64, most: u64, real: bool) -> Self {
+        let chance = &mut SmallRng::seed_from_u64(seed);
+        let shape = chance.random_range(0..100);
+        let (count, giant, size) = match shape {
+            0..5 => (0, false, 0..=0),
+            5 if !real => (10_000, false, 0..=64),
+            6..26 => (chance.random_range(1..12), true, 0..=most / 100),
+            _ => (chance.random_range(1..24), false, 0..=most / 10),
+        };
+        // None, some or all sources take host memory: as much as the storage has, or a part, or more.
+        let holding = chance.random_range(0..4);
+        let mut storages: Vec<Storage> = (0..count)
+            .map(|number| {
+                let bytes = if chance.random_bool(0.08) { 0 } else { chance.random_range(size.clone()) };
+                let holds = holding == 3 || 0 < holding && chance.random_bool(0.4);
+                let held = match chance.random_range(0..10) {
+                    _ if !holds => 0,
+                    0 => chance.random_range(0..=2 * bytes + 1),
+                    _ => bytes,
+                };
+                let (opened, open_now) = (Cell::new(0), Cell::new(false));
+                Storage { number, bytes, held, opened, open_now, real }
+            })
+            .collect();
+        if giant && let Some(storage) = storages.choose_mut(chance) {
+            storage.bytes = chance.random_range(most / 2..=most);
+            storage.held = if 0 < holding { storage.bytes } else { 0 };
+        }
+        let sharing = chance.random_range(0..3);
+        let idle = chance.random_bool(0.3);
+        let mut tensors = Vec::new();
+        for index in 0..storages.len() {
+            let users = match chance.random_range(0..10) {
+                0 if idle => 0,
+                1..4 if 0 < sharing => chance.random_range(2..6),
+                _ => 1,
+            };
+            tensors.extend(std::iter::repeat_n(index, users));
+        }
+        tensors.shuffle(chance);
+        let after = (0..chance.random_range(0..4))
+            .map(|_| {
+                let kinds = [Kind::Output, Kind::Workspace, Kind::Activation];
+                (kinds[chance.random_range(0..3)], Bytes::new(chance.random_range(0..=most)))
+            })
+            .collect();
+        let slot = Bytes::new(chance.random_range(most / 400 + 1..=most / 10));
+        let terms = Terms { grain: Bytes::new(grain), slots: chance.random_range(1..5), slot };
+        Self { storages, tensors, after, terms }
+    }
+
+    /// Of each storage, how many tensors lie in it.
+    pub(super) fn uses(&self) -> Vec<usize> {
+        let mut uses = vec![0; self.storages.len()];
+        self.tensors.iter().for_each(|&storage| uses[storage] += 1);
+        uses
+    }
+
+    /// From sizes alone.
+    pub(super) fn peak(&self) -> Peak {
+        let placings: Vec<Placing> = (self.storages.iter().zip(self.uses()))
+            .filter(|(_, uses)| 0 < *uses)
+            .map(|(it, _)| Placing { bytes: it.bytes(), held: it.held() })
+            .collect();
+        let after: Vec<Bytes> = self.after.iter().map(|it| it.1).collect();
+        Peak::of(&placings, &after, self.terms)
+    }
+
+    /// What an eager load takes: the sum of everything it knows of, in as many copies as there are tensors.
+    pub(super) fn eager_peak(&self) -> Bytes {
+        let (mut sum, mut chunks) = (0, 0);
+        for (storage, uses) in self.storages.iter().zip(self.uses()) {
+            let copies = uses.max(1) as u64;
+            sum += copies * (self.placed(storage.bytes()) + storage.held);
+            chunks += copies * storage.bytes.div_ceil(self.terms.slot.get());
+        }
+        let after: u64 = self.after.iter().map(|it| self.placed(it.1)).sum();
+        Bytes::new(sum + after + chunks.min(self.terms.slots) * self.terms.slot.get())
+    }
+
+    /// Whether holding everything at once must take more than the formula: a storage that takes room is loaded twice, or
+    /// for nobody; or the sources together take more than the room beside W that the formula has for one.
+    pub(super) fn eager_must_break_the_bound(&self) -> bool {
+        let needless = (self.storages.iter().zip(self.uses()))
+            .any(|(storage, uses)| 0 < storage.bytes + storage.held && uses != 1);
+        let sources: Bytes = self.storages.iter().map(|storage| storage.held()).sum();
+        let peak = self.peak();
+        needless || peak.after.max(peak.source) < peak.after + sources
+    }
+
+    pub(super) fn placed(&self, bytes: Bytes) -> u64 {
+        whole_grains(bytes, self.terms.grain).get()
+    }
+}

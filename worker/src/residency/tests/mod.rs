@@ -1,0 +1,201 @@
+//! The order of a load against the formula, over jobs of chance: on a device of numbers, and on real memory.
+
+mod jobs;
+mod kernel;
+
+use std::os::unix::fs::FileExt;
+
+use opt_shared::units::Bytes;
+
+use self::jobs::{Job, byte_of};
+use super::counting::{Counting, Happening};
+use super::device::Device;
+use super::host::HostDevice;
+use super::ledger::{Change, Kind};
+use super::load::{Load, Order, Origin, Residency};
+
+const JOBS: u64 = 10_000;
+
+/// Loads a job; hands the residency and what came after the tensors to `look`.
+fn load<D: Device>(job: &Job, order: Order, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
+    let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
+    let storages: Vec<(usize, &dyn Origin)> =
+        job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
+    let load = Load { storages: &storages, tensors: &job.tensors, after: &job.after, instead_of: &[], order };
+    let after = residency.load(&load).expect("loaded");
+    (residency, after)
+}
+
+#[test]
+fn the_peak_is_the_formula_in_ten_thousand_jobs() {
+    for seed in 0..JOBS {
+        let grain = [1, 64, 4096][(seed % 3) as usize];
+        let job = Job::of_chance(seed, grain, 100_000, false);
+        let device = Counting::new(Bytes::MAX, Bytes::new(grain), seed);
+        let (mut residency, after) = load(&job, Order::Lazy, device);
+        let peak = job.peak();
+        assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
+        let held: u64 = job.storages.iter().map(|it| it.held).max().unwrap_or(0);
+        assert!(peak.source <= Bytes::new(held), "job {seed}");
+        the_order_is_lazy(&job, &mut residency, seed);
+        let marks = residency.device().marks();
+        assert_eq!(marks.staged, peak.staging, "job {seed}");
+        assert_eq!(marks.placed, peak.weights + peak.after, "job {seed}");
+        assert_eq!(residency.ledger().sum(), marks.placed + marks.staged, "job {seed}");
+        the_last_user_takes_it_along(&job, residency, after, seed);
+    }
+}
+
+/// From the ledger's lines and the device's own account.
+fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
+    for (storage, uses) in job.storages.iter().zip(job.uses()) {
+        assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}: {}", storage.number);
+        assert!(!storage.open_now.get(), "job {seed}: {}", storage.number);
+    }
+    let mut sources = 0;
+    let mut over = false;
+    for line in residency.ledger().lines() {
+        match (line.kind, line.change) {
+            (Kind::Source, Change::Taken) => sources += 1,
+            (Kind::Source, Change::Given) => sources -= 1,
+            (Kind::Weight, _) => assert_eq!((sources, over), (0, false), "job {seed}"),
+            (Kind::Output | Kind::Workspace | Kind::Activation, _) => over = true,
+            (Kind::Staging, _) => assert!(!over, "job {seed}"),
+        }
+        assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
+    }
+    // Each buffer's upload follows at once, and what comes after the tensors finds the queue empty.
+    let happenings = &residency.device().happenings;
+    let mut owed = 0;
+    let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
+    let mut allocated = 0;
+    for happening in happenings {
+        match *happening {
+            Happening::Allocated { bytes, copies_under_way } => {
+                assert_eq!(owed, 0, "job {seed}: the buffer before is not uploaded yet");
+                if allocated < weights {
+                    owed = bytes.get();
+                } else {
+                    assert_eq!(copies_under_way, 0, "job {seed}: an upload is not over");
+                }
+                allocated += 1;
+            }
+            Happening::Uploading { bytes } => owed -= bytes.get(),
+        }
+    }
+    assert_eq!((owed, allocated), (0, weights + job.after.len()), "job {seed}");
+}
+
+fn the_last_user_takes_it_along(
+    job: &Job,
+    mut residency: Residency<Counting, usize>,
+    after: Vec<super::device::Buffer>,
+    seed: u64,
+) {
+    let mut uses = job.uses();
+    for &storage in job.tensors.iter().rev() {
+        let before = residency.ledger().held(Kind::Weight);
+        residency.end_use(&storage).expect("released");
+        uses[storage] -= 1;
+        let gone = if uses[storage] == 0 { job.placed(job.storages[storage].bytes()) } else { 0 };
+        let held = residency.ledger().held(Kind::Weight);
+        assert_eq!(before - held, Bytes::new(gone), "job {seed}");
+        assert_eq!(residency.buffer(&storage).is_none(), uses[storage] == 0, "job {seed}");
+    }
+    for (buffer, (kind, _)) in after.into_iter().zip(&job.after) {
+        residency.release(*kind, buffer).expect("released");
+    }
+    let ledger = residency.dissolve().expect("dissolved");
+    assert_eq!(ledger.sum(), Bytes::ZERO, "job {seed}");
+    assert_eq!(ledger.beyond(), 0);
+}
+
+#[test]
+fn eager_breaks_the_bound_wherever_it_must() {
+    let mut must = 0;
+    for seed in 0..JOBS {
+        let job = Job::of_chance(seed, 64, 100_000, false);
+        let device = Counting::new(Bytes::MAX, Bytes::new(64), seed);
+        let (residency, _) = load(&job, Order::Eager, device);
+        let (bound, peak) = (job.peak().bytes(), residency.ledger().peak());
+        assert_eq!(peak, job.eager_peak(), "job {seed}");
+        assert_eq!(bound < peak, job.eager_must_break_the_bound(), "job {seed}: {peak} above {bound}");
+        must += u64::from(bound < peak);
+    }
+    assert!(JOBS / 2 < must && must < JOBS, "both kinds of jobs are there: {must}");
+}
+
+/// The same on memory that exists: a device just large enough has room, its bytes are right, the kernel counts as much.
+#[test]
+fn the_formula_is_enough_and_a_grain_less_is_not() {
+    let page = rustix::param::page_size() as u64;
+    for seed in 0..60 {
+        let job = Job::of_chance(seed, page, 400_000, true);
+        let peak = job.peak();
+        let room = peak.weights + peak.after;
+        let device = HostDevice::create(room).expect("an arena");
+        let (mut residency, after) = load(&job, Order::Lazy, device);
+        assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}");
+        assert_eq!(residency.device().marks().placed_peak, room);
+        for buffer in &after {
+            residency.device().fill(buffer, 1).expect("queued");
+        }
+        let reader = residency.device().reader().expect("a reader");
+        for (storage, uses) in job.storages.iter().zip(job.uses()) {
+            let Some(buffer) = residency.buffer(&storage.number) else {
+                assert_eq!(uses, 0, "job {seed}");
+                continue;
+            };
+            let mut found = vec![0; storage.bytes as usize];
+            reader.read_exact_at(&mut found, buffer.address()).expect("read");
+            let right = |(at, &byte): (usize, &u8)| byte == byte_of(storage.number, at as u64);
+            assert!(found.iter().enumerate().all(right), "job {seed}, storage {}", storage.number);
+        }
+        for (buffer, (kind, _)) in after.into_iter().zip(&job.after) {
+            residency.release(*kind, buffer).expect("released");
+        }
+        assert_eq!(residency.device().counted().expect("told"), peak.weights, "job {seed}");
+        if room != Bytes::ZERO {
+            let small = HostDevice::create(room - Bytes::new(page)).expect("an arena");
+            let storages: Vec<(usize, &dyn Origin)> =
+                job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
+            let mut residency = Residency::new(small, job.terms.slots, job.terms.slot);
+            let load = Load {
+                storages: &storages,
+                tensors: &job.tensors,
+                after: &job.after,
+                instead_of: &[],
+                order: Order::Lazy,
+            };
+            assert!(residency.load(&load).is_err(), "job {seed}");
+        }
+    }
+}
+
+/// From batch to batch: what the next one uses stays, what it does not is gone before anything new comes.
+#[test]
+fn what_two_loads_share_is_loaded_once() {
+    for seed in 0..2000 {
+        let job = Job::of_chance(seed, 64, 100_000, false);
+        let device = Counting::new(Bytes::MAX, Bytes::new(64), seed);
+        let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
+        let storages: Vec<(usize, &dyn Origin)> =
+            job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
+        let (first, second) = job.tensors.split_at(job.tensors.len() / 2);
+        let mut most = Bytes::ZERO;
+        for (tensors, instead_of) in [(first, &[][..]), (second, first)] {
+            let load = Load { storages: &storages, tensors, after: &[], instead_of, order: Order::Lazy };
+            residency.load(&load).expect("loaded");
+            let used: std::collections::BTreeSet<usize> = tensors.iter().copied().collect();
+            let weights = used.iter().map(|&it| job.placed(job.storages[it].bytes())).sum();
+            assert_eq!(residency.ledger().held(Kind::Weight), Bytes::new(weights), "job {seed}");
+            most = most.max(Bytes::new(weights));
+        }
+        assert_eq!(residency.device().marks().placed_peak, most, "job {seed}");
+        for (storage, uses) in job.storages.iter().zip(job.uses()) {
+            let apart =
+                !first.is_empty() && second.contains(&storage.number) && first.contains(&storage.number);
+            assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}, shared: {apart}");
+        }
+    }
+}
