@@ -1,0 +1,118 @@
+//! The page as a whole, and what is easily got wrong in it: widths, marks, reasons.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::record::sample::sample;
+
+fn rendered(run: &RunRecord, style: Style) -> String {
+    render(run, &Timeline::default(), Path::new("runs/demo"), style)
+}
+
+#[test]
+fn a_run_is_told_in_eighty_columns() {
+    let wanted = "\
+embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
+  20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
+
+rank  candidate  status              speed-up    median   noise  peak owed
+   1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
+   2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
+   -  bad.c      INCORRECT_NUMERICAL                              12.0 MiB
+
+bad.c:
+    INCORRECT_NUMERICAL in verify: entry_000003: output differs
+    Rows before 1 are right\u{fffd}[31m.
+
+job        stage    predicted   measured   share  phases, worst
+embedding  verify    40.0 MiB   31.0 MiB    77 %  1, fast.c
+
+memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB, swap peak 0 B,
+least available 110 GiB
+1 memory decision: recycle 1
+run demo: FINISHED, runs/demo/summary.json
+";
+    let run = RunRecord { replays: Vec::new(), ..sample() };
+    let text = rendered(&run, Style::default());
+    assert_eq!(text, wanted, "\n{text}");
+}
+
+#[test]
+fn no_line_is_wider_than_asked_and_colour_adds_no_width() {
+    let mut run = sample();
+    for candidate in &mut run.jobs[0].candidates {
+        candidate.name = format!("generated/deeply/nested/folders/of/a/proposer/{}", candidate.name);
+        candidate.feedback = None;
+    }
+    run.jobs[0].winner = None;
+    run.jobs[0].status = JobStatus::Running;
+    for width in [LEAST_WIDTH, 80, 120] {
+        let plain = rendered(&run, Style { width, color: false });
+        for line in plain.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+        assert!(plain.contains("fast.c") && plain.contains("at [1, 0]: expected 1, got 2"), "{plain}");
+        let mut colored = rendered(&run, Style { width, color: true });
+        assert!(colored.contains("\x1b[32m"));
+        for code in ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m"] {
+            colored = colored.replace(code, "");
+        }
+        assert_eq!(colored, plain);
+    }
+}
+
+proptest! {
+    #[test]
+    fn wrapping_keeps_every_character_and_the_width(text in "[a-zé ]{0,120}", width in 1usize..30) {
+        let lines = wrap(&text, width);
+        prop_assert!(lines.iter().all(|line| line.chars().count() <= width));
+        let solid = |text: &str| text.replace(' ', "");
+        prop_assert_eq!(solid(&lines.concat()), solid(&text));
+    }
+}
+
+#[test]
+fn a_compilers_marks_stay_where_they_point() {
+    assert_eq!(wrap("  3 |   int x", 20), ["  3 |   int x"]);
+    assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+    assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+}
+
+#[test]
+fn every_job_says_why_it_has_no_winner() {
+    for &status in JobStatus::ALL {
+        let mut run = sample();
+        let job = &mut run.jobs[0];
+        job.winner = None;
+        job.status = status;
+        job.detail = Some("the reason".to_owned());
+        let headline = headline(job);
+        assert!(headline.starts_with("embedding: no winner"), "{headline}");
+        assert!(headline.ends_with("the reason"), "{headline}");
+    }
+    let mut run = sample();
+    run.jobs[0].baseline = None;
+    assert_eq!(headline(&run.jobs[0]), "embedding: fast.c wins with 1.25 ms");
+    run.jobs[0].status = JobStatus::BaselineFailed;
+    run.jobs[0].detail = Some("the baseline ended as CRASHED".to_owned());
+    assert_eq!(
+        headline(&run.jobs[0]),
+        "embedding: fast.c wins with 1.25 ms, BASELINE_FAILED (the baseline ended as CRASHED)"
+    );
+}
+
+#[test]
+fn an_unknown_figure_is_a_dash_and_an_unsettled_one_is_marked() {
+    let mut run = sample();
+    let job = &mut run.jobs[0];
+    job.candidates.truncate(2);
+    job.candidates[0].status = None;
+    job.candidates[0].resources.runner_peak_owed_bytes = None;
+    let profile = job.candidates[1].profile.as_mut().expect("timed");
+    profile.times.converged = Some(false);
+    profile.times.median_time_ms = None;
+    let text = rendered(&run, Style::default());
+    let row = |name: &str| text.lines().find(|line| line.contains(name)).expect("a row").to_owned();
+    assert!(row("not finished").ends_with(" -"), "{text}");
+    assert!(row("  naive.c ").contains("  -  0.8 %!"), "{text}");
+}
