@@ -55,9 +55,7 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         page.job(job);
         page.line("");
     }
-    for line in run.replays.iter().flat_map(replays::lines) {
-        page.wrapped("", &line);
-    }
+    run.replays.iter().flat_map(replays::lines).for_each(|line| page.wrapped("", &line));
     page.memory(run, timeline);
     page.policy(run);
     page.line(&format!(
