@@ -36,4 +36,4 @@ debug = false
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-exec cargo mutants --no-shuffle --timeout 20 --output "$work" "$@"
+exec cargo mutants --no-shuffle --timeout 30 --output "$work" "$@"
