@@ -42,6 +42,7 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
     let executable = take_executable().map_err(WorkerError::Executable)?;
+    raise_open_files();
     // Our own runners' orphans come to us, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -51,9 +52,20 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&mut link, &task);
+        // Whatever it held, and however it ended: that is over.
+        link.send(FromWorker::Holds { bytes: Bytes::ZERO }).map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }
     Ok(())
+}
+
+/// A batch holds some descriptors of every entry: as many as we may have, whatever a shell thinks enough. Runners have
+/// a limit of their own.
+fn raise_open_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Refused, the limit stays what it was; what it stops is then reported.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
 /// Moves the executable away from standard input and puts /dev/null there.

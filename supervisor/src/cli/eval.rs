@@ -128,5 +128,6 @@ fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<Candid
         job.baseline = Some(CandidateId(0));
     }
     plan.jobs = vec![job];
+    plan.replays.clear();
     submissions::alone(plan, 0, file).map_err(Failure::usage)
 }

@@ -43,6 +43,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     job.defaults.extend(signature.defaults);
     job.entries = vec![format!("{name}.pt")];
     plan.jobs = vec![job];
+    plan.replays.clear();
     plan.run.stages.profile = false;
     plan.run.name = format!("repro-{}-{name}", job_safe(&wanted));
     plan.base_dir = arguments.run_dir.clone();

@@ -328,6 +328,15 @@ mod tests {
         Ledger::new(ceilings, Bytes::new(10), Bytes::ZERO)
     }
 
+    #[test]
+    fn demands_are_added_and_taken_away_side_by_side() {
+        let demand = |host, device| Demand { host: Bytes::new(host), device: Bytes::new(device) };
+        assert_eq!(demand(5, 7) + demand(2, 3), demand(7, 10));
+        assert_eq!(demand(5, 7) - demand(2, 3), demand(3, 4));
+        assert_eq!(demand(5, 7) - demand(6, 3), demand(0, 4), "never below nothing");
+        assert_eq!(demand(5, 7).sum(), Bytes::new(12));
+    }
+
     proptest! {
         /// Whatever is granted, measured and released: right after a grant the charges are within the ceilings.
         #[test]

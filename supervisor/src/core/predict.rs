@@ -133,11 +133,8 @@ pub fn replay(
     let most = limits.iter().copied().max_by_key(|limits| {
         limits.memory_for(steps.iter().map(|step| step.inputs).max().unwrap_or_default(), cores)
     });
-    let per_step = settings
-        .call_timeout
-        .saturating_mul(2)
-        .saturating_add(load(settings))
-        .saturating_add(RUNNER_OVERHEAD);
+    let per_step =
+        call(settings).saturating_mul(2).saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     let staging = replay::STAGING_SLOT.saturating_mul(replay::STAGING_SLOTS + 1);
     let prediction = Prediction::new(

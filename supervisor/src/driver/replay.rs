@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::ids::{CandidateId, EntryId, JobId, LeaseId, WorkerId};
 use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Report, Task, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::LimitSettings;
@@ -116,7 +116,11 @@ impl Run<'_> {
         let mut chosen: Vec<Chosen> = Vec::new();
         for (job, _) in &facts.steps {
             if !chosen.iter().any(|it| it.job == *job) {
-                chosen.push(self.choose(replay, *job).map_err(|why| (Status::Skipped, why))?);
+                let steps = facts.steps.iter().filter(|(other, _)| other == job);
+                let entries: Vec<EntryId> = steps
+                    .filter_map(|(job, at)| Some(self.facts.get(job.index())?.entries.get(*at)?.entry.id))
+                    .collect();
+                chosen.push(self.choose(replay, *job, &entries).map_err(|why| (Status::Skipped, why))?);
             }
         }
         let inputs =
@@ -133,20 +137,27 @@ impl Run<'_> {
         })
     }
 
-    fn choose(&self, replay: &ReplayPlan, id: JobId) -> Result<Chosen, String> {
+    /// Who makes the calls of a job: the winner or the baseline, where it does all of these entries.
+    fn choose(&self, replay: &ReplayPlan, id: JobId, entries: &[EntryId]) -> Result<Chosen, String> {
         let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
         let winner = match replay.candidates {
             ReplayCandidates::Winners => self.winner(job),
             ReplayCandidates::Baseline => None,
         };
-        let passed = |id: &CandidateId| self.known[id.index()].status == Some(Status::Passed);
-        let candidate = winner.or_else(|| job.baseline.filter(passed)).ok_or_else(|| {
-            let wanted = match replay.candidates {
-                ReplayCandidates::Winners => "no winner, and no baseline that passed",
-                ReplayCandidates::Baseline => "no baseline that passed",
-            };
-            format!("job `{}` has {wanted}", job.name)
-        })?;
+        let does_them = |id: &CandidateId| {
+            let known = &self.known[id.index()];
+            known.status == Some(Status::Passed) && !entries.iter().any(|it| known.unsupported.contains(it))
+        };
+        let candidate =
+            winner.filter(does_them).or_else(|| job.baseline.filter(does_them)).ok_or_else(|| {
+                let wanted = match replay.candidates {
+                    ReplayCandidates::Winners => {
+                        "no winner, and no baseline that passed, that does all of its entries"
+                    }
+                    ReplayCandidates::Baseline => "no baseline that passed and does all of its entries",
+                };
+                format!("job `{}` has {wanted}", job.name)
+            })?;
         let callee = self.tasks().callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
         let verify =
             self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());

@@ -62,7 +62,9 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
     let mut recorder = Recorder::default();
     let mut steps = Vec::with_capacity(replay.steps.len());
     for (job, entry) in &replay.steps {
-        let Some(of_job) = facts.get(job.index()) else { continue };
+        let Some(of_job) = facts.get(job.index()) else {
+            return Ok(broken(format!("{job} of its steps is no job of this plan")));
+        };
         let job_name = plan.job(*job).map_or("", |job| job.name.as_str());
         if let Some(why) = &of_job.broken {
             return Ok(broken(format!("the captures of job `{job_name}` cannot be used: {why}")));

@@ -125,12 +125,6 @@ impl CopiedInputs {
         }
         Ok(())
     }
-
-    /// Gives all back.
-    pub(crate) fn end(self, link: &Link) {
-        drop(self);
-        let _ = link.send(FromWorker::Holds { bytes: Bytes::ZERO });
-    }
 }
 
 /// Whole pages of the arena that a runner has in its page tables: an input that several entries have is one map there.

@@ -118,9 +118,6 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             break;
         }
     }
-    if let Some(copied) = copied {
-        copied.end(link);
-    }
     report.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(report)
 }

@@ -108,16 +108,21 @@ impl Calls<'_> {
         let outputs =
             Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
         let callable = &self.callables[number];
-        let mut spec = callable.spec(self.lease, &[prepared], outputs.memfd_bytes(), self.task.budget);
-        // What it maps of the captures lies in the pool, which this worker holds.
+        // What it maps of the captures lies in the pool, which this worker holds: as often as it is mapped, and no more, or
+        // it could owe that much unseen.
+        let inputs = pooled(looked, places);
+        let of_worker: Bytes = inputs.iter().map(|it| Bytes::new(it.bytes)).sum();
+        let mut spec = callable.spec(self.lease, &[prepared], outputs.memfd_bytes(), of_worker);
         spec.mapped = Bytes::ZERO;
+        // Nothing is brought into place by pages of the runner's own.
+        spec.limit = spec.limit - prepared.unmapped_bytes;
         let mut runner = Runner::start(self.link, &spec).map_err(|e| callable.trouble(e))?;
         let setup = EntrySetup {
-            inputs: pooled(looked, places),
+            inputs,
             arguments: prepared.wire.clone(),
             outputs: outputs.wire(),
             page_by_page: false,
-            resident: false,
+            resident: true,
             pooled: true,
         };
         runner

@@ -109,7 +109,6 @@ fn attempt(
         output_truncated: false,
     };
     let done = session::replay(&recording, &plan, pool, &mut calls);
-    let _ = calls.link.send(FromWorker::Holds { bytes: Bytes::ZERO });
     report.runner_peak_owed = calls.peak_owed;
     report.output_truncated = calls.output_truncated;
     let done = done?;

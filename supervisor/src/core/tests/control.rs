@@ -149,6 +149,21 @@ fn a_pause_grants_nothing_and_a_resume_goes_on() {
 }
 
 #[test]
+fn a_job_that_is_cancelled_in_a_pause_is_over_in_it() {
+    let mut desk = Desk::new(plan(2));
+    let build = desk.lease();
+    ask(&mut desk, Control::Pause);
+    desk.finish(build, Status::Passed);
+    let over = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::JobDone { .. }));
+    assert!(!over(&desk.log));
+    let asked = ask(&mut desk, Control::Cancel { job: JobId(0), candidate: None });
+    assert!(done(&asked) && over(&asked.1), "{:#?}", asked.1);
+    ask(&mut desk, Control::Resume);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.log.iter().filter(|it| matches!(it, Action::JobDone { .. })).count(), 1);
+}
+
+#[test]
 fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
     let mut desk = Desk::new(plan(3));
     let build = desk.lease();

@@ -57,6 +57,24 @@ fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
     assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 2]);
 }
 
+/// One worker lost in each of two stages: neither stage has used its second try up, but two workers are enough.
+#[test]
+fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    desk.gone(build.worker);
+    let again = desk.lease();
+    assert_eq!((again.order.stage(), again.attempt), (Stage::Build, 2));
+    desk.finish(again, Status::Passed);
+    let verify = desk.lease();
+    assert_eq!((verify.order.stage(), verify.attempt), (Stage::Verify, 1));
+    desk.gone(verify.worker);
+    assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
+    assert_eq!(desk.policies("quarantine").len(), 1);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B0#2 V0");
+}
+
 #[test]
 fn words_of_the_dead_and_of_other_leases_change_nothing() {
     let mut desk = Desk::new(plan(1));

@@ -143,6 +143,22 @@ fn what_never_fits_is_said_before_anything_starts() {
     assert_eq!(desk.done(0), Some((Status::Passed, None)));
 }
 
+/// Beside a baseline a profile takes more than alone: that is asked of those who have one, and not of the baseline.
+#[test]
+fn what_never_fits_beside_the_baseline_is_said_before_anything_starts() {
+    let mut spec = plan(2);
+    for candidate in &mut spec.candidates {
+        candidate.paired = one_step(StageSpec { reserved: Bytes::gib(5), ..STAGE });
+    }
+    let mut desk = Desk::new(spec);
+    let baseline = desk.lease();
+    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    desk.finish(baseline, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0");
+    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+}
+
 #[test]
 fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
     // Under the smaller ceiling nothing may be idle beside a lease.

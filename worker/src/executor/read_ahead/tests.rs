@@ -103,6 +103,10 @@ fn what_is_in_the_cache_is_let_alone() {
     let Some((file, range)) = cold() else { return };
     let warm = mapped(&file, &range, false);
     (0..range.bytes as usize).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
+    if cached_pages(file.as_fd()).is_some_and(|pages| pages < SIZE as u64 / 4096) {
+        println!("skipped: this machine is so short of memory that pages leave the cache at once");
+        return;
+    }
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
     assert!(!ahead.page_by_page());
     assert_eq!(ahead.start().stop(), ReadReport::default());
@@ -119,6 +123,8 @@ fn where_nobody_tells_the_kernel_reads_ahead() {
 #[test]
 fn a_small_input_is_read_whole_and_nothing_beside_it() {
     let Some((file, large)) = cold() else { return };
+    // Beside it, not in it: what is read of one is nothing that was touched of the other.
+    let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
     let ahead =
         ReadAhead::over([(&file, &small), (&file, &large)].into_iter(), &[Way::CacheStat, Way::MinCore]);
