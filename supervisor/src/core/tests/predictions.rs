@@ -249,7 +249,9 @@ fn the_entry_that_takes_most_decides() {
         (Bytes::gib(2), InputMemory::Copied),
         (Bytes::new(1), InputMemory::Copied),
     ] {
-        for (entries, decides) in [([&small, &large].map(Clone::clone), 1), ([&large, &small].map(Clone::clone), 0)] {
+        for (entries, decides) in
+            [([&small, &large].map(Clone::clone), 1), ([&large, &small].map(Clone::clone), 0)]
+        {
             let steps = profile(
                 &entries,
                 Sides { candidate: &alone, baseline: None },
