@@ -148,6 +148,24 @@ mod tests {
         assert_eq!(at(BeforeProfile::Large, Bytes::gib(1) - Bytes::new(1), 1), None);
         assert_eq!(at(BeforeProfile::Always, Bytes::ZERO, 1), large);
         assert_eq!(at(BeforeProfile::Always, Bytes::ZERO, 0), None, "a worker that did nothing is clean");
+        assert_eq!(at(BeforeProfile::Large, Bytes::gib(1), 0), None);
         assert_eq!(at(BeforeProfile::Never, Bytes::gib(100), 9), None);
+    }
+
+    #[test]
+    fn reasons_have_names_and_some_can_wait() {
+        let all = [
+            (RecycleReason::Age, "max_age", true),
+            (RecycleReason::Leases, "after_leases", true),
+            (RecycleReason::Growth, "growth", true),
+            (RecycleReason::MakeRoom, "make_room", false),
+            (RecycleReason::Pressure, "pressure", false),
+            (RecycleReason::LeftRunners, "left_runners", false),
+            (RecycleReason::BeforeProfile, "before_profile", false),
+            (RecycleReason::Requested, "requested", false),
+        ];
+        for (reason, name, wear) in all {
+            assert_eq!((reason.name(), reason.is_wear()), (name, wear));
+        }
     }
 }

@@ -15,3 +15,4 @@ mod relief;
 mod replays;
 mod reports;
 mod staff;
+mod want;

@@ -170,6 +170,11 @@ impl Desk {
         panic!("nothing is granted\n{:#?}", self.log);
     }
 
+    /// What was granted and is in nobody's hands.
+    pub(super) fn try_lease(&mut self) -> Option<Given> {
+        self.given.pop_front()
+    }
+
     pub(super) fn finish(&mut self, given: Given, status: Status) -> Vec<Action> {
         self.report(given, reports::report(given.order.stage(), status))
     }

@@ -11,7 +11,7 @@ use opt_shared::settings::{
 };
 use opt_shared::units::Bytes;
 
-use crate::core::predict::{EntryNumbers, Prediction, Sides, Term, build, profile, ring, verify};
+use crate::core::predict::{EntryNumbers, Prediction, Sides, Term, build, profile, replay, ring, verify};
 
 fn limits(memory: Option<Bytes>, threads: Option<u32>) -> LimitSettings {
     LimitSettings {
@@ -210,4 +210,68 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
     }
     let endless = verify_settings(Duration::MAX, u32::MAX);
     assert_eq!(verify(&entries, &limits, &endless, 4).spec.deadline, Duration::MAX);
+}
+
+/// Four for waiting for a CPU, two seconds for a runner's birth and death, 20 MiB a second from the slowest disk.
+#[test]
+fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
+    let seconds = Duration::from_secs;
+    let settings = verify_settings(seconds(10), 3);
+    // 1000 MiB, four times over.
+    let entries = [entry(600, 1, 1, 0), entry(400, 1, 1, 0)];
+    let reading = 60 + 4 * 1000 / 20;
+    let limits = limits(None, Some(1));
+    let verified = verify(&entries, &limits, &settings, 1);
+    assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
+    let profiles = profile(
+        &entries,
+        Sides { candidate: &limits, baseline: None },
+        &settings,
+        &profile_settings(Bytes::gib(2), InputMemory::Mapped),
+        1,
+    );
+    assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 20 + 2 * (40 + 2)) + reading));
+    let replayed = replay(Bytes::mib(5), &entries, &[&limits], &settings, 1);
+    assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
+    // The pool, four slots of staging, one step's outputs, two chunks.
+    assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 4 + 1 + 2));
+}
+
+/// Which entry is said to decide: the one that takes most, all its parts together.
+#[test]
+fn the_entry_that_takes_most_decides() {
+    let small = entry(1, 1, 0, 30);
+    let large = entry(1, 1, 20, 20);
+    let alone = limits(None, Some(1));
+    for (batch, inputs) in [
+        (Bytes::gib(2), InputMemory::Mapped),
+        (Bytes::new(1), InputMemory::Mapped),
+        (Bytes::gib(2), InputMemory::Copied),
+        (Bytes::new(1), InputMemory::Copied),
+    ] {
+        for (entries, decides) in
+            [([&small, &large].map(Clone::clone), 1), ([&large, &small].map(Clone::clone), 0)]
+        {
+            let steps = profile(
+                &entries,
+                Sides { candidate: &alone, baseline: None },
+                &verify_settings(Duration::from_secs(10), 3),
+                &profile_settings(batch, inputs),
+                1,
+            );
+            assert_eq!(steps[0].decides, Some(decides), "{batch} {inputs:?}");
+        }
+    }
+    // What is copied decides, too.
+    let copied = entry(1, 90, 1, 0);
+    for batch in [Bytes::gib(2), Bytes::new(1)] {
+        let steps = profile(
+            &[large.clone(), copied.clone()],
+            Sides { candidate: &alone, baseline: None },
+            &verify_settings(Duration::from_secs(10), 3),
+            &profile_settings(batch, InputMemory::Copied),
+            1,
+        );
+        assert_eq!(steps[0].decides, Some(1), "{batch}");
+    }
 }

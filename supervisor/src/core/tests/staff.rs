@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, SUPERVISOR, plan};
 use crate::core::Ceilings;
-use crate::core::event::{Action, Event, Stage, StopReason};
+use crate::core::event::{Action, Event, Process, Stage, StopReason};
 use crate::core::spec::RunSpec;
 use crate::core::staff::Backoff;
 
@@ -185,4 +185,58 @@ fn a_worker_that_does_not_start_is_tried_again_after_a_while() {
     assert_eq!(starts(&desk, Role::Verifier), 2);
     assert_eq!(desk.done(0), None);
     assert_eq!(desk.core.lease_of(worker), None);
+}
+
+/// What a worker owed in the middle of its lease is no growth: it is looked at once it is idle.
+#[test]
+fn a_worker_is_judged_by_what_it_kept() {
+    for (kept, goes) in [(20, false), (200, true)] {
+        let mut spec = plan(2);
+        spec.jobs[0].recycle.growth = Bytes::mib(50);
+        let mut desk = Desk::new(spec);
+        let build = desk.lease();
+        let worker = build.worker;
+        let look = |mib| (Process::Worker(worker), Bytes::mib(mib));
+        desk.sample(&[look(5)]);
+        desk.sample(&[look(200)]);
+        let starts_before = desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        let actions = desk.finish(build, Status::Passed);
+        assert!(!actions.contains(&Action::Shutdown { worker }), "not yet: {actions:#?}");
+        assert!(!actions.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));
+        let actions = desk.sample(&[look(kept)]);
+        assert_eq!(actions.contains(&Action::Shutdown { worker }), goes, "{kept}: {actions:#?}");
+        let next = desk.lease();
+        assert_eq!(next.worker != worker, goes);
+        let granted = desk.log.iter().filter(|it| matches!(it, Action::Start { .. })).count();
+        assert_eq!(granted, starts_before + 1);
+        desk.finish(next, Status::Passed);
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    }
+}
+
+#[test]
+fn worn_workers_side_by_side_go_one_after_the_other() {
+    let mut spec = RunSpec { verifiers: 2, ..plan(7) };
+    spec.jobs[0].recycle.after_leases = 2;
+    let mut desk = Desk::new(spec);
+    let baseline = desk.lease();
+    desk.finish(baseline, Status::Passed);
+    let worn = |desk: &Desk, decision: &str| {
+        desk.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
+    };
+    let mut most = 0;
+    // Both have had two leases at the same time, more than once.
+    for _ in 0..200 {
+        match desk.try_lease() {
+            Some(given) => desk.finish(given, Status::Passed),
+            None => desk.answer(),
+        };
+        most = (worn(&desk, "recycle") - worn(&desk, "recycled")).max(most);
+        if desk.stopped().is_some() {
+            break;
+        }
+    }
+    assert_eq!(desk.stopped(), Some(StopReason::Finished));
+    assert!(3 <= worn(&desk, "recycle"), "{:#?}", desk.policies("recycle"));
+    assert_eq!(most, 1, "one at a time");
 }

@@ -1,0 +1,187 @@
+//! Attempts and workers that end for want of memory, and memory that does not come back.
+
+use std::time::Duration;
+
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, kills, plan};
+use crate::core::Ceilings;
+use crate::core::RETURN_PATIENCE;
+use crate::core::control::Mode;
+use crate::core::event::{
+    Action, AttemptEnd, Control, Event, Process, ProcessSample, Sample, Stage, StopReason, WorkerEndClass,
+};
+use crate::core::recycle::RecycleReason;
+use crate::core::spec::RunSpec;
+
+fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
+    let process = ProcessSample {
+        process: Process::Worker(worker),
+        owed,
+        reclaimable: Bytes::ZERO,
+        device: Bytes::ZERO,
+    };
+    Event::Sample(Sample {
+        processes: vec![process],
+        supervisor_owed: Bytes::mib(10),
+        available,
+        ..Sample::default()
+    })
+}
+
+/// The worker itself is ended, twice, and what is said of it each time.
+fn ended_twice(
+    spec: RunSpec,
+    owed: Bytes,
+    available: Option<Bytes>,
+) -> (Vec<AttemptEnd>, Option<(Status, Option<Blame>)>) {
+    let mut desk = Desk::new(spec);
+    for attempt in 1..=2 {
+        let given = desk.lease();
+        assert_eq!((given.order.stage(), given.attempt), (Stage::Build, attempt));
+        let killed = kills(&desk.feed(look(given.worker, owed, available)));
+        assert_eq!(killed.len(), 1, "{:#?}", desk.log);
+        desk.gone(given.worker);
+        desk.sample(&[]);
+    }
+    assert!(desk.policies("quarantine").is_empty(), "that is another budget");
+    (desk.ends(), desk.done(0))
+}
+
+#[test]
+fn an_attempt_that_ends_for_want_of_memory_twice_is_given_up_and_says_the_figures() {
+    let infra = Some((Status::InfraError, Some(Blame::Host)));
+    let available = Bytes::gib(1) - Bytes::mib(24);
+    let (ends, done) = ended_twice(plan(1), Bytes::mib(80), Some(available));
+    assert_eq!(done, infra);
+    let why = |end: &AttemptEnd| match end {
+        AttemptEnd::Retried { why, blame: Blame::Host } | AttemptEnd::GivenUp { why, blame: Blame::Host } => {
+            why.clone()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(ends[..], [AttemptEnd::Retried { .. }, AttemptEnd::GivenUp { .. }]), "{ends:?}");
+    for end in &ends {
+        assert!(why(end).contains("available 1000 MiB, floor 1.00 GiB"), "{}", why(end));
+    }
+
+    let spec = RunSpec { ceilings: Ceilings::host(Bytes::mib(300)), ..plan(1) };
+    let (ends, done) = ended_twice(spec, Bytes::mib(291), None);
+    assert_eq!(done, infra);
+    for end in &ends {
+        assert!(why(end).contains("owed 301 MiB, ceiling 300 MiB"), "{}", why(end));
+    }
+}
+
+#[test]
+fn what_a_dead_worker_left_is_spoken_of_once_when_it_takes_too_long() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    desk.runner(build, 7, Bytes::mib(100));
+    desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
+    let since = desk.now;
+    let rows = |desk: &Desk| desk.policies("memory_not_returned").len();
+    desk.now = since + RETURN_PATIENCE - Duration::from_millis(2);
+    desk.feed(Event::Tick);
+    assert_eq!(rows(&desk), 0);
+    desk.feed(Event::Tick);
+    assert_eq!(rows(&desk), 1);
+    for _ in 0..3 {
+        desk.pass_time(RETURN_PATIENCE);
+    }
+    assert_eq!(rows(&desk), 1, "once");
+}
+
+#[test]
+fn how_a_worker_ended_is_not_a_matter_of_chance() {
+    // Told to, and it did: nothing is unexplained.
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    let which = crate::core::control::Which::Worker(build.worker);
+    desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
+    desk.finish(build, Status::Passed);
+    desk.gone(build.worker);
+    let class = desk.log.iter().find_map(|action| match action {
+        Action::WorkerEnded { class, .. } => Some(*class),
+        _ => None,
+    });
+    assert_eq!(class, Some(WorkerEndClass::Ended));
+}
+
+#[test]
+fn one_that_was_killed_for_its_deadline_is_said_to_have_been_late() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    desk.pass_time(Duration::from_secs(60));
+    desk.gone(build.worker);
+    let [AttemptEnd::Retried { why, .. }] = &desk.ends()[..] else { panic!("{:?}", desk.ends()) };
+    assert!(why.contains("did not finish in time"), "{why}");
+}
+
+/// Two verifiers at work, one of which owes a little more than its lease reserves.
+#[test]
+fn a_small_offence_against_the_ceiling_is_one() {
+    let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
+    let mut desk = Desk::new(spec);
+    let baseline = desk.lease();
+    desk.finish(baseline, Status::Passed);
+    let (first, second): (Given, Given) = (desk.lease(), desk.lease());
+    desk.runner(first, 7, Bytes::gib(1));
+    desk.runner(second, 8, Bytes::gib(1));
+    let seen = [
+        (Process::Runner(first.worker, 7), Bytes::mib(108)),
+        (Process::Runner(second.worker, 8), Bytes::mib(100)),
+    ];
+    assert!(kills(&desk.sample(&seen)).is_empty());
+    // 10 for the supervisor and a MiB of shared memory each: 220 in all.
+    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
+    let killed = kills(&desk.sample(&seen));
+    assert_eq!(killed.len(), 1);
+    assert_eq!((killed[0].0, killed[0].1), (first.worker, Some(7)), "{:#?}", desk.log);
+}
+
+#[test]
+fn what_holds_little_is_not_ended_for_the_floor() {
+    for (owed, ends) in [(63, false), (64, true)] {
+        let mut desk = Desk::new(plan(1));
+        let build = desk.lease();
+        desk.runner(build, 7, Bytes::gib(1));
+        let available = Bytes::gib(1) - Bytes::mib(1);
+        desk.available = Some(available);
+        // And a MiB of shared memory.
+        let killed = kills(&desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
+        assert_eq!(!killed.is_empty(), ends, "{owed} MiB");
+        if ends {
+            let reason = KillReason::HostFloor { available, floor: Bytes::gib(1) };
+            assert_eq!(killed, [(build.worker, Some(7), reason)]);
+        }
+    }
+}
+
+/// An idle worker kept more than its next lease asks for: a fresh one makes the room that is missing.
+#[test]
+fn a_worker_that_is_in_its_own_way_goes() {
+    for (kept, goes) in [(160, true), (150, false)] {
+        let spec = RunSpec { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
+        let mut desk = Desk::new(spec);
+        let build = desk.lease();
+        let actions = desk.finish(build, Status::Passed);
+        // The next one was granted at once: it is the same worker, and holds nothing yet.
+        assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
+        let second = desk.lease();
+        desk.feed(Event::Control(Control::Pause));
+        desk.finish(second, Status::Passed);
+        desk.feed(look(second.worker, Bytes::mib(kept), None));
+        let before = desk.log.len();
+        desk.feed(Event::Control(Control::Resume));
+        let told = desk.log[before..].contains(&Action::Shutdown { worker: second.worker });
+        assert_eq!(told, goes, "{kept} MiB: {:#?}", &desk.log[before..]);
+        if goes {
+            let row = desk.policies("recycle").pop().expect("a reason");
+            assert!(row.reason.contains(RecycleReason::MakeRoom.name()), "{row:?}");
+        }
+        assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    }
+}
