@@ -102,13 +102,17 @@ fn a_dense_candidate_is_read_ahead_of() {
 fn what_is_in_the_cache_is_let_alone() {
     let Some((file, range)) = cold() else { return };
     let warm = mapped(&file, &range, false);
-    (0..range.bytes as usize).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
-    if cached_pages(file.as_fd()).is_some_and(|pages| pages < SIZE as u64 / 4096) {
-        println!("skipped: this machine is so short of memory that pages leave the cache at once");
-        return;
-    }
-    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
-    assert!(!ahead.page_by_page());
+    // On a machine that is short of memory pages leave the cache at any moment: then they are read once more.
+    let mut tries = 20;
+    let ahead = loop {
+        (0..range.bytes as usize).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
+        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        if !ahead.page_by_page() {
+            break ahead;
+        }
+        tries -= 1;
+        assert!(0 < tries, "{:?} of {} pages are in the cache", cached_pages(file.as_fd()), SIZE / 4096);
+    };
     assert_eq!(ahead.start().stop(), ReadReport::default());
 }
 
