@@ -303,3 +303,60 @@ fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
     assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0 P1/0#2 P1#3");
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
 }
+
+/// Whose kill it was counts: once the baseline's and once the candidate's are not twice anybody's.
+#[test]
+fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
+    let mut desk = Desk::new(plan(2));
+    for _ in 0..5 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    for baseline_failed in [true, false] {
+        let given = desk.lease();
+        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else {
+            panic!("a profile");
+        };
+        desk.report(given, Report::Profile(ProfileReport { baseline_failed, ..report }));
+    }
+    assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Host))));
+    assert!(desk.policies("baseline_lost").is_empty());
+}
+
+/// With attempts that finish in between, so that only the window counts them.
+#[test]
+fn losses_count_for_as_long_as_the_window() {
+    for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {
+        let mut desk = Desk::new(plan(12));
+        let mut first = Duration::ZERO;
+        for loss in 1..=MOST_FAILURES {
+            let lost = desk.lease();
+            if loss == MOST_FAILURES {
+                desk.now = first + FAILURE_WINDOW + late - Duration::from_millis(1);
+            }
+            desk.gone(lost.worker);
+            if loss == 1 {
+                first = desk.now;
+            }
+            if loss < MOST_FAILURES {
+                assert_eq!(desk.stopped(), None, "after {loss}");
+                let again = desk.lease();
+                desk.finish(again, Status::Passed);
+            }
+        }
+        match desk.policies("host_trouble").len() + usize::from(desk.stopped().is_some()) {
+            0 => assert!(!stops, "{late:?}"),
+            _ => assert!(stops, "{late:?}"),
+        }
+    }
+}
+
+#[test]
+fn one_that_gave_up_is_said_to_have_said_so() {
+    let mut desk = Desk::new(plan(1));
+    let first = desk.lease();
+    desk.feed(Event::WorkerFault { worker: first.worker, detail: "no more".to_owned() });
+    desk.gone(first.worker);
+    let [AttemptEnd::Retried { why, .. }] = &desk.ends()[..] else { panic!("{:?}", desk.ends()) };
+    assert!(why.contains("could not go on"), "{why}");
+}

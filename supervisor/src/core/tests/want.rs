@@ -185,3 +185,15 @@ fn a_worker_that_is_in_its_own_way_goes() {
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     }
 }
+
+#[test]
+fn what_a_dead_worker_left_is_charged_until_it_is_back() {
+    let mut desk = Desk::new(plan(1));
+    let build = desk.lease();
+    desk.runner(build, 7, Bytes::mib(100));
+    desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
+    assert!(desk.core.ledger.has_account(build.worker), "a runner of it lives");
+    desk.feed(Event::Returned { worker: build.worker });
+    assert!(!desk.core.ledger.has_account(build.worker));
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}
