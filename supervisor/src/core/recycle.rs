@@ -132,6 +132,7 @@ mod tests {
         assert_eq!(from_wear(&settings, &old), Some(RecycleReason::Age));
         for unused in [Wear { leases: 0, ..grown }, Wear { leases: 0, ..old }] {
             assert_eq!(from_wear(&settings, &unused), None, "its successor would be no better");
+            assert!(!has_grown(&settings, &unused));
         }
     }
 

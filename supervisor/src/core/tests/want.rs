@@ -197,3 +197,40 @@ fn what_a_dead_worker_left_is_charged_until_it_is_back() {
     assert!(!desk.core.ledger.has_account(build.worker));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
+
+/// The machine is short by so much, and an idle profiler holds so much.
+#[test]
+fn an_idle_worker_goes_for_the_floor_only_where_that_is_enough() {
+    for (held, available, goes) in [
+        (50, 1024 + 108 - 50, true),
+        (50, 1024 + 108 - 51, false),
+        (50, 1024 + 108, false),
+        (0, 1024 + 108 - 1, false),
+    ] {
+        let mut spec = plan(2);
+        let mut second = spec.jobs[0].clone();
+        (second.id, second.baseline) = (opt_shared::ids::JobId(1), None);
+        second.candidates = vec![spec.candidates[1].id];
+        spec.jobs[0].candidates = vec![spec.candidates[0].id];
+        spec.candidates[1].job = second.id;
+        spec.jobs.push(second);
+        let mut desk = Desk::new(spec);
+        for _ in 0..2 {
+            let given = desk.lease();
+            desk.finish(given, Status::Passed);
+        }
+        let profile = desk.lease();
+        assert_eq!(profile.order.stage(), Stage::Profile);
+        desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+        let actions = desk.finish(profile, Status::Passed);
+        let told = actions.contains(&Action::Shutdown { worker: profile.worker });
+        assert_eq!(told, goes, "{held} of {available}: {actions:#?}");
+        let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
+        assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
+        if goes {
+            // It is on its way: nobody else is asked to go for the same, and nobody is told twice.
+            let again = desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
+            assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");
+        }
+    }
+}
