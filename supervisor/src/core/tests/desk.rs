@@ -77,6 +77,18 @@ pub(super) fn plan(candidates: u32) -> RunSpec {
     }
 }
 
+/// Two jobs of a candidate each; the second has no baseline.
+pub(super) fn two_jobs() -> RunSpec {
+    let mut spec = plan(2);
+    let mut second = spec.jobs[0].clone();
+    (second.id, second.baseline) = (JobId(1), None);
+    second.candidates = vec![spec.candidates[1].id];
+    spec.jobs[0].candidates = vec![spec.candidates[0].id];
+    spec.candidates[1].job = second.id;
+    spec.jobs.push(second);
+    spec
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) worker: WorkerId,

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan};
+use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan, two_jobs};
 use crate::core::event::{Action, Event, Process, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
 use crate::core::spec::{RunSpec, StageSpec};
@@ -320,14 +319,10 @@ fn a_phase_knows_its_peak() {
 #[test]
 fn a_worn_profiler_is_replaced_while_verifiers_work() {
     for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {
-        let mut spec = plan(2);
-        let mut second = spec.jobs[0].clone();
-        (second.id, second.baseline, second.candidates) = (JobId(1), None, vec![CandidateId(1)]);
-        second.recycle.after_leases = 1;
-        spec.jobs[0].candidates = vec![CandidateId(0)];
-        spec.jobs[0].recycle.after_leases = 1;
-        spec.candidates[1].job = JobId(1);
-        spec.jobs.push(second);
+        let mut spec = two_jobs();
+        for job in &mut spec.jobs {
+            job.recycle.after_leases = 1;
+        }
         spec.spare = spare;
         let mut desk = Desk::new(spec);
         for stage in [Stage::Build, Stage::Verify, Stage::Profile, Stage::Build] {

@@ -7,7 +7,7 @@ use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, kills, plan};
+use super::desk::{Desk, Given, kills, plan, two_jobs};
 use crate::core::Ceilings;
 use crate::core::event::{Action, Event, Process, ProcessSample, Sample, Stage, StopReason};
 use crate::core::spec::RunSpec;
@@ -210,13 +210,7 @@ fn below_the_floor_the_newest_goes_where_nobody_offends() {
 #[test]
 fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
     // A verification is going on beside a profiler that is idle since the job before.
-    let mut spec = plan(2);
-    let mut second = spec.jobs[0].clone();
-    (second.id, second.baseline) = (opt_shared::ids::JobId(1), None);
-    second.candidates = vec![spec.candidates[1].id];
-    spec.jobs[0].candidates = vec![spec.candidates[0].id];
-    spec.candidates[1].job = second.id;
-    spec.jobs.push(second);
+    let spec = two_jobs();
     for (held, goes) in [(15, false), (16, true)] {
         let mut desk = Desk::new(spec.clone());
         let mut profiler = None;

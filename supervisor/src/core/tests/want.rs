@@ -6,7 +6,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, kills, plan};
+use super::desk::{Desk, Given, kills, plan, two_jobs};
 use crate::core::Ceilings;
 use crate::core::RETURN_PATIENCE;
 use crate::core::control::Mode;
@@ -207,14 +207,7 @@ fn an_idle_worker_goes_for_the_floor_only_where_that_is_enough() {
         (50, 1024 + 108, false),
         (0, 1024 + 108 - 1, false),
     ] {
-        let mut spec = plan(2);
-        let mut second = spec.jobs[0].clone();
-        (second.id, second.baseline) = (opt_shared::ids::JobId(1), None);
-        second.candidates = vec![spec.candidates[1].id];
-        spec.jobs[0].candidates = vec![spec.candidates[0].id];
-        spec.candidates[1].job = second.id;
-        spec.jobs.push(second);
-        let mut desk = Desk::new(spec);
+        let mut desk = Desk::new(two_jobs());
         for _ in 0..2 {
             let given = desk.lease();
             desk.finish(given, Status::Passed);
