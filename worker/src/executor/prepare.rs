@@ -83,8 +83,15 @@ pub(crate) struct Prepared {
     pub(crate) unmapped_bytes: Bytes,
 }
 
-impl Prepared {
-    pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, PrepareError> {
+/// What an entry's file says, before anything is made of it.
+struct Recorded {
+    capture: CaptureFile,
+    arguments: Vec<Argument>,
+    leaves: Vec<OutputLeaf>,
+}
+
+impl Recorded {
+    fn read(entry: &EntryRef, signature: &Signature) -> Result<Self, PrepareError> {
         let name = || entry.name.clone();
         let capture = CaptureFile::open(&entry.path)
             .map_err(|source| PrepareError::Capture { name: name(), source })?;
@@ -100,6 +107,45 @@ impl Prepared {
         let arguments =
             bind(&recorded, signature).map_err(|source| PrepareError::Bind { name: name(), source })?;
         let leaves = outputs(&recorded).map_err(|source| PrepareError::Bind { name: name(), source })?;
+        Ok(Self { capture, arguments, leaves })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        tensors(&self.arguments)
+    }
+}
+
+fn tensors(arguments: &[Argument]) -> impl Iterator<Item = &Tensor> {
+    arguments.iter().filter_map(|argument| match &argument.value {
+        ArgumentValue::Tensor(tensor) => Some(&**tensor),
+        ArgumentValue::Plain(_) => None,
+    })
+}
+
+/// Its values do not lie in the file as they are.
+fn is_written_out(tensor: &Tensor) -> bool {
+    tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
+}
+
+impl Prepared {
+    pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, PrepareError> {
+        Self::lay_out(entry, Recorded::read(entry, signature)?)
+    }
+
+    /// None if it lies in a store, or has values that would have to be written out: beside another entry's they would
+    /// cost memory that nobody counted on.
+    pub(crate) fn open_in_place(
+        entry: &EntryRef,
+        signature: &Signature,
+    ) -> Result<Option<Self>, PrepareError> {
+        let recorded = Recorded::read(entry, signature)?;
+        let in_place = !recorded.capture.is_packed() && !recorded.tensors().any(is_written_out);
+        if in_place { Self::lay_out(entry, recorded).map(Some) } else { Ok(None) }
+    }
+
+    fn lay_out(entry: &EntryRef, recorded: Recorded) -> Result<Self, PrepareError> {
+        let name = || entry.name.clone();
+        let Recorded { capture, arguments, leaves } = recorded;
         let mut ranges = Ranges::new(&capture);
         let mut wire = Vec::with_capacity(arguments.len());
         for argument in &arguments {
@@ -140,11 +186,7 @@ impl Prepared {
 
     /// The parts of storages that its inputs lie in.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
-        let tensors = self.arguments.iter().filter_map(|argument| match &argument.value {
-            ArgumentValue::Tensor(tensor) => Some(&**tensor),
-            ArgumentValue::Plain(_) => None,
-        });
-        pieces(self.capture.storages(), tensors)
+        pieces(self.capture.storages(), tensors(&self.arguments))
     }
 
     /// Its inputs lie in `arena` from now on, each at the offset that `place` gives for what it reaches. None, and nothing
@@ -316,7 +358,7 @@ impl<'a> Ranges<'a> {
         let mut stride = tensor.stride.clone();
         let range = if tensor.elements() == 0 {
             u32::MAX
-        } else if tensor.conjugate || tensor.negative {
+        } else if is_written_out(tensor) {
             stride = contiguous_strides(&tensor.shape);
             let file_offset = self.materialise(tensor)?;
             let bytes = tensor.logical_bytes().get();

@@ -207,6 +207,10 @@ impl Runner {
         Ok(runner)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.handle.pid()
+    }
+
     pub(crate) fn add_entry(
         &self,
         setup: &EntrySetup,

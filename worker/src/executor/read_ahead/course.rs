@@ -2,9 +2,10 @@
 //!
 //! An input starts without any read-ahead: each page that the candidate touches is read alone, and seen in the cache.
 //! A window in which many were touched is read whole, and a *stream* goes on behind it: steps that double, each
-//! with its first page left out. That page is the stream's *tripwire*: once it is in the cache, the candidate has come
-//! there, and the stream goes on; if it never comes, nothing more is read. So what is read without being used is
-//! bounded, and nobody has to ask the candidate.
+//! with a *tripwire*, its first page: once the candidate has come there, the stream goes on; if it never comes, nothing
+//! more is read. So what is read without being used is bounded, and nobody has to ask the candidate. Where nobody sees
+//! which pages were touched, a tripwire is left out of what is read: once it is in the cache, the candidate has come.
+//! An input of which the entry before used all starts with a stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,8 +14,9 @@ use std::ops::Range;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// A step of a stream is never longer, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// Steps of one stream that the candidate has not come to yet.
+/// Steps of one stream that the candidate has not come to yet, while it grows, and once its steps are long.
 const STEPS_AHEAD: usize = 4;
+const LONG_STEPS_AHEAD: usize = 8;
 /// Read ahead of all streams of one input and not come to yet, in windows: 64 MiB.
 const MAX_AHEAD: u64 = 128;
 /// Of a window's pages, one in so many makes it dense.
@@ -34,6 +36,8 @@ pub(super) struct Course {
     touched: u64,
     ahead: u64,
     turned_after: Option<u64>,
+    /// Somebody sees what was touched: no tripwire has to be left out.
+    touches_are_seen: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +54,22 @@ struct Stream {
     next: u64,
     /// In windows.
     step: u64,
-    /// Of the steps that were not come to: the tripwire, and their windows.
-    steps: VecDeque<(u64, u64)>,
+    /// Those that were not come to.
+    steps: VecDeque<Step>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    windows: u64,
+    tripwire: Tripwire,
+}
+
+/// The first page of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tripwire {
+    pub(super) page: u64,
+    /// Not read: it comes into the cache with the candidate.
+    pub(super) left_out: bool,
 }
 
 impl Course {
@@ -65,7 +83,41 @@ impl Course {
                 Window { before, resident: before, read: false }
             })
             .collect();
-        Self { pages, window_pages, windows, streams: Vec::new(), touched: 0, ahead: 0, turned_after: None }
+        Self {
+            pages,
+            window_pages,
+            windows,
+            streams: Vec::new(),
+            touched: 0,
+            ahead: 0,
+            turned_after: None,
+            touches_are_seen: false,
+        }
+    }
+
+    /// All of it will be used, as far as anybody can tell. Gives the pages to read at once.
+    pub(super) fn expect_all(&mut self) -> Vec<Range<u64>> {
+        let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
+        let due = self.advance(&mut stream, LONG_STEPS_AHEAD);
+        self.streams.push(stream);
+        due
+    }
+
+    /// From here on `follow` is told of every page that was touched.
+    pub(super) const fn see_touches(&mut self) {
+        self.touches_are_seen = true;
+    }
+
+    pub(super) fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
+    /// Most of what had not been in the cache was used.
+    pub(super) fn was_used_whole(&self) -> bool {
+        let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
+        let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
+        let used = (self.touched + self.ahead).saturating_sub(waiting * self.window_pages);
+        self.turned_after.is_some() && self.pages.saturating_sub(before) <= used.saturating_mul(DENSE_PART)
     }
 
     pub(super) fn windows(&self) -> usize {
@@ -127,16 +179,16 @@ impl Course {
         due
     }
 
-    /// Looks at the tripwires; `is_resident` tells of one page. Gives the pages to read because of them.
-    pub(super) fn follow(&mut self, mut is_resident: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
+    /// Looks at the tripwires; `come_to` tells of one. Gives the pages to read because of them.
+    pub(super) fn follow(&mut self, mut come_to: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());
         for mut stream in std::mem::take(&mut self.streams) {
-            let come_to = stream.steps.iter().rposition(|&(tripwire, _)| is_resident(tripwire));
-            match come_to {
+            match stream.steps.iter().rposition(|step| come_to(step.tripwire)) {
                 Some(last) => {
-                    self.touched += last as u64 + 1;
-                    stream.steps.drain(..=last);
+                    let passed = stream.steps.drain(..=last);
+                    self.touched += passed.filter(|step| step.tripwire.left_out).count() as u64;
+                    self.turned_after.get_or_insert(self.touched);
                     stream.step = (stream.step * 2).min(MAX_STEP);
                     moved.push(stream);
                 }
@@ -152,13 +204,14 @@ impl Course {
         for at in waiting..all.len() {
             let mut stream = std::mem::replace(&mut all[at], Stream::empty());
             let others: u64 = all[forgotten..].iter().map(Stream::waiting).sum();
-            let wanted = stream.step * STEPS_AHEAD as u64;
+            let most = if stream.step < MAX_STEP { STEPS_AHEAD } else { LONG_STEPS_AHEAD };
+            let wanted = stream.step * most as u64;
             let mut room = MAX_AHEAD.saturating_sub(others);
             while room < wanted && forgotten < waiting {
                 room += all[forgotten].waiting();
                 forgotten += 1;
             }
-            let steps = usize::try_from(room / stream.step).unwrap_or(STEPS_AHEAD).clamp(1, STEPS_AHEAD);
+            let steps = usize::try_from(room / stream.step).unwrap_or(most).clamp(1, most);
             due.extend(self.advance(&mut stream, steps));
             all[at] = stream;
         }
@@ -185,13 +238,15 @@ impl Course {
                 break;
             }
             let pages = self.pages_of(first as usize..end as usize);
-            stream.steps.push_back((pages.start, end - first));
+            let tripwire = Tripwire { page: pages.start, left_out: !self.touches_are_seen };
+            stream.steps.push_back(Step { windows: end - first, tripwire });
             stream.next = end;
             let known = self.known(first as usize..end as usize);
-            self.ahead += (pages.end - pages.start - 1).saturating_sub(known);
+            let read = pages.start + u64::from(tripwire.left_out)..pages.end;
+            self.ahead += (read.end - read.start).saturating_sub(known);
             self.take(first..end);
-            if pages.start + 1 < pages.end {
-                due.push(pages.start + 1..pages.end);
+            if !read.is_empty() {
+                due.push(read);
             }
         }
         due
@@ -213,7 +268,7 @@ impl Stream {
     }
 
     fn waiting(&self) -> u64 {
-        self.steps.iter().map(|(_, windows)| windows).sum()
+        self.steps.iter().map(|step| step.windows).sum()
     }
 }
 
@@ -239,8 +294,25 @@ mod tests {
         excess: u64,
     }
 
+    /// What a course begins with.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Start {
+        Unknown,
+        /// The entry before used all of it, and what is touched is seen.
+        Whole,
+    }
+
     impl Bench {
         fn run(cached: Vec<bool>, look_every: u64, touches: impl IntoIterator<Item = u64>) -> Self {
+            Self::begun(Start::Unknown, cached, look_every, touches)
+        }
+
+        fn begun(
+            start: Start,
+            cached: Vec<bool>,
+            look_every: u64,
+            touches: impl IntoIterator<Item = u64>,
+        ) -> Self {
             let pages = cached.len() as u64;
             let mut used = vec![false; cached.len()];
             let of = |cached: &[bool], pages: Range<u64>| {
@@ -250,11 +322,17 @@ mod tests {
             let warm = of(&cached, 0..pages);
             let mut it = Self { course, cached, misses: 0, excess: 0 };
             let mut used_pages = 0;
+            if start == Start::Whole {
+                it.course.expect_all().into_iter().flatten().for_each(|page| it.cached[page as usize] = true);
+                it.course.see_touches();
+            }
             for (number, page) in touches.into_iter().enumerate() {
                 used_pages += u64::from(!std::mem::replace(&mut used[page as usize], true));
                 it.misses += u64::from(!std::mem::replace(&mut it.cached[page as usize], true));
                 if number as u64 % look_every == look_every - 1 {
-                    let mut due = it.course.follow(|page| it.cached[page as usize]);
+                    let mut due = it.course.follow(|Tripwire { page, left_out }| {
+                        used[page as usize] || (left_out && it.cached[page as usize])
+                    });
                     for window in 0..it.course.windows() {
                         if !it.course.was_read(window) {
                             let resident = of(&it.cached, it.course.pages_of(window..window + 1));
@@ -358,13 +436,33 @@ mod tests {
     fn no_more_is_read_than_the_bound_ahead_of_what_was_touched() {
         for start in [0, 1, 77 * MIB] {
             let bench = Bench::run(cold(), 16, start..PAGES);
-            let bound = (STEPS_AHEAD as u64 + 1) * MAX_STEP * WINDOW_BYTES / PAGE;
+            let bound = (LONG_STEPS_AHEAD as u64 + 1) * MAX_STEP * WINDOW_BYTES / PAGE;
             assert!(bench.excess <= bound, "{} pages ahead", bench.excess);
         }
         // Sixteen that each read a while and stop.
         let touches = (0..16).flat_map(|start| start * 8 * MIB..start * 8 * MIB + 3 * MIB);
         let bench = Bench::run(cold(), 16, touches);
         assert!(bench.excess <= 16 * 5 * MIB, "{}", bench.excess);
+    }
+
+    #[test]
+    fn what_is_expected_to_be_used_whole_is_read_before_anybody_comes() {
+        let bench = Bench::begun(Start::Whole, cold(), 16, 0..PAGES);
+        // The tripwires of the first steps: nobody saw touches when those were read.
+        assert_eq!(bench.misses, LONG_STEPS_AHEAD as u64);
+        assert_eq!(bench.resident(), PAGES);
+        assert!(bench.course.was_used_whole());
+        // Nobody comes: no more than was read at first, and the next entry is not read so.
+        let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
+        for touched in [0..0, PAGES - 3..PAGES] {
+            let bench = Bench::begun(Start::Whole, cold(), 1, touched);
+            assert!(bench.resident() <= ahead, "{}", bench.resident());
+            assert!(!bench.course.was_used_whole());
+        }
+        // Half of it is most of it; a tenth is not.
+        for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
+            assert_eq!(Bench::run(cold(), 16, 0..part).course.was_used_whole(), whole, "{part}");
+        }
     }
 
     #[test]
@@ -382,7 +480,7 @@ mod tests {
         for touches in [0..PAGES, 5..6 * MIB, 3..9] {
             let mut bench = Bench::run(cold(), 1, touches);
             // What came in after the last look.
-            let _ = bench.course.follow(|page| bench.cached[page as usize]);
+            let _ = bench.course.follow(|tripwire| bench.cached[tripwire.page as usize]);
             let known = bench.course.touched() + bench.course.ahead();
             assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
         }

@@ -3,17 +3,18 @@
 //! On a cold file every fault fetches a whole read-ahead window, and a kernel that looks up some rows pulls in the
 //! table. So the runner maps inputs without read-ahead (`MADV_RANDOM`), and while it calls, a thread of the worker looks
 //! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `course`
-//! decides, `sight` looks. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
+//! decides, `sight` looks at the cache and `touches` at the runner's page tables. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
 //! that fail change the speed and never a byte.
 
 mod course;
 mod sight;
+mod touches;
 
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,9 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
-use self::course::Course;
+use self::course::{Course, Tripwire};
 use self::sight::{Sight, Way};
+use self::touches::{Blind, Mapped, Touches};
 use super::prepare::Prepared;
 use crate::runner::frame::InputRange;
 
@@ -35,6 +37,10 @@ const GROUP: usize = 64;
 /// Between two looks while something happens, and while nothing does.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
+/// The same while a stream waits for the candidate: half of what is ahead of it is read in several times that.
+const STREAM_PAUSE: Duration = Duration::from_millis(4);
+/// Looks at a runner's maps before it is given up that the inputs are ever among them.
+const MOST_TRIES: u32 = 1000;
 /// Looking takes at most one part in so many of the time.
 const LOOKING_PART: u32 = 8;
 
@@ -45,8 +51,14 @@ pub struct ReadAhead {
     unseen: u32,
 }
 
+/// The inputs of an entry that were read as a whole, by their place among its inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Whole(Vec<usize>);
+
 /// One large input that is not in the cache.
 struct Input {
+    /// Its place among the entry's inputs.
+    index: usize,
     file: Arc<File>,
     /// Of the first whole page.
     offset: u64,
@@ -76,7 +88,7 @@ impl ReadAhead {
     fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut it = Self { inputs: Vec::new(), small: Vec::new(), unseen: 0 };
-        for (file, range) in ranges {
+        for (index, (file, range)) in ranges.enumerate() {
             let end = range.file_offset + range.bytes;
             if range.bytes < WHOLE_BELOW {
                 it.small.push((Arc::clone(file), range.file_offset..end));
@@ -90,7 +102,7 @@ impl ReadAhead {
             };
             let course = Course::new(bytes / page, page, |pages| sight.resident(pages));
             if course.known(0..course.windows()) < bytes / page {
-                it.inputs.push(Input { file: Arc::clone(file), offset, page, sight, course });
+                it.inputs.push(Input { index, file: Arc::clone(file), offset, page, sight, course });
             }
         }
         it
@@ -113,63 +125,147 @@ impl ReadAhead {
         }
     }
 
-    /// Watches until it is stopped.
-    pub fn start(self) -> Watch {
+    /// Watches until it is stopped. What the entry before read as a whole is read from the start, before anybody asks:
+    /// a little of it, until the candidate comes there.
+    pub(crate) fn start_expecting(mut self, whole: &Whole) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
-            return Watch { report, thread: None };
+            return Watch { seen: Seen { report, whole: Whole::default() }, thread: None };
         }
         for (file, range) in &self.small {
             ask_for(file, range.start..range.end);
         }
-        let (stop, stopped) = channel();
-        let started = std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || {
-            let mut inputs = self.inputs;
-            let mut pause = BUSY_PAUSE;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let start = Instant::now();
-                let looks: Vec<Look> = inputs.iter_mut().map(Input::look).collect();
-                // A stream that gets on has the disk wait for us; else looking must stay cheap.
-                pause = if looks.contains(&Look::Read) {
-                    BUSY_PAUSE
-                } else {
-                    let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
-                    quiet.max(start.elapsed() * LOOKING_PART).min(IDLE_PAUSE)
-                };
-            }
-            // What came in after the last look counts too; nothing more is read.
-            inputs.iter_mut().for_each(Input::count);
-            report(&inputs)
-        });
+        for input in self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)) {
+            let due = input.course.expect_all();
+            input.read(due);
+        }
+        let (tell, told) = channel();
+        let started = std::thread::Builder::new()
+            .name("read-ahead".to_owned())
+            .spawn(move || Watcher { inputs: self.inputs, runner: None, touches: None, tries: 0 }.run(&told));
         // Without the thread the candidate reads page by page: slow, and right.
-        Watch { report: ReadReport::default(), thread: started.ok().map(|thread| (thread, stop)) }
+        Watch { seen: Seen::default(), thread: started.ok().map(|thread| (thread, tell)) }
     }
+
+    /// Watches until it is stopped.
+    pub fn start(self) -> Watch {
+        self.start_expecting(&Whole::default())
+    }
+}
+
+enum Word {
+    /// The process that maps the inputs, or will in a moment.
+    Runner(u32),
+    Stop,
+}
+
+#[derive(Default)]
+struct Seen {
+    report: ReadReport,
+    whole: Whole,
 }
 
 /// The thread, while the candidate is called.
 pub struct Watch {
-    report: ReadReport,
-    thread: Option<(JoinHandle<ReadReport>, Sender<()>)>,
+    seen: Seen,
+    thread: Option<(JoinHandle<Seen>, Sender<Word>)>,
 }
 
 impl Watch {
-    /// Nothing is read ahead after this.
-    pub fn stop(mut self) -> ReadReport {
-        self.end()
+    /// Who touches the inputs. Unknown, what was touched is told by what came into the cache.
+    pub fn runs_in(&self, pid: u32) {
+        if let Some((_, tell)) = &self.thread {
+            let _ = tell.send(Word::Runner(pid));
+        }
     }
 
-    fn end(&mut self) -> ReadReport {
-        if let Some((thread, stop)) = self.thread.take() {
-            let _ = stop.send(());
-            self.report = thread.join().unwrap_or_default();
+    /// Nothing is read ahead after this.
+    pub fn stop(mut self) -> ReadReport {
+        self.end();
+        self.seen.report
+    }
+
+    /// And which inputs were read as a whole.
+    pub(crate) fn stop_and_learn(mut self) -> (ReadReport, Whole) {
+        self.end();
+        let Seen { report, whole } = std::mem::take(&mut self.seen);
+        (report, whole)
+    }
+
+    fn end(&mut self) {
+        if let Some((thread, tell)) = self.thread.take() {
+            let _ = tell.send(Word::Stop);
+            self.seen = thread.join().unwrap_or_default();
         }
-        self.report
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// What the thread has.
+struct Watcher {
+    inputs: Vec<Input>,
+    runner: Option<u32>,
+    touches: Option<Touches>,
+    /// To find them.
+    tries: u32,
+}
+
+impl Watcher {
+    fn run(mut self, told: &Receiver<Word>) -> Seen {
+        let mut pause = BUSY_PAUSE;
+        loop {
+            match told.recv_timeout(pause) {
+                Ok(Word::Runner(pid)) => self.runner = Some(pid),
+                Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let start = Instant::now();
+            self.find_touches();
+            let touches = self.touches.as_ref();
+            let looks: Vec<Look> =
+                self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
+            // A stream that gets on has the disk wait for us; else looking must stay cheap.
+            pause = if looks.contains(&Look::Read) {
+                BUSY_PAUSE
+            } else {
+                let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                let streams = self.inputs.iter().any(|input| input.course.has_streams());
+                let most = if streams { STREAM_PAUSE } else { IDLE_PAUSE };
+                quiet.max(start.elapsed() * LOOKING_PART).min(most)
+            };
+        }
+        // What came in after the last look counts too; nothing more is read.
+        let touches = self.touches.as_ref();
+        self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
+        let whole = self.inputs.iter().filter(|input| input.course.was_used_whole());
+        let whole = Whole(whole.map(|input| input.index).collect());
+        Seen { report: report(&self.inputs), whole }
+    }
+
+    /// Only once there is a stream: a sparse candidate is not looked at so closely.
+    fn find_touches(&mut self) {
+        let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MOST_TRIES) else {
+            return;
+        };
+        if !self.inputs.iter().any(|input| input.course.has_streams()) {
+            return;
+        }
+        self.tries += 1;
+        let mapped: Vec<Mapped<'_>> =
+            self.inputs.iter().map(|input| Mapped { file: &input.file, offset: input.offset }).collect();
+        match Touches::of(runner, &mapped) {
+            Ok(touches) => {
+                self.touches = Some(touches);
+                self.inputs.iter_mut().for_each(|input| input.course.see_touches());
+            }
+            Err(Blind::NotYet) => {}
+            Err(Blind::Never) => self.runner = None,
+        }
     }
 }
 
@@ -182,11 +278,11 @@ enum Look {
 }
 
 impl Input {
-    fn look(&mut self) -> Look {
+    /// `at` is its number among those that are looked at.
+    fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
         let mut read = false;
         let before = self.course.touched();
-        let Self { course, sight, .. } = self;
-        let due = course.follow(|page| sight.resident(page..page + 1) != 0);
+        let due = self.follow(at, touches);
         read |= self.read(due);
         for window in self.changed() {
             let resident = self.sight.resident(self.course.pages_of(window..window + 1));
@@ -200,9 +296,16 @@ impl Input {
         }
     }
 
-    fn count(&mut self) {
+    fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
         let Self { course, sight, .. } = self;
-        let _ = course.follow(|page| sight.resident(page..page + 1) != 0);
+        course.follow(|Tripwire { page, left_out }| {
+            (left_out && sight.resident(page..page + 1) != 0)
+                || touches.is_some_and(|touches| touches.touched(at, page))
+        })
+    }
+
+    fn count(&mut self, at: usize, touches: Option<&Touches>) {
+        let _ = self.follow(at, touches);
         for window in self.changed() {
             let resident = self.sight.resident(self.course.pages_of(window..window + 1));
             let _ = self.course.seen(window, resident);

@@ -99,6 +99,33 @@ fn a_dense_candidate_is_read_ahead_of() {
 }
 
 #[test]
+fn what_the_entry_before_used_whole_is_read_from_the_start() {
+    let mut whole = Whole::default();
+    for known in [false, true] {
+        let Some((file, range)) = cold() else { return };
+        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        ahead.read_exactly();
+        let watch = ahead.start_expecting(&whole);
+        watch.runs_in(std::process::id());
+        let mapped = mapped(&file, &range, true);
+        for at in (0..range.bytes as usize).step_by(512) {
+            assert_eq!(byte(&mapped, at), right(at));
+        }
+        let (report, learned) = watch.stop_and_learn();
+        assert_eq!(report.turned, 1, "{report:?}");
+        assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{report:?}");
+        whole = learned;
+        assert_eq!(whole, Whole(vec![0]), "known before: {known}");
+    }
+    // Expected, and not used: what was read at first is all.
+    let Some((file, range)) = cold() else { return };
+    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+    let (report, learned) = ahead.start_expecting(&whole).stop_and_learn();
+    assert_eq!((report.turned, learned), (0, Whole::default()), "{report:?}");
+    assert!(Bytes::ZERO < report.ahead_bytes && report.ahead_bytes <= Bytes::mib(64), "{report:?}");
+}
+
+#[test]
 fn what_is_in_the_cache_is_let_alone() {
     let Some((file, range)) = cold() else { return };
     let warm = mapped(&file, &range, false);

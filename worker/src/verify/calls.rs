@@ -1,286 +1,39 @@
-//! Verification: every entry in a runner of its own, every output compared with what was recorded.
+//! The calls of one entry: which slot and poison each gets, what it left in the outputs, and what several calls that
+//! disagree are called.
 //!
-//! Owns the order of calls and poisons within an entry and the judgement over several calls. The comparison itself
-//! is the judge's; expected outputs are read by this process, in chunks, and never reach a runner.
-
-use std::time::Instant;
+//! Leaves to others: the runner's start and end, and everything about other entries (`verify`).
 
 use opt_shared::causes::chain;
-use opt_shared::ids::LeaseId;
-use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
-use opt_shared::outcome::{
-    EntryFailure, Mismatch, Pattern, ReadReport, RunnerEnd, Status, VerifyReport, WorstError,
-};
-use opt_shared::units::Bytes;
+use opt_shared::message::{KillReason, VerifyTask};
+use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, Status};
 
-use crate::attempt::{Callable, Trouble, kept, load_timeout};
-use crate::classify::{self, Places, Verdict};
-use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
+use super::{Checked, failure};
+use crate::attempt::{Callable, Trouble, load_timeout};
+use crate::executor::outputs::{Outputs, POISONS};
 use crate::executor::prepare::Prepared;
-use crate::executor::process::{Answer, Death, Loaded, Runner};
-use crate::executor::read_ahead::ReadAhead;
-use crate::executor::residue::Residue;
+use crate::executor::process::{Answer, Loaded, Runner};
 use crate::judge::Tolerance;
 use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 
-/// Failures that a report holds in full (DESIGN, "The run directory").
-const KEPT_FAILURES: usize = 3;
-/// Failing entries whose data is read once more to see whether they are damaged: those that a report shows. More would
-/// cost a pass over the captures for every bad candidate.
-const CHECKED_FAILURES: u32 = 3;
-
-pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<VerifyReport, Trouble> {
-    let started = Instant::now();
-    let callable = Callable::open(&task.callee)?;
-    let mut report = VerifyReport {
-        status: Status::Passed,
-        detail: String::new(),
-        entries_run: 0,
-        entries_passed: 0,
-        entries_unsupported: 0,
-        unsupported: Vec::new(),
-        max_absolute_error: 0.0,
-        max_relative_error: 0.0,
-        worst: None,
-        failures: Vec::new(),
-        bytes_validated: Bytes::ZERO,
-        output_truncated: false,
-        end: None,
-        ms: 0.0,
-        runner_peak_owed: Bytes::ZERO,
-        reads: ReadReport::default(),
-    };
-    let mut failed = 0;
-    let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
-    for entry in &task.entries {
-        report.entries_run += 1;
-        let outcome = cached_entry(link, lease, task, &callable, entry, failed < CHECKED_FAILURES)?;
-        report.bytes_validated += entry.file_bytes;
-        report.runner_peak_owed = report.runner_peak_owed.max(outcome.peak_owed);
-        report.output_truncated |= outcome.output_truncated;
-        report.reads.absorb(&outcome.reads);
-        report.max_absolute_error = report.max_absolute_error.max(outcome.check.max_absolute_error);
-        report.max_relative_error = report.max_relative_error.max(outcome.check.max_relative_error);
-        if let Some((output, relative_l2)) = outcome.check.worst
-            && report.worst.as_ref().is_none_or(|worst| worst.relative_l2 < relative_l2)
-        {
-            report.worst = Some(WorstError { entry: entry.name.clone(), output, relative_l2 });
-        }
-        match outcome.failure {
-            None => report.entries_passed += 1,
-            Some(failure) if failure.status == Status::Unsupported => {
-                report.entries_unsupported += 1;
-                report.unsupported.push(entry.id);
-            }
-            Some(failure) => {
-                if failed == 0 {
-                    report.status = failure.status;
-                    report.detail = format!("{}: {}", failure.entry, failure.detail);
-                    report.end = outcome.end;
-                }
-                failed += 1;
-                if report.failures.len() < KEPT_FAILURES {
-                    report.failures.push(failure);
-                }
-            }
-        }
-        let _ = link.send(FromWorker::Progress {
-            lease,
-            done: report.entries_run,
-            total,
-            bytes: report.bytes_validated,
-        });
-        if task.verify.stop_after != 0 && task.verify.stop_after <= failed {
-            break;
-        }
-    }
-    if failed == 0 && 0 < report.entries_unsupported {
-        report.status = Status::Unsupported;
-        report.detail = format!(
-            "{} of {} entries are not supported by this candidate (set `partial = true` to rank it on the others)",
-            report.entries_unsupported, report.entries_run
-        );
-    }
-    report.ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(report)
-}
-
-#[derive(Default)]
-struct EntryOutcome {
-    failure: Option<EntryFailure>,
-    check: Checked,
-    end: Option<RunnerEnd>,
-    peak_owed: Bytes,
-    output_truncated: bool,
-    reads: ReadReport,
-}
-
-#[derive(Default)]
-struct Checked {
-    max_absolute_error: f64,
-    max_relative_error: f64,
-    worst: Option<(String, f64)>,
-}
-
-pub(crate) fn failure(
-    prepared: Option<&Prepared>,
-    name: &str,
-    status: Status,
-    detail: String,
-) -> EntryFailure {
-    EntryFailure {
-        entry: name.to_owned(),
-        status,
-        detail,
-        args: prepared.map(Prepared::describe).unwrap_or_default(),
-        mismatch: None,
-    }
-}
-
-/// One entry, after which the page cache is as it was, where the job is large.
-fn cached_entry(
-    link: &mut Link,
-    lease: LeaseId,
-    task: &VerifyTask,
-    callable: &Callable<'_>,
-    entry: &EntryRef,
-    doubt: bool,
-) -> Result<EntryOutcome, Trouble> {
-    let mut residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);
-    // Nobody maps the files any more when it returns.
-    let mut outcome = one_entry(link, lease, task, callable, entry, doubt, &mut residue)?;
-    outcome.reads.absorb(&residue.release());
-    Ok(outcome)
-}
-
-fn one_entry(
-    link: &mut Link,
-    lease: LeaseId,
-    task: &VerifyTask,
-    callable: &Callable<'_>,
-    entry: &EntryRef,
-    doubt: bool,
-    residue: &mut Residue,
-) -> Result<EntryOutcome, Trouble> {
-    let opened = Prepared::open(entry, &task.callee.signature).and_then(|prepared| {
-        residue.watch_data_of(&prepared);
-        let read_ahead = ReadAhead::of(&prepared);
-        read_ahead.read_exactly();
-        Ok((prepared.tolerances(&task.verify)?, prepared, read_ahead))
-    });
-    let (tolerances, prepared, read_ahead) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            let failure = failure(None, &entry.name, Status::CaptureError, chain(&error));
-            return Ok(EntryOutcome { failure: Some(failure), ..EntryOutcome::default() });
-        }
-    };
-    let io = |source| Trouble::Outputs { entry: entry.name.clone(), source };
-    let outputs = Outputs::create(&prepared.leaves, SlotLayout::AgainstGuards).map_err(|e| io(e.into()))?;
-    let spec = callable.spec(lease, &[&prepared], outputs.memfd_bytes(), Bytes::ZERO);
-    let mut runner = Runner::start(link, &spec).map_err(|e| callable.trouble(e))?;
-    let setup = crate::runner::frame::EntrySetup {
-        inputs: prepared.inputs.clone(),
-        arguments: prepared.wire.clone(),
-        outputs: outputs.wire(),
-        page_by_page: read_ahead.page_by_page(),
-        resident: false,
-        pooled: false,
-    };
-    runner.add_entry(&setup, &prepared.descriptors(outputs.descriptor())).map_err(|e| callable.trouble(e))?;
-    let mut calls = Calls {
-        task,
-        prepared: &prepared,
-        tolerances: &tolerances,
-        outputs: &outputs,
-        callable,
-        checked: Checked::default(),
-        wrong: None,
-    };
-    let watch = read_ahead.start();
-    let ended = calls.drive(link, &mut runner)?;
-    let reads = watch.stop();
-    let checked = calls.checked;
-    let death = runner.finish(link).map_err(|e| callable.trouble(e))?;
-    let (failure, end) = match ended {
-        Ended::Passed => (None, None),
-        Ended::Failed(failure) => (Some(*failure), None),
-        Ended::Died => {
-            let Verdict { status, detail } = name_death(&death, &prepared);
-            (Some(failure(Some(&prepared), &entry.name, status, detail)), kept(&death.report))
-        }
-    };
-    let failure = failure.map(|failure| if doubt { unless_damaged(failure, &prepared) } else { failure });
-    Ok(EntryOutcome {
-        failure,
-        check: checked,
-        end,
-        peak_owed: death.peak_owed,
-        output_truncated: death.report.output_truncated,
-        reads,
-    })
-}
-
-/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell.
-fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
-    let may_be_damage = matches!(
-        failure.status,
-        Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
-    );
-    if !may_be_damage {
-        return failure;
-    }
-    match prepared.check_crcs() {
-        Err(error) => EntryFailure {
-            status: Status::CaptureError,
-            detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
-            mismatch: None,
-            ..failure
-        },
-        Ok(()) => failure,
-    }
-}
-
-pub(crate) fn name_death(death: &Death, prepared: &Prepared) -> Verdict {
-    let input = |index: u32| {
-        let range = index as usize;
-        prepared
-            .wire
-            .iter()
-            .zip(&prepared.arguments)
-            .find(|(wire, _)| {
-                matches!(wire, crate::runner::frame::WireArgument::Tensor { range: r, .. } if *r as usize == range)
-            })
-            .map_or_else(|| format!("input {index}"), |(_, argument)| format!("the input `{}`", argument.path))
-    };
-    let output = |index: u32| {
-        prepared
-            .leaves
-            .get(index as usize)
-            .map_or_else(|| format!("output {index}"), |leaf| format!("the output `{}`", leaf.path))
-    };
-    classify::death(death, &Places { inputs: &input, outputs: &output })
-}
-
-enum Ended {
+pub(super) enum Ended {
     Passed,
     Failed(Box<EntryFailure>),
     Died,
 }
 
 /// The calls of one entry.
-struct Calls<'a> {
-    task: &'a VerifyTask,
-    prepared: &'a Prepared,
+pub(super) struct Calls<'a> {
+    pub(super) task: &'a VerifyTask,
+    pub(super) prepared: &'a Prepared,
     /// Of every output.
-    tolerances: &'a [Tolerance],
-    outputs: &'a Outputs,
-    callable: &'a Callable<'a>,
-    checked: Checked,
+    pub(super) tolerances: &'a [Tolerance],
+    pub(super) outputs: &'a Outputs,
+    pub(super) callable: &'a Callable<'a>,
+    pub(super) checked: Checked,
     /// The judge's own line about the first wrong output.
-    wrong: Option<String>,
+    pub(super) wrong: Option<String>,
 }
 
 /// What one call left in the outputs.
@@ -291,7 +44,7 @@ enum CallEnd {
 }
 
 impl Calls<'_> {
-    fn drive(&mut self, link: &mut Link, runner: &mut Runner) -> Result<Ended, Trouble> {
+    pub(super) fn drive(&mut self, link: &mut Link, runner: &mut Runner) -> Result<Ended, Trouble> {
         let timeout = self.task.verify.call_timeout;
         let load_limit = load_timeout(timeout);
         let has_plan = match runner.begin(link, load_limit).map_err(|e| self.callable.trouble(e))? {
