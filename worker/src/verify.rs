@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, VerifyTask};
 use opt_shared::outcome::{
@@ -173,6 +173,7 @@ fn one_entry(
     let (tolerances, prepared, read_ahead) = match opened {
         Ok(opened) => opened,
         Err(error) => {
+            let error = error.of_the_capture(&entry.name)?;
             let failure = failure(None, &entry.name, Status::CaptureError, chain(&error));
             return Ok(EntryOutcome { failure: Some(failure), ..EntryOutcome::default() });
         }
@@ -233,13 +234,13 @@ fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
         return failure;
     }
     match prepared.check_crcs() {
-        Err(error) => EntryFailure {
+        Err(error) if !is_want_of_means(&error) => EntryFailure {
             status: Status::CaptureError,
             detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
             mismatch: None,
             ..failure
         },
-        Ok(()) => failure,
+        _ => failure,
     }
 }
 
