@@ -30,7 +30,7 @@ pub(crate) enum Trouble {
     #[error(
         "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
     )]
-    Means { entry: String, source: PrepareError },
+    Means { entry: String, source: Box<PrepareError> },
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]

@@ -61,7 +61,7 @@ impl PrepareError {
     /// An error of the worker if the machine, and not the capture, is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, Trouble> {
         if is_want_of_means(&self) {
-            return Err(Trouble::Means { entry: entry.to_owned(), source: self });
+            return Err(Trouble::Means { entry: entry.to_owned(), source: Box::new(self) });
         }
         Ok(self)
     }
