@@ -1,6 +1,10 @@
-//! An error with everything that led to it, as one line: for logs, records and messages that hold a text.
+//! An error with everything that led to it: as one line, for logs, records and messages that hold a text, and whether the
+//! machine is at the bottom of it.
 
 use std::error::Error;
+use std::io;
+
+use rustix::io::Errno;
 
 /// The error's own text and each cause after a colon.
 pub fn chain(error: &dyn Error) -> String {
@@ -12,6 +16,23 @@ pub fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Whether something failed for want of what the machine gives everybody: descriptors or memory. Whatever it was done
+/// on is not to blame.
+pub fn is_want_of_means(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let system = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        let code = system.or(error.downcast_ref::<Errno>().map(|errno| errno.raw_os_error()));
+        if code.is_some_and(|code| {
+            [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error).contains(&code)
+        }) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 #[cfg(test)]
@@ -31,5 +52,32 @@ mod tests {
         let middle = Step { what: "opening a.pt", source: Some(Box::new(deepest)) };
         let error = Step { what: "reading the job", source: Some(Box::new(middle)) };
         assert_eq!(chain(&error), "reading the job: opening a.pt: no such file");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("reading a capture")]
+    struct Reading {
+        source: Box<dyn Error + Send + Sync>,
+    }
+
+    #[test]
+    fn want_of_means_is_found_below_whatever_failed_of_it() {
+        for (code, expected) in [
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::ENOMEM, true),
+            (libc::ENOENT, false),
+            (libc::EACCES, false),
+        ] {
+            let system = io::Error::from_raw_os_error(code);
+            assert_eq!(is_want_of_means(&system), expected, "{system}");
+            let capture = Reading { source: Box::new(system) };
+            // As a source that reads through a capture tells it.
+            let read = Reading { source: Box::new(io::Error::other(capture)) };
+            assert_eq!(is_want_of_means(&read), expected, "{}", chain(&read));
+            let errno = Reading { source: Box::new(Errno::from_raw_os_error(code)) };
+            assert_eq!(is_want_of_means(&errno), expected, "{}", chain(&errno));
+        }
+        assert!(!is_want_of_means(&io::Error::other("truncated")));
     }
 }

@@ -119,6 +119,12 @@ fn nothing_is_written_over() {
     let set = scenario.copy_captures(Path::new(folder), "set");
     let inside = scenario.run(&["captures", "pack", "set", "set/store"]).expect_exit(2);
     inside.expect_stderr(&["inside the folder"]);
+    let deep = scenario.run(&["captures", "pack", "set", "other/../set/a/b"]).expect_exit(2);
+    deep.expect_stderr(&["inside the folder"]);
+    inside.expect(
+        !set.join("store").exists() && !set.join("a").exists(),
+        "nothing is left of what was refused",
+    );
     assert!(set.is_dir());
     // Of what is there, the same is taken and another refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);

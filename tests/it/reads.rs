@@ -117,3 +117,34 @@ fn a_run_reads_what_is_used_and_leaves_the_cache_as_it_was() {
         reads(user);
     }
 }
+
+/// Entries of a store lie in other files than their own, some of them in the same: what timing reads of those goes, too.
+#[test]
+fn a_profile_from_a_store_leaves_the_cache_as_it_was() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    scenario.run(&["captures", "pack", "captures", "packed"]).expect_exit(0);
+    for (name, from) in
+        [("sparse.c", "configs/demo/embedding/fast.c"), ("dense.c", "tools/src/bench/reads/dense.c")]
+    {
+        scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
+    }
+    // Its tolerances depend on the recorded outputs, which are read for them before anything is timed.
+    let plan = plan("512MiB", scenario.path()).replace("captures = 'captures'", "captures = 'packed'");
+    scenario.write("plan.toml", plan + "verify = { tolerance = \"gpu\" }\n");
+    let folders = std::fs::read_dir(scenario.path().join("packed/blobs")).expect("a store");
+    let blobs: Vec<PathBuf> = folders
+        .flat_map(|folder| std::fs::read_dir(folder.expect("a folder").path()).expect("readable"))
+        .map(|blob| blob.expect("a blob").path())
+        .collect();
+    let Some(before) = dropped(&blobs) else {
+        println!("skipped: nobody can tell here what is read from a disk");
+        return;
+    };
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for candidate in list(&summary.job("reads")["candidates"]) {
+        outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), "its outputs are right");
+    }
+    let after = cached(&blobs).unwrap_or_default();
+    outcome.expect(after <= before + 16, format_args!("{after} pages after {before}"));
+}

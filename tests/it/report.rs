@@ -27,6 +27,28 @@ fn reported(scenario: &Scenario, format: &str) -> Outcome {
     scenario.run(&["report", "runs/plan", "--format", format]).expect_exit(0)
 }
 
+/// A wrong name is a matter of the command line; a database that is damaged, of the host.
+#[test]
+fn a_folder_that_holds_no_run_is_a_mistake_in_the_command_line() {
+    let scenario = Scenario::new();
+    scenario.write("empty/file", "mine");
+    scenario.write(
+        "damaged/run.sqlite",
+        "no database at all, but long enough to be looked into as if it were one",
+    );
+    for folder in ["nowhere", "empty"] {
+        for command in [
+            &["report", folder][..],
+            &["report", folder, "--format", "json"],
+            &["repro", folder, "x", "--entry", "e"],
+        ] {
+            scenario.run(command).expect_exit(2).expect_stderr(&["there is no run database"]);
+        }
+        scenario.run(&["ctl", "--run", folder, "status"]).expect_exit(2);
+    }
+    scenario.run(&["report", "damaged"]).expect_exit(3);
+}
+
 #[test]
 fn every_format_says_what_the_summary_says() {
     let scenario = mixed();
@@ -140,10 +162,16 @@ fn three_digits(value: &Value) -> String {
 #[test]
 fn two_runs_are_compared() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
-    scenario.run_plan(0, &[]);
+    let (outcome, first) = scenario.run_plan(0, &[]);
+    let drawn = first.policy("seed");
+    outcome.expect_equal(drawn.len(), 1, "a draw for the run");
+    outcome.expect(drawn[0]["numbers"]["seed"].as_u64().is_some_and(|seed| seed != 0), "told");
     let second = Plan::softmax(&["fast", "bad/segfaults"]).text();
     scenario.write("plan.toml", &second);
-    scenario.run(&["run", "plan.toml", "--dir", "runs/second", "--quiet"]).expect_exit(0);
+    let run = ["run", "plan.toml", "--dir", "runs/second", "--quiet", "--set", "verify.seed=7"];
+    let outcome = scenario.run(&run).expect_exit(0);
+    let second = Summary::read(&scenario.path().join("runs/second"), &outcome);
+    outcome.expect_equal(second.policy("seed").len(), 0, "the plan says its own");
     let both = ["report", "runs/plan", "runs/second", "--format"];
     let compared = |format: &str| scenario.run(&[&both[..], &[format]].concat());
 

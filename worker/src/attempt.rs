@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 
 use crate::executor::cell;
 use crate::executor::libraries::Libraries;
-use crate::executor::prepare::Prepared;
+use crate::executor::prepare::{PrepareError, Prepared};
 use crate::executor::process::{RunnerSpec, RunnerTrouble};
 use crate::machine::cpus;
 use crate::runner::frame::Setup;
@@ -27,6 +27,10 @@ pub(crate) enum Trouble {
     ArtifactChanged { candidate: String, found: String },
     #[error("copying the inputs of {candidate}")]
     Inputs { candidate: String, source: crate::residency::staging::PlaceError },
+    #[error(
+        "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
+    )]
+    Means { entry: String, source: Box<PrepareError> },
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: std::io::Error },
     #[error("comparing the outputs of {entry}")]

@@ -76,17 +76,21 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Capture
 /// Told of every byte that was gone through.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
+/// How many files are gone through at a time.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
 /// Does `work` for every item, on a few threads; the first error ends it.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,
 ) -> Result<(), CapturesError> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let first = Mutex::new(None);
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(MOST_THREADS).min(items.len()) {
+        for _ in 0..threads().min(items.len()) {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { break };

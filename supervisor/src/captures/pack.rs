@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -53,12 +53,12 @@ pub fn pack(
 ) -> Result<Packed, CapturesError> {
     let sources = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
-    make_folder(store)?;
-    let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
-    if store.starts_with(&folder) {
+    if resolved(store)?.starts_with(&folder) {
         let detail = "the store would lie inside the folder that is packed (name a place beside it)";
         return Err(CapturesError::Refused(detail.to_owned()));
     }
+    make_folder(store)?;
+    let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     let lock = File::open(&store).map_err(failed("opening", &store))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         CapturesError::Refused(format!("another process is packing into {}", store.display()))
@@ -76,6 +76,21 @@ pub fn pack(
     let mut packed = packing.finish()?;
     packed.found_done = found_done;
     Ok(packed)
+}
+
+/// Where a folder is, or would be once it is made.
+fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
+    let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
+    let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+    let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
+    for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
+        match part {
+            // What is not there yet is no link.
+            Component::ParentDir => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
+    }
+    Ok(resolved)
 }
 
 pub struct Origin {

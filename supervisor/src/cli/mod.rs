@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::Exit;
+use crate::store::StoreError;
 
 /// Checks and times candidate kernels against captured calls of an op, in isolated processes, under a memory
 /// ceiling.
@@ -210,6 +211,14 @@ impl Failure {
 
     fn host(error: impl Into<anyhow::Error>) -> Self {
         Self { exit: Exit::Host, error: error.into() }
+    }
+
+    /// Of a run folder that was named: one that is none is a matter of the command line, a damaged one of the host.
+    fn reading(error: StoreError) -> Self {
+        match error {
+            StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),
+            error => Self::host(error),
+        }
     }
 }
 

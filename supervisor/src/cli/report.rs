@@ -36,7 +36,7 @@ fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result
         let text = super::run::result_text(folder, matches!(output, Output::Standard(_)))?;
         return forgive_closed_pipe(output.write_all(text.as_bytes()));
     }
-    let store = Store::read(folder).map_err(Failure::host)?;
+    let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
     let written = match format {
         ReportFormat::Text => Ok(()),
@@ -111,7 +111,7 @@ pub(super) fn timeline(store: &Store) -> Timeline {
 }
 
 fn side(folder: &Path) -> Result<Side, Failure> {
-    let store = Store::read(folder).map_err(Failure::host)?;
+    let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
     let mut side = Side::new(document.run().map_err(Failure::host)?, document.host().map_err(Failure::host)?);
     for (key, job) in document.jobs().map_err(Failure::host)? {

@@ -17,7 +17,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     log::start();
     let text = Store::read(&arguments.run_dir)
         .and_then(|store| store.stored_plan())
-        .map_err(Failure::host)?
+        .map_err(Failure::reading)?
         .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} holds no plan", arguments.run_dir.display())))?;
     // The stored plan is resolved: its paths are absolute, so it may stand anywhere.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;

@@ -73,7 +73,7 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
 
 /// The human result of a run folder; coloured only where standard output is meant and is a terminal.
 pub(super) fn result_text(folder: &std::path::Path, on_terminal: bool) -> Result<String, Failure> {
-    let store = Store::read(folder).map_err(Failure::host)?;
+    let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;
     let timeline = super::report::timeline(&store);
     let style = Style { color: on_terminal && color_on_stdout(), ..Style::default() };

@@ -25,6 +25,7 @@ mod replay;
 pub mod replay_facts;
 pub mod sample;
 mod score;
+mod seed;
 pub mod setup;
 pub mod submissions;
 mod tasks;
@@ -175,6 +176,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         store,
         known,
         cache_budget: ceilings.host.fraction(CACHE_SHARE),
+        seed: seed::draw(),
         started: Instant::now(),
         attempts: BTreeMap::new(),
         last_report: None,
@@ -189,6 +191,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     run.record_host()?;
     run.register_replays()?;
     run.say_what_is_missing(None);
+    if let Some(row) = seed::policy_row(&run.plan, run.seed) {
+        run.policy(&row)?;
+    }
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
@@ -250,6 +255,7 @@ struct Run<'a> {
     store: Store,
     known: Vec<Known>,
     cache_budget: Bytes,
+    seed: u64,
     started: Instant,
     attempts: BTreeMap<LeaseId, RunningAttempt>,
     /// Of the attempt that ended last: what a candidate's feedback is made from.

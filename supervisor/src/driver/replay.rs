@@ -171,6 +171,7 @@ impl Run<'_> {
             known: &self.known,
             folder: self.folder,
             cache_budget: self.cache_budget,
+            seed: self.seed,
         }
     }
 

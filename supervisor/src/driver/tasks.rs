@@ -18,6 +18,8 @@ pub struct Tasks<'a> {
     pub folder: &'a RunFolder,
     /// Captures of a job that are larger than this together are not kept in the page cache.
     pub cache_budget: Bytes,
+    /// For jobs whose plan leaves it to chance.
+    pub seed: u64,
 }
 
 impl Tasks<'_> {
@@ -71,7 +73,7 @@ impl Tasks<'_> {
                         ..(*plan.profile).clone()
                     },
                     drop_cache: self.cache_budget < facts.bytes,
-                    seed: plan.verify.seed,
+                    seed: if plan.verify.seed == 0 { self.seed } else { plan.verify.seed },
                 })
             }
             // Its parts are the replay's own.

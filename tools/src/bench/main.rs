@@ -3,6 +3,7 @@
 //! Not part of the test command: this is where figures for `docs/benchmarks.md` come from. Build everything with
 //! `--release` first; each subcommand says what it needs.
 
+mod captures;
 mod cycles;
 mod eval;
 mod figures;
@@ -13,6 +14,7 @@ mod overshoot;
 mod product;
 mod reads;
 mod replay;
+mod residency;
 mod spawn;
 mod timing;
 mod verify_large;
@@ -37,6 +39,10 @@ enum Command {
     KillStorm(kill_storm::Arguments),
     /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
     Reads(reads::Arguments),
+    /// Packing, checking and unpacking a capture store, beside reading + BLAKE3 and reading + writing alone
+    Captures(captures::Arguments),
+    /// Loads of the residency engine, lazily and with everything at once: peaks by its ledger and by the kernel
+    Residency(residency::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
     /// A worker: start to ready, a message there and back, death noticed, teardown
@@ -60,6 +66,9 @@ fn entered() -> Option<ExitCode> {
     if first.to_str() == Some(filler::ARGUMENT) {
         return Some(filler::main(arguments));
     }
+    if first.to_str() == Some(reads::STREAM_ARGUMENT) {
+        return Some(reads::stream_main(arguments));
+    }
     if first.to_str() != Some(WORKER_ARGUMENT) {
         return None;
     }
@@ -81,6 +90,8 @@ fn main() -> ExitCode {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Reads(arguments) => reads::run(&arguments),
+        Command::Captures(arguments) => captures::run(&arguments),
+        Command::Residency(arguments) => residency::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),

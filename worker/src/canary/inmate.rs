@@ -23,7 +23,6 @@ const MORE_TASKS: u32 = 8;
 
 /// As a candidate's, but small, so that little has to be taken to get beyond.
 fn confinement() -> Confinement {
-    let present = if rustix::process::geteuid().is_root() { 0 } else { cell::user_tasks() };
     Confinement {
         inmate: Inmate::Candidate,
         limits: ResourceLimits {
@@ -31,7 +30,7 @@ fn confinement() -> Confinement {
             address_space: Some(ADDRESS_SPACE),
             file_size: FILE_SIZE,
             open_files: 64,
-            processes: Some(present + MORE_TASKS),
+            processes: Some(cell::process_limit(MORE_TASKS)),
             stack: STACK,
             locked_memory: Bytes::ZERO,
         },
@@ -49,7 +48,7 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     attempts::before_the_lock_down(segment);
     let confinement = confinement();
-    let tasks = confinement.limits.processes.unwrap_or(0);
+    let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.beside));
     // SAFETY: `proof` put the socket here, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let kept = Descriptors { worker, artifact: None, libraries: &[] };

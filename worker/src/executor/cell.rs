@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
-use crate::runner::confine::{Confinement, Inmate, ResourceLimits};
+use crate::runner::confine::{Confinement, Inmate, ProcessLimit, ResourceLimits};
 
 /// The C library's default, and what an OpenMP thread gets.
 const STACK: Bytes = Bytes::mib(8);
@@ -54,7 +54,7 @@ pub(crate) fn for_candidate(
             // size the seal answers EPERM; at zero the first printf would be a SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
-            processes: Some(limits.processes.unwrap_or_else(|| user_tasks() + tasks(threads))),
+            processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
             stack: STACK,
             locked_memory: Bytes::ZERO,
         },
@@ -72,7 +72,7 @@ pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) 
             address_space: Some(memory + LIBRARIES),
             file_size: LARGEST_BUILD_FILE,
             open_files: COMPILER_FILES,
-            processes: Some(user_tasks() + COMPILER_TASKS),
+            processes: Some(process_limit(COMPILER_TASKS)),
             stack: STACK.saturating_mul(8),
             locked_memory: Bytes::ZERO,
         },
@@ -82,8 +82,13 @@ pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) 
     }
 }
 
+/// So many, beside what this user has now: what it starts later is counted against them.
+pub(crate) fn process_limit(own: u32) -> ProcessLimit {
+    ProcessLimit { own, beside: user_tasks() }
+}
+
 /// Threads and processes of this user now: RLIMIT_NPROC counts them all.
-pub(crate) fn user_tasks() -> u32 {
+fn user_tasks() -> u32 {
     let me = rustix::process::geteuid().as_raw();
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
     let mut tasks = 0u32;

@@ -15,6 +15,7 @@ use opt_shared::arguments::{
 };
 use opt_shared::capture::store::BlobId;
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
+use opt_shared::causes::is_want_of_means;
 use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
@@ -23,6 +24,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::write;
 
 use super::outputs::signed;
+use crate::attempt::Trouble;
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, Tolerance};
 use crate::runner::frame::{InputRange, WireArgument, WireType};
@@ -36,7 +38,7 @@ const NEXT_PIECE: u64 = 1 << 20;
 /// Stands for the source behind all files, until their number is known.
 const MATERIALISED: u8 = u8::MAX;
 
-/// The capture cannot be used. Blame: the capture.
+/// The capture cannot be used. Blame: the capture, but for `of_the_capture`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
     #[error("reading the capture {name}")]
@@ -53,6 +55,16 @@ pub(crate) enum PrepareError {
     Scale { name: String, source: crate::judge::CompareError },
     #[error("materialising an argument of {name}")]
     Materialise { name: String, source: io::Error },
+}
+
+impl PrepareError {
+    /// An error of the worker if the machine, and not the capture, is to blame.
+    pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, Trouble> {
+        if is_want_of_means(&self) {
+            return Err(Trouble::Means { entry: entry.to_owned(), source: Box::new(self) });
+        }
+        Ok(self)
+    }
 }
 
 /// A part of a storage.

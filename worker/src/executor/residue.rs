@@ -1,9 +1,11 @@
 //! What a lease leaves in the page cache of its captures: looked at before anything is read, dropped after.
 //!
-//! Owns the guards of one entry, or of the entries that are timed together. Whether a job is large enough to bother is
-//! the supervisor's affair; what a guard drops is `opt_shared::cache`'s.
+//! Owns the guards of one entry, or of the entries that are timed together: one for each file, however many entries lie
+//! in it. Whether a job is large enough to bother is the supervisor's affair; what a guard drops is `opt_shared::cache`'s.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use opt_shared::cache::CacheGuard;
@@ -13,30 +15,40 @@ use opt_shared::outcome::ReadReport;
 use super::prepare::Prepared;
 
 pub(crate) struct Residue {
-    guards: Vec<CacheGuard>,
+    /// By device and number of the file.
+    guards: BTreeMap<(u64, u64), CacheGuard>,
     /// A large job: what it brings in goes again.
     drop: bool,
 }
 
 impl Residue {
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
+        let mut residue = Self { guards: BTreeMap::new(), drop };
         // A file that cannot be opened is for whoever reads it to report.
         let files = entries.iter().filter_map(|entry| File::open(&entry.path).ok());
-        Self { guards: files.map(|file| CacheGuard::watch(Arc::new(file), drop)).collect(), drop }
+        files.for_each(|file| residue.guard(Arc::new(file)));
+        residue
     }
 
-    /// An entry of a capture store lies in other files than its own.
+    /// An entry of a capture store lies in other files than its own. To be called before anything of them is read.
     pub(crate) fn watch_data_of(&mut self, prepared: &Prepared) {
         if prepared.capture.is_packed() && self.drop {
             let files = prepared.capture.data_files().unwrap_or_default();
-            self.guards.extend(files.into_iter().map(|file| CacheGuard::watch(file, true)));
+            files.into_iter().for_each(|file| self.guard(file));
         }
+    }
+
+    /// A file that is watched already may have been read since: what it had in the cache then stays what it had.
+    fn guard(&mut self, file: Arc<File>) {
+        let Ok(metadata) = file.metadata() else { return };
+        let drop = self.drop;
+        self.guards.entry((metadata.dev(), metadata.ino())).or_insert_with(|| CacheGuard::watch(file, drop));
     }
 
     /// Once nobody maps the files any more: pages that are mapped stay.
     pub(crate) fn release(self) -> ReadReport {
         let mut reads = ReadReport::default();
-        for (before, after) in self.guards.into_iter().filter_map(CacheGuard::release) {
+        for (before, after) in self.guards.into_values().filter_map(CacheGuard::release) {
             reads.absorb(&ReadReport {
                 cached_before_bytes: Some(before),
                 cached_after_bytes: Some(after),
@@ -44,5 +56,42 @@ impl Residue {
             });
         }
         reads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use opt_shared::ids::EntryId;
+    use opt_shared::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_several_entries_is_watched_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("entry_000000.pt");
+        let bytes = 1 << 20;
+        File::create(&path).and_then(|mut file| file.write_all(&vec![7; bytes])).expect("written");
+        let entry = |name: &str| EntryRef {
+            id: EntryId(0),
+            name: name.to_owned(),
+            path: folder.path().join(name),
+            file_bytes: Bytes::ZERO,
+            weight: 1,
+            input_bytes: Bytes::ZERO,
+            copied_bytes: Bytes::ZERO,
+            constants: Vec::new(),
+        };
+        std::fs::hard_link(&path, folder.path().join("entry_000001.pt")).expect("linked");
+        let entries = [entry("entry_000000.pt"), entry("entry_000001.pt"), entry("entry_000000.pt")];
+        let mut residue = Residue::watch(&entries, false);
+        residue.guard(Arc::new(File::open(&path).expect("open")));
+        assert_eq!(residue.guards.len(), 1);
+        // What was just written is in the cache, and counts once. Older kernels tell nothing.
+        if let Some(before) = residue.release().cached_before_bytes {
+            assert!(before <= Bytes::from(bytes), "{before}");
+        }
     }
 }

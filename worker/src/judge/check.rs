@@ -1,6 +1,7 @@
 //! One recorded output against one slot: the judge's `compare`, with what an attempt knows filled in.
 
 use opt_shared::capture::Tensor;
+use opt_shared::causes::is_want_of_means;
 use opt_shared::settings::VerifySettings;
 
 use super::compare::{BytesSource, CompareError, Comparison, DEFAULT_CHUNK, Rules, Side, Subject, compare};
@@ -61,4 +62,5 @@ impl OutputCheck<'_> {
 /// Whether a comparison failed because of what was recorded: the capture's fault, not the worker's.
 pub(crate) fn is_the_captures(error: &CompareError) -> bool {
     matches!(error, CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: Side::Expected, .. })
+        && !is_want_of_means(error)
 }

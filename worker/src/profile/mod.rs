@@ -12,7 +12,7 @@ mod plausible;
 use std::time::Instant;
 
 use opt_shared::batch::{Share, batches};
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, ProfileTask};
 use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, ReadReport, Status};
@@ -76,24 +76,23 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             weights: Vec::new(),
             of_worker: Bytes::ZERO,
         };
-        if let Some(failure) = batch.open(range) {
+        if let Some(failure) = batch.open(range, &mut residue)? {
             report.status = failure.status;
             report.detail = format!("{}: {}", failure.entry, failure.detail);
             report.failures.push(failure);
             break;
         }
-        batch.entries.iter().for_each(|prepared| residue.watch_data_of(prepared));
         if let Some(copied) = &mut copied {
             match copied.load(link, &mut batch.entries) {
                 Ok(()) => {}
-                Err(Uncopied { entry: Some(entry), error }) => {
+                Err(Uncopied { entry: Some(entry), error }) if !is_want_of_means(&error) => {
                     let failure = batch.failure(entry, Status::CaptureError, chain(&error));
                     report.status = failure.status;
                     report.detail = format!("{}: {}", failure.entry, failure.detail);
                     report.failures.push(failure);
                     break;
                 }
-                Err(Uncopied { entry: None, error }) => return Err(unplaced(task, error)),
+                Err(Uncopied { error, .. }) => return Err(unplaced(task, error)),
             }
             batch.of_worker = mapped_by_runner(&batch.entries);
         }
@@ -159,10 +158,16 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn open(&mut self, range: std::ops::Range<usize>) -> Option<EntryFailure> {
+    fn open(
+        &mut self,
+        range: std::ops::Range<usize>,
+        residue: &mut Residue,
+    ) -> Result<Option<EntryFailure>, Trouble> {
         for entry in &self.task.entries[range] {
-            let opened = Prepared::open(entry, &self.task.callee.signature)
-                .and_then(|prepared| Ok((prepared.tolerances(&self.task.verify)?, prepared)));
+            let opened = Prepared::open(entry, &self.task.callee.signature).and_then(|prepared| {
+                residue.watch_data_of(&prepared);
+                Ok((prepared.tolerances(&self.task.verify)?, prepared))
+            });
             match opened {
                 // Entries without elements are verified, never scored.
                 Ok((_, prepared)) if prepared.has_no_elements() => {}
@@ -172,17 +177,18 @@ impl<'a> Batch<'a> {
                     self.weights.push(entry.weight);
                 }
                 Err(error) => {
-                    return Some(EntryFailure {
+                    let error = error.of_the_capture(&entry.name)?;
+                    return Ok(Some(EntryFailure {
                         entry: entry.name.clone(),
                         status: Status::CaptureError,
                         detail: chain(&error),
                         args: Vec::new(),
                         mismatch: None,
-                    });
+                    }));
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     fn start(&self, link: &mut Link, callable: &'a Callable<'a>) -> Result<Started<'a>, Trouble> {

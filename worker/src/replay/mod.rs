@@ -13,7 +13,7 @@ pub mod session;
 
 use std::time::{Duration, Instant};
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, ReplayTask};
 use opt_shared::outcome::{ReplayReport, ReplayResult, Status};
@@ -180,6 +180,7 @@ fn result(
 fn name(error: ReplayError, report: &mut ReplayReport) {
     report.detail = chain(&error);
     report.status = match error {
+        error if is_want_of_means(&error) => Status::InfraError,
         ReplayError::Captures(_)
         | ReplayError::Session(
             SessionError::Pool { source: PoolError::Changed { .. }, .. }

@@ -9,7 +9,7 @@ mod opened;
 
 use std::time::Instant;
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, VerifyTask};
 use opt_shared::outcome::{EntryFailure, ReadReport, RunnerEnd, Status, VerifyReport, WorstError};
@@ -178,6 +178,7 @@ fn one_entry(
     let (tolerances, Ready { prepared, watch, page_by_page }) = match ready {
         Ok(ready) => ready,
         Err(error) => {
+            let error = error.of_the_capture(&name)?;
             let failure = failure(None, &name, Status::CaptureError, chain(&error));
             return Ok(EntryOutcome {
                 failure: Some(failure),
@@ -249,13 +250,13 @@ fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
         return failure;
     }
     match prepared.check_crcs() {
-        Err(error) => EntryFailure {
+        Err(error) if !is_want_of_means(&error) => EntryFailure {
             status: Status::CaptureError,
             detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
             mismatch: None,
             ..failure
         },
-        Ok(()) => failure,
+        _ => failure,
     }
 }
 

@@ -19,6 +19,14 @@ pub(in crate::capture) struct Packed {
     last: Mutex<Option<(BlobId, Arc<File>)>>,
 }
 
+/// A blob that was there when the entry was opened.
+#[derive(Debug, thiserror::Error)]
+#[error("blob {}", place.display())]
+struct Unopened {
+    place: PathBuf,
+    source: io::Error,
+}
+
 impl Packed {
     /// `file` is the manifest at `path`. Every blob is seen to be there, with the right size.
     pub(in crate::capture) fn open(path: &Path, file: Arc<File>) -> Result<Self, Fault> {
@@ -102,7 +110,7 @@ impl Packed {
         }
         let file = open_blob(&self.root, id).map(Arc::new).map_err(|source| {
             let place = self.root.join(blob_path(id));
-            io::Error::new(source.kind(), format!("blob {}: {source}", place.display()))
+            io::Error::new(source.kind(), Unopened { place, source })
         })?;
         *last = Some((id, file.clone()));
         Ok(file)

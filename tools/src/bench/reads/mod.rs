@@ -4,6 +4,7 @@
 //! come before and after what they are compared with.
 
 mod kernels;
+mod owed;
 mod streams;
 
 use std::fs::File;
@@ -12,6 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::fs::{Advice, fadvise};
+
+pub(crate) use owed::{ARGUMENT as STREAM_ARGUMENT, main as stream_main};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -15,6 +15,7 @@ use opt_worker::read_ahead::ReadAhead;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{prepare, rates, timed};
+use crate::figures::mib;
 use crate::verify_large::median;
 
 /// The read-ahead that most machines have.
@@ -30,8 +31,8 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
     let path = folder.join("stream.bin");
     write(&path, bytes)?;
     println!("{} GiB in one file, {runs} runs in turn\n", bytes >> 30);
-    println!("| way | cold GB/s (least–most) | warm GB/s | cache left MiB |");
-    println!("|---|---|---|---|");
+    println!("| way | cold GB/s (least–most) | warm GB/s | cache left MiB | peak owed MiB |");
+    println!("|---|---|---|---|---|");
     let ways = [
         ("`dd`, direct, before", Way::Raw("direct")),
         ("`dd`, before", Way::Raw("")),
@@ -47,6 +48,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
     let mut cold = vec![Vec::new(); ways.len()];
     let mut warm = vec![Vec::new(); ways.len()];
     let mut left = vec![0; ways.len()];
+    let mut owed = vec![0; ways.len()];
     for _ in 0..runs {
         for (at, (_, way)) in ways.iter().enumerate() {
             prepare(&path, true)?;
@@ -54,6 +56,9 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
             left[at] = left[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
+            // In a process of its own, and not timed: it is looked at all the while.
+            prepare(&path, true)?;
+            owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
     }
     let (mut raw, mut own) = (f64::INFINITY, f64::INFINITY);
@@ -64,7 +69,8 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
             Way::Rung(..) => own = own.min(seconds),
         }
         let warm = bytes as f64 / median(&mut warm[at]) / 1e9;
-        println!("| {name} | {} | {warm:.2} | {} |", rates(bytes, &mut cold[at]), left[at] >> 20);
+        let cold = rates(bytes, &mut cold[at]);
+        println!("| {name} | {cold} | {warm:.2} | {} | {:.1} |", left[at] >> 20, mib(owed[at]));
     }
     println!("\nBest rung at {:.0} % of the best raw read, by medians.\n", raw / own * 100.0);
     let faults = faults(&path, bytes, runs)?;
@@ -84,24 +90,39 @@ fn write(path: &Path, bytes: u64) -> Result<()> {
 fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
     match way {
         Way::Raw(flag) => {
-            let mut dd = Command::new("dd");
-            dd.arg(format!("if={}", path.display())).args(["of=/dev/null", "bs=4M", "status=none"]);
-            if !flag.is_empty() {
-                dd.arg(format!("iflag={flag}"));
-            }
-            ensure!(dd.status().context("starting dd")?.success(), "dd failed");
+            ensure!(dd(path, flag).status().context("starting dd")?.success(), "dd failed");
+            Ok(())
         }
-        Way::Rung(rung, readers) => {
-            let disk = FileDisk::at(&File::open(path)?, readers, Some(rung))?;
-            let shape = Shape { chunk: Bytes::mib(4), readers };
-            let mut seen = 0;
-            stream(&disk, 0..bytes, shape, |chunk| {
-                seen += chunk.len() as u64;
-                Ok::<_, ReadFault>(())
-            })?;
-            ensure!(seen == bytes, "{seen} bytes came of {bytes}");
-        }
+        Way::Rung(rung, readers) => by_rung(path, bytes, rung, readers),
     }
+}
+
+/// The same in a process of its own.
+fn command(path: &Path, bytes: u64, way: Way) -> Result<Command> {
+    match way {
+        Way::Raw(flag) => Ok(dd(path, flag)),
+        Way::Rung(rung, readers) => super::owed::command(path, bytes, rung, readers),
+    }
+}
+
+fn dd(path: &Path, flag: &str) -> Command {
+    let mut dd = Command::new("dd");
+    dd.arg(format!("if={}", path.display())).args(["of=/dev/null", "bs=4M", "status=none"]);
+    if !flag.is_empty() {
+        dd.arg(format!("iflag={flag}"));
+    }
+    dd
+}
+
+pub(super) fn by_rung(path: &Path, bytes: u64, rung: Rung, readers: usize) -> Result<()> {
+    let disk = FileDisk::at(&File::open(path)?, readers, Some(rung))?;
+    let shape = Shape { chunk: Bytes::mib(4), readers };
+    let mut seen = 0;
+    stream(&disk, 0..bytes, shape, |chunk| {
+        seen += chunk.len() as u64;
+        Ok::<_, ReadFault>(())
+    })?;
+    ensure!(seen == bytes, "{seen} bytes came of {bytes}");
     Ok(())
 }
 

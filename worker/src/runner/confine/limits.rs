@@ -3,7 +3,7 @@
 use opt_shared::message::Rung;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{ConfineError, ResourceLimits, rung};
+use super::{ConfineError, ProcessLimit, ResourceLimits, rung};
 
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> {
     let fixed = [
@@ -32,20 +32,28 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
         lower(Resource::As, bytes.get(), "limiting address space")?;
         rungs.push(rung("address_space_limit", true, bytes.to_string()));
     }
-    if let Some(processes) = limits.processes {
-        lower(Resource::Nproc, u64::from(processes), "limiting processes")?;
-    }
     Ok(rungs)
 }
 
-/// Whether the limit on processes bites, which depends on who the runner has become since.
-pub(super) fn process_limit(limits: &ResourceLimits) -> Option<Rung> {
-    let processes = limits.processes?;
-    Some(if rustix::process::getuid().is_root() {
+/// After the inmate has become who it is to be: whom the limit counts, and whether it bites, depends on that.
+pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Rung, ConfineError> {
+    let (most, counted) = counted(limit, shares_user);
+    lower(Resource::Nproc, most, "limiting processes")?;
+    Ok(if rustix::process::getuid().is_root() {
         rung("process_limit", false, "the kernel exempts uid 0; only the memory limit bounds each process")
     } else {
-        rung("process_limit", true, processes.to_string())
+        rung("process_limit", true, counted)
     })
+}
+
+/// The limit that the kernel is given, and what of it is meant for whom.
+fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
+    let ProcessLimit { own, beside } = limit;
+    if shares_user {
+        (u64::from(own) + u64::from(beside), format!("{own}, beside {beside} that its user has"))
+    } else {
+        (u64::from(own), own.to_string())
+    }
 }
 
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
@@ -53,4 +61,17 @@ fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), Con
     let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
         .map_err(ConfineError::refused(action))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_others_are_counted_only_where_the_user_is_shared() {
+        let limit = ProcessLimit { own: 8, beside: 120 };
+        assert_eq!(counted(limit, true), (128, "8, beside 120 that its user has".to_owned()));
+        assert_eq!(counted(limit, false), (8, "8".to_owned()));
+        assert_eq!(counted(ProcessLimit { own: u32::MAX, beside: 1 }, true).0, 1 << 32);
+    }
 }

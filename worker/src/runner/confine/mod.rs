@@ -63,11 +63,19 @@ pub struct ResourceLimits {
     /// The largest file that may be written: zero for a candidate.
     pub file_size: Bytes,
     pub open_files: u32,
-    /// Processes and threads of this user. The kernel counts them per user and exempts uid 0.
-    pub processes: Option<u32>,
+    pub processes: Option<ProcessLimit>,
     /// Growth of the first thread's stack.
     pub stack: Bytes,
     pub locked_memory: Bytes,
+}
+
+/// Processes and threads. The kernel counts them per user and exempts uid 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLimit {
+    /// Of the inmate.
+    pub own: u32,
+    /// Others of the worker's user: they are counted, too, where the inmate does not become a user of its own.
+    pub beside: u32,
 }
 
 /// The descriptors a runner keeps beyond its standard streams.
@@ -138,6 +146,7 @@ pub fn lock_down(
     descriptors: &Descriptors<'_>,
 ) -> Result<Vec<Rung>, ConfineError> {
     refuse_other_threads()?;
+    let user = rustix::process::getuid();
     let mut rungs = vec![parent::leave_session()?];
     rungs.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -149,7 +158,10 @@ pub fn lock_down(
         Inmate::Candidate => identity::become_nobody_else(confinement.user_number)?,
         Inmate::Compiler => identity::give_up_capabilities()?,
     });
-    rungs.extend(limits::process_limit(&confinement.limits));
+    if let Some(processes) = confinement.limits.processes {
+        let shared = rustix::process::getuid() == user;
+        rungs.push(limits::limit_processes(processes, shared)?);
+    }
     // Changing the user cleared the death signal and reset who may look into this process.
     parent::die_with_the_worker(descriptors.worker)?;
     rungs.push(identity::hide_memory()?);

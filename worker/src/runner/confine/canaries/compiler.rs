@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::{Confinement, Descriptors, Inmate, lock_down};
+use super::super::{Confinement, Descriptors, Inmate, ProcessLimit, lock_down};
 use super::candidate::answer_io;
 use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start};
 use crate::executor::handle::End;
@@ -70,7 +70,7 @@ fn compiler_confinement() -> Confinement {
     confinement.readable = vec![folder().join("sources")];
     confinement.writable = vec![folder().join("scratch")];
     confinement.limits.data = Bytes::gib(1);
-    confinement.limits.processes = Some(4096);
+    confinement.limits.processes = Some(ProcessLimit { own: 4096, beside: 0 });
     confinement.limits.stack = Bytes::mib(64);
     confinement
 }

@@ -1,0 +1,56 @@
+//! What a way of reading owes at its peak: it reads in a process of its own, which is looked at until it ends.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use opt_shared::stream::Rung;
+use opt_supervisor::memory::procfs::ProcessSampler;
+
+/// The first argument that enters a process which only reads.
+pub(crate) const ARGUMENT: &str = "__stream";
+/// Slots stay from the first chunk to the last one: what is missed between two looks was not held for long.
+const LOOK: Duration = Duration::from_millis(1);
+
+pub(super) fn command(path: &Path, bytes: u64, rung: Rung, readers: usize) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ARGUMENT).arg(path).args([bytes.to_string(), rung.name().to_owned(), readers.to_string()]);
+    Ok(command)
+}
+
+/// Behind the hidden argument.
+pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
+    match read(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stream: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(arguments: &[String]) -> Result<()> {
+    let [path, bytes, rung, readers] = arguments else { bail!("four arguments") };
+    let rung = Rung::ALL.into_iter().find(|it| it.name() == rung).context("no such rung")?;
+    super::streams::by_rung(Path::new(path), bytes.parse()?, rung, readers.parse()?)
+}
+
+/// The most that a process owed, whose memory is watched until there is none.
+pub(super) fn peak(mut command: Command) -> Result<u64> {
+    let mut child = command.stdin(Stdio::null()).spawn().context("starting a reader")?;
+    let mut most = 0;
+    if let Some(mut memory) = ProcessSampler::open(Path::new("/proc"), child.id())? {
+        while child.try_wait()?.is_none() {
+            let seen = memory.sample()?.alive().and_then(|sample| sample.owed());
+            most = most.max(seen.map_or(0, |owed| owed.get()));
+            std::thread::sleep(LOOK);
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "a reader ended with {status}");
+    ensure!(0 < most, "a reader ended before it was looked at (read more GiB)");
+    Ok(most)
+}
