@@ -16,3 +16,5 @@ mod replays;
 mod reports;
 mod staff;
 mod want;
+
+use super::event::Stage;
