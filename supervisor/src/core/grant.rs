@@ -290,7 +290,11 @@ impl Core {
 
     /// Of a step that the machine has room for now, and that is not the first.
     fn why_smaller(&self, order: Order, step: usize) -> Smaller {
-        if step <= self.candidates[order.candidate().index()].from_step { Smaller::ShortBefore } else { Smaller::Ceiling }
+        if step <= self.candidates[order.candidate().index()].from_step {
+            Smaller::ShortBefore
+        } else {
+            Smaller::Ceiling
+        }
     }
 
     fn say_smaller(&mut self, candidate: CandidateId, why: Smaller, spec: &StageSpec, whole: &StageSpec) {

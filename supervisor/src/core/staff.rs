@@ -201,7 +201,9 @@ impl Core {
                         | Progress::Running { stage: Stage::Verify, .. }
                 )
             };
-            return (self.is_timed(index) && job.candidates.iter().any(last_stage) && staying(Role::Profiler) == 0)
+            return (self.is_timed(index)
+                && job.candidates.iter().any(last_stage)
+                && staying(Role::Profiler) == 0)
                 .then_some(Role::Profiler);
         }
         let worn = |it: &&&Worker| job.recycle.after_leases <= it.leases;
