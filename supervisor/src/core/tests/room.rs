@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, plan, two_jobs};
 use crate::core::RETURN_PATIENCE;
-use crate::core::control::Mode;
+use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
 use crate::core::spec::RunSpec;
 
@@ -118,10 +118,8 @@ fn a_worker_in_its_own_way_goes_where_that_is_enough_and_nobody_else_can() {
     // A lease of 108 beside it, the supervisor's 20, and 108 for its own: what it holds beyond that is what is missing.
     for (ceiling, goes) in [(235, false), (236, true)] {
         let (mut desk, [_, second], profiler) = beside_an_idle_profiler();
-        desk.feed(Event::Control(Control::Recycle {
-            which: crate::core::control::Which::Worker(profiler),
-            mode: Mode::Drain,
-        }));
+        let which = Which::Worker(profiler);
+        desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
         desk.gone(profiler);
         pause(&mut desk);
         desk.finish(second, Status::Passed);

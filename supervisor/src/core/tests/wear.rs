@@ -6,7 +6,7 @@ use opt_shared::outcome::Status;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, STAGE, plan, two_jobs};
+use super::desk::{Desk, Given, STAGE, two_jobs};
 use crate::core::event::{Action, Process};
 use crate::core::spec::RunSpec;
 
@@ -110,29 +110,4 @@ fn a_worn_profiler_waits_for_the_worn_verifier_that_goes_before_it() {
     assert!(desk.core.lease_of(other.worker).is_some());
     let actions = desk.gone(worn.worker);
     assert!(told(&actions, profile.worker), "{actions:#?}");
-}
-
-/// It has done nothing, so there is nothing to find out about it.
-#[test]
-fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
-    use crate::core::control::{Mode, Which};
-    use crate::core::event::{Control, Event};
-    use opt_shared::ids::JobId;
-    use opt_shared::message::Role;
-
-    let mut desk = Desk::new(plan(2));
-    for _ in 0..3 {
-        let given = desk.lease();
-        desk.finish(given, Status::Passed);
-    }
-    let last = desk.lease();
-    desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
-    desk.gone(last.worker);
-    // Its successor is on its way, and what it was for is not wanted any more.
-    let one = Control::Cancel { job: JobId(0), candidate: Some(last.order.candidate()) };
-    desk.feed(Event::Control(one));
-    let worker = WorkerId(last.worker.0 + 1);
-    let actions = desk.feed(Event::WorkerReady { worker });
-    let profiler = |it: &Action| matches!(it, Action::StartWorker { role: Role::Profiler, .. });
-    assert!(actions.iter().any(profiler), "{actions:#?}");
 }
