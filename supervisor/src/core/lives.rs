@@ -230,13 +230,12 @@ impl Core {
         if runner.killed.is_none() {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
-            if let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state) {
-                if let KillReason::RunnerMemory { .. }
-                | KillReason::HostFloor { .. }
-                | KillReason::HostCeiling { .. } = reason
-                {
-                    lease.short_of_memory = Some(reason);
-                }
+            if let KillReason::RunnerMemory { .. }
+            | KillReason::HostFloor { .. }
+            | KillReason::HostCeiling { .. } = reason
+                && let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state)
+            {
+                lease.short_of_memory = Some(reason);
             }
         }
     }
