@@ -8,7 +8,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, kills, plan, two_jobs};
-use crate::core::event::{Action, Event, Process, ProcessSample, Sample, Stage, StopReason};
+use crate::core::event::{Action, Control, Event, Process, ProcessSample, Sample, Stage, StopReason};
 use crate::core::spec::RunSpec;
 use crate::core::{Ceilings, RETURN_PATIENCE};
 
@@ -145,6 +145,23 @@ fn under_pressure_the_spare_goes_and_none_comes_for_a_minute() {
     assert_eq!(desk.policies("pressure").len(), 1);
     desk.feed(Event::Pressure);
     assert_eq!(desk.policies("pressure").len(), 2, "a minute later it is news");
+}
+
+#[test]
+fn a_spare_that_has_worked_is_one_no_more_and_one_that_was_called_for_never_was() {
+    let (mut desk, verify, spare) = with_a_spare(plan(1));
+    desk.feed(Event::Control(Control::StayOpen));
+    desk.finish(verify, Status::Passed);
+    let profile = desk.lease();
+    assert_eq!(profile.worker, spare);
+    desk.finish(profile, Status::Passed);
+    let told = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Shutdown { .. }));
+    assert!(!told(&desk.feed(Event::Pressure)), "the run is open for more");
+
+    let mut desk = Desk::new(plan(1));
+    desk.feed(Event::Control(Control::Pause));
+    desk.feed(Event::WorkerReady { worker: WorkerId(1) });
+    assert!(!told(&desk.feed(Event::Pressure)), "its first lease waits for the end of the pause");
 }
 
 #[test]
