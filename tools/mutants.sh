@@ -6,16 +6,21 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
-mkdir -p "$work/src" "$work/tests"
-rm -rf "$work/src/core" "$work/tests/simulate"
-cp -r "$root/supervisor/src/core" "$work/src/core"
-cp -r "$root/tools/src/simulate" "$work/tests/simulate"
-printf 'pub mod core;\n' > "$work/src/lib.rs"
+# The two find each other's files by relative paths: they lie as they do in the repository.
+for part in supervisor/src/core tools/src/simulate; do
+    rm -rf "${work:?}/$part"
+    mkdir -p "$work/$part"
+    cp -r "$root/$part/." "$work/$part"
+done
+printf 'pub mod core;\n' > "$work/supervisor/src/lib.rs"
 cat > "$work/Cargo.toml" <<TOML
 [package]
 name = "opt-supervisor"
 version = "0.0.0"
 edition = "2024"
+
+[lib]
+path = "supervisor/src/lib.rs"
 
 [dependencies]
 opt-shared = { path = "$root/shared" }
@@ -27,7 +32,7 @@ rand = { version = "0.9", default-features = false, features = ["std", "std_rng"
 
 [[test]]
 name = "simulate"
-path = "tests/simulate/main.rs"
+path = "tools/src/simulate/main.rs"
 
 [profile.dev]
 debug = false

@@ -139,7 +139,7 @@ impl Core {
             let mut stages = vec![spec.first_stage()];
             if spec.replay.is_none() {
                 stages.extend(self.spec.verify.then_some(Stage::Verify));
-                stages.extend((self.spec.verify && self.is_timed(id)).then_some(Stage::Profile));
+                stages.extend((self.spec.verify && self.is_timed(index)).then_some(Stage::Profile));
             }
             let too_large = stages
                 .into_iter()
@@ -275,7 +275,7 @@ impl Core {
                 reserved: demand.host,
                 peak_owed: it.tree_owed(),
                 peak_reclaimable: Bytes::ZERO,
-                killed_runner: None,
+                short_of_memory: None,
             });
         }
         self.actions.push(Action::Start {
@@ -288,10 +288,13 @@ impl Core {
         });
     }
 
-    /// Of a step that the machine has room for now.
+    /// Of a step that the machine has room for now, and that is not the first.
     fn why_smaller(&self, order: Order, step: usize) -> Smaller {
-        let from = self.candidates[order.candidate().index()].from_step;
-        if from != 0 && step <= from { Smaller::ShortBefore } else { Smaller::Ceiling }
+        if step <= self.candidates[order.candidate().index()].from_step {
+            Smaller::ShortBefore
+        } else {
+            Smaller::Ceiling
+        }
     }
 
     fn say_smaller(&mut self, candidate: CandidateId, why: Smaller, spec: &StageSpec, whole: &StageSpec) {

@@ -230,17 +230,12 @@ impl Core {
         if runner.killed.is_none() {
             runner.killed = Some(reason);
             self.actions.push(Action::KillRunner { worker, pid, reason });
-            if let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state) {
-                // Of several, the one that speaks of memory: it decides how the attempt is done again.
-                let memory = matches!(
-                    reason,
-                    KillReason::RunnerMemory { .. }
-                        | KillReason::HostFloor { .. }
-                        | KillReason::HostCeiling { .. }
-                );
-                if memory || lease.killed_runner.is_none() {
-                    lease.killed_runner = Some(reason);
-                }
+            if let KillReason::RunnerMemory { .. }
+            | KillReason::HostFloor { .. }
+            | KillReason::HostCeiling { .. } = reason
+                && let Some(State::Leased(lease)) = self.workers.get_mut(&worker).map(|it| &mut it.state)
+            {
+                lease.short_of_memory = Some(reason);
             }
         }
     }

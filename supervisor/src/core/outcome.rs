@@ -57,7 +57,7 @@ impl Core {
 
     /// What took more than its lease reserved, other than a candidate that was ended for that.
     fn learn(&mut self, lease: &Lease) {
-        if matches!(lease.killed_runner, Some(KillReason::RunnerMemory { .. })) {
+        if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
         }
         let job = self.spec.candidates[lease.order.candidate().index()].job;
@@ -123,7 +123,7 @@ impl Core {
         self.name_the_second_kill(lease.order, &mut report);
         let Said { status, detail, baseline_failed, .. } = said(&report);
         if status == Status::InfraError {
-            match lease.killed_runner {
+            match lease.short_of_memory {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.smaller_or_never(lease, detail);
                 }
@@ -153,7 +153,8 @@ impl Core {
             Stage::Build => self.spec.verify.then_some(Stage::Verify),
             Stage::Verify => {
                 self.candidates[candidate.index()].may_profile = true;
-                self.is_timed(candidate).then_some(Stage::Profile)
+                let job = self.spec.candidates[candidate.index()].job;
+                self.is_timed(job.index()).then_some(Stage::Profile)
             }
             Stage::Profile | Stage::Replay => None,
         };
@@ -195,10 +196,9 @@ impl Core {
         }
     }
 
-    /// Entries without elements are verified, never scored.
-    pub(super) fn is_timed(&self, candidate: CandidateId) -> bool {
-        let job = self.spec.candidates[candidate.index()].job;
-        self.spec.profile && self.spec.jobs[job.index()].timed
+    /// Whether candidates of this job are profiled. Entries without elements are verified, never scored.
+    pub(super) fn is_timed(&self, job: usize) -> bool {
+        self.spec.profile && self.spec.jobs[job].timed
     }
 
     fn again_or_never(&mut self, lease: Lease, blame: Blame, why: String) {

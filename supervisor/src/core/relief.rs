@@ -148,7 +148,8 @@ impl Core {
     fn relief_is_under_way(&self, now: Moment) -> bool {
         let going = |it: &Worker| {
             let told = it.told.filter(|told| told.reason == Some(RecycleReason::Pressure));
-            (it.killed.is_some() && !it.overdue)
+            // One that does not die ends the run.
+            it.killed.is_some()
                 || told.is_some_and(|told| now < told.at + TOLD_PATIENCE)
                 || it.runners.values().any(|runner| runner.killed.is_some())
         };

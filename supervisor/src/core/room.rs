@@ -64,32 +64,30 @@ impl Core {
             };
             self.policy("wait", reason.to_owned(), refusal.numbers());
         }
-        let others: Vec<WorkerId> = self.dispensable().into_iter().filter(|&other| other != worker).collect();
+        let others = self.dispensable().into_iter().filter(|&other| other != worker);
         // What is missing, and what each of them would give back.
-        let (missing, held): (Bytes, Vec<Bytes>) = match refusal {
+        let (missing, held): (Bytes, Vec<(WorkerId, Bytes)>) = match refusal {
             Refusal::Ceiling { charged, wanted, ceiling, .. } => {
-                (charged + wanted - ceiling, others.iter().map(|&it| self.ledger.charge(it).sum()).collect())
+                let mut held: Vec<_> = others.map(|it| (it, self.ledger.charge(it).sum())).collect();
+                // It may have kept more than its lease asks for; what has done nothing has a successor no better.
+                if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
+                    held.push((worker, self.ledger.measured(worker).sum() - demand.sum()));
+                }
+                (charged + wanted - ceiling, held)
             }
-            Refusal::Floor { available, wanted, floor } => (
-                floor + wanted - available,
-                others.iter().map(|&it| self.ledger.measured(it).sum()).collect(),
-            ),
+            Refusal::Floor { available, wanted, floor } => {
+                let held = others.map(|it| (it, self.ledger.measured(it).sum())).collect();
+                (floor + wanted - available, held)
+            }
         };
         let mut given = self.on_its_way_back(&refusal);
         let mut going = Vec::new();
-        for (&other, &bytes) in others.iter().zip(&held) {
+        for (other, bytes) in held {
             if missing <= given {
                 break;
             }
             given += bytes;
             going.push(other);
-        }
-        let itself = self.workers.get(&worker).is_some_and(|it| 0 < it.leases)
-            && demand.host < self.ledger.measured(worker).host
-            && matches!(refusal, Refusal::Ceiling { .. });
-        if itself {
-            given += self.ledger.measured(worker).sum() - demand.sum();
-            going.push(worker);
         }
         if missing <= given {
             for other in going {
@@ -100,7 +98,7 @@ impl Core {
 
     /// What those who go already give back: nobody else has to go for that.
     fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
-        let leaving = self.workers.iter().filter(|(_, it)| !it.stays() && !it.overdue).map(|(&id, _)| id);
+        let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
         let of = |worker| match refusal {
             Refusal::Ceiling { .. } => self.ledger.charge(worker).sum(),

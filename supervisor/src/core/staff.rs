@@ -58,10 +58,7 @@ impl Core {
             return Fit::Coming;
         }
         let settings = self.spec.jobs[job.index()].recycle.clone();
-        let mut coming = self
-            .workers
-            .values()
-            .any(|it| it.role == role && it.stays() && matches!(it.state, State::Starting { .. }));
+        let mut coming = self.is_starting(role);
         let mut fit = None;
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
@@ -76,11 +73,9 @@ impl Core {
         if let Some(worker) = fit {
             return Fit::Worker(worker);
         }
-        let staying = self.workers.values().filter(|it| it.role == role && it.stays()).count();
-        if coming || self.most(role) <= staying {
-            return Fit::Coming;
-        }
-        if staying == 0 || self.fits_side_by_side(job, demand) {
+        // All that are left of this role are at work, and those are fewer than may be.
+        let alone = !self.workers.values().any(|it| it.role == role && it.stays());
+        if !coming && (alone || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
         }
         Fit::Coming
@@ -170,8 +165,9 @@ impl Core {
     /// While verifiers work: a profiler that would be replaced before its next lease goes now, so that the switch does not
     /// wait for its end and its successor's start.
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
-        let verifying = self.workers.values().any(|it| it.role == Role::Verifier && it.lease().is_some());
-        if !verifying || !self.spec.profile || !self.spec.jobs[index].timed || !self.permit_is_free() {
+        // No profiler's, where one is idle: there is one at most.
+        let verifying = self.workers.values().any(|it| it.lease().is_some());
+        if !verifying || !self.is_timed(index) || !self.permit_is_free() {
             return;
         }
         let settings = self.spec.jobs[index].recycle.clone();
@@ -205,8 +201,9 @@ impl Core {
                         | Progress::Running { stage: Stage::Verify, .. }
                 )
             };
-            let wanted = self.spec.verify && self.spec.profile && job.timed;
-            return (wanted && job.candidates.iter().any(last_stage) && staying(Role::Profiler) == 0)
+            return (self.is_timed(index)
+                && job.candidates.iter().any(last_stage)
+                && staying(Role::Profiler) == 0)
                 .then_some(Role::Profiler);
         }
         let worn = |it: &&&Worker| job.recycle.after_leases <= it.leases;

@@ -14,5 +14,10 @@ mod reasons;
 mod relief;
 mod replays;
 mod reports;
+mod room;
 mod staff;
+mod views;
 mod want;
+mod wear;
+
+use super::event::Stage;

@@ -50,8 +50,8 @@ pub(crate) struct Lease {
     pub(crate) reserved: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
-    /// A runner of it was ended, and for this first.
-    pub(crate) killed_runner: Option<KillReason>,
+    /// Why a runner of it was ended, where that was for memory: it decides how the attempt is done again.
+    pub(crate) short_of_memory: Option<KillReason>,
 }
 
 /// A runner that was reported and is not yet reaped.
@@ -178,9 +178,9 @@ impl Worker {
         matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
     }
 
-    /// Held ready, and has never had a lease.
+    /// Started before it was needed, and has never had a lease.
     pub(crate) fn is_spare(&self) -> bool {
-        self.spare && self.leases == 0 && self.stays()
+        self.spare && self.leases == 0
     }
 
     pub(crate) fn wear(&self, now: Moment) -> Wear {

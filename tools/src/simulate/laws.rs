@@ -33,6 +33,12 @@ pub(crate) struct Seen {
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
+impl Seen {
+    fn profiles(&self) -> bool {
+        self.lease.is_some_and(|(_, order)| order.stage() == Stage::Profile)
+    }
+}
+
 pub(crate) struct Laws {
     pub(crate) spec: RunSpec,
     pub(crate) workers: BTreeMap<WorkerId, Seen>,
@@ -110,6 +116,9 @@ impl Laws {
             Action::StartWorker { worker, role } => {
                 if !self.started.insert(*worker) {
                     return Err(format!("{worker} is started twice"));
+                }
+                if self.workers.values().any(Seen::profiles) {
+                    return Err(format!("{action:?} beside a profile"));
                 }
                 let reserved = self.spec.idle_worker;
                 self.workers.insert(*worker, Seen { role: Some(*role), reserved, ..Seen::default() });
@@ -252,10 +261,7 @@ impl Laws {
         self.user.may_start(order.candidate()).map_err(|why| format!("{action:?}, but {why}"))?;
         self.open.insert(lease, order.candidate());
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
-        let profiling = self
-            .workers
-            .values()
-            .any(|it| it.lease.is_some_and(|(_, order)| order.stage() == Stage::Profile));
+        let profiling = self.workers.values().any(Seen::profiles);
         if profiling && 1 < leases {
             return Err(format!("{action:?}: not alone while a profiler holds a lease"));
         }

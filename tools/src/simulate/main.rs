@@ -7,6 +7,8 @@
 mod laws;
 mod machine;
 mod plan;
+/// As the core's own tests have them.
+#[path = "../../../supervisor/src/core/tests/reports.rs"]
 mod reports;
 mod tape;
 #[cfg(test)]
@@ -14,6 +16,7 @@ mod tests;
 mod user;
 
 use clap::Parser;
+use opt_supervisor::core::event::Stage;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 

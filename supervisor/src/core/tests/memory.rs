@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use opt_shared::ids::{JobId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan, two_jobs};
-use crate::core::event::{Action, Event, Process, Stage, StopReason};
+use crate::core::control::{Mode, Which};
+use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
 use crate::core::spec::{RunSpec, StageSpec};
 
@@ -90,6 +92,26 @@ fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(recycled(&desk).contains(&RecycleReason::Growth), expected);
     }
+}
+
+/// It has done nothing, so there is nothing to find out about it.
+#[test]
+fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
+    let mut desk = Desk::new(plan(2));
+    for _ in 0..3 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let last = desk.lease();
+    desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
+    desk.gone(last.worker);
+    // Its successor is on its way, and what it was for is not wanted any more.
+    let one = Control::Cancel { job: JobId(0), candidate: Some(last.order.candidate()) };
+    desk.feed(Event::Control(one));
+    let worker = WorkerId(last.worker.0 + 1);
+    let actions = desk.feed(Event::WorkerReady { worker });
+    let profiler = |it: &Action| matches!(it, Action::StartWorker { role: Role::Profiler, .. });
+    assert!(actions.iter().any(profiler), "{actions:#?}");
 }
 
 #[test]

@@ -167,6 +167,11 @@ fn batches_are_cut_finer_as_long_as_that_takes_less() {
     assert_eq!(predicted, [242, 122, 62, 32].map(Bytes::mib));
     let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
+    // One that is alone already, however large, is not what is cut.
+    let beside_a_large_one: Vec<EntryNumbers> =
+        std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
+    let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
+    assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(32)));
     // Nothing is gained by cutting what is owed once anyway, and entries of nothing end it all.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);

@@ -8,9 +8,9 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, kills, plan, two_jobs};
-use crate::core::Ceilings;
-use crate::core::event::{Action, Event, Process, ProcessSample, Sample, Stage, StopReason};
+use crate::core::event::{Action, Control, Event, Process, ProcessSample, Sample, Stage, StopReason};
 use crate::core::spec::RunSpec;
+use crate::core::{Ceilings, RETURN_PATIENCE};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -148,17 +148,35 @@ fn under_pressure_the_spare_goes_and_none_comes_for_a_minute() {
 }
 
 #[test]
-fn a_spare_comes_back_when_the_pressure_is_over() {
+fn a_spare_that_has_worked_is_one_no_more_and_one_that_was_called_for_never_was() {
     let (mut desk, verify, spare) = with_a_spare(plan(1));
+    desk.feed(Event::Control(Control::StayOpen));
+    desk.finish(verify, Status::Passed);
+    let profile = desk.lease();
+    assert_eq!(profile.worker, spare);
+    desk.finish(profile, Status::Passed);
+    let told = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::Shutdown { .. }));
+    assert!(!told(&desk.feed(Event::Pressure)), "the run is open for more");
+
+    let mut desk = Desk::new(plan(1));
+    desk.feed(Event::Control(Control::Pause));
+    desk.feed(Event::WorkerReady { worker: WorkerId(1) });
+    assert!(!told(&desk.feed(Event::Pressure)), "its first lease waits for the end of the pause");
+}
+
+#[test]
+fn a_spare_comes_back_when_the_pressure_is_over() {
+    // A verification that is granted more than the minute.
+    let mut spec = plan(1);
+    spec.candidates[0].verify.deadline = SECOND * 600;
+    let (mut desk, _, spare) = with_a_spare(spec);
     desk.feed(Event::Pressure);
+    let since = desk.now;
     desk.gone(spare);
     let before = started(&desk);
-    desk.now += SECOND * 58;
+    desk.now = since + SECOND * 60 - Duration::from_millis(2);
     desk.sample(&[]);
     assert_eq!(started(&desk), before, "not yet");
-    // The verification's deadline is a minute: it is granted in the middle of this one.
-    assert!(desk.core.lease_of(verify.worker).is_some());
-    desk.now += SECOND * 2;
     desk.sample(&[]);
     assert_eq!(started(&desk), before + 1, "{:#?}", desk.log);
 }
@@ -249,11 +267,34 @@ fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
         assert_eq!(kills(&actions).is_empty(), goes, "{held}: {actions:#?}");
         if goes {
             // It has a second to be gone.
-            let again = desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(90))]);
-            assert!(kills(&again).is_empty());
-            desk.now += SECOND;
+            let until = desk.now + SECOND;
+            for now in [desk.now, until - Duration::from_millis(2)] {
+                desk.now = now;
+                let again = desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(90))]);
+                assert!(kills(&again).is_empty());
+            }
             let again = desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(90))]);
             assert_eq!(kills(&again).len(), 1, "{again:#?}");
         }
     }
+}
+
+#[test]
+fn what_a_dead_worker_left_is_waited_for_before_anybody_else_is_ended() {
+    let (mut desk, [first, second]) = side_by_side();
+    let left = (Process::Runner(first.worker, 7), Bytes::mib(90));
+    let seen = [left, (Process::Runner(second.worker, 8), Bytes::mib(90))];
+    desk.sample(&seen);
+    desk.feed(Event::WorkerGone { worker: first.worker, how: "signal 9".to_owned(), left_runners: true });
+    let since = desk.now;
+    desk.available = Some(Bytes::gib(1) - Bytes::mib(1));
+    for now in [since, since + RETURN_PATIENCE - Duration::from_millis(2)] {
+        desk.now = now;
+        assert!(kills(&desk.sample(&seen)).is_empty(), "its memory is on its way back");
+    }
+    // It does not come: the machine needs it all the same.
+    desk.feed(Event::Tick);
+    let killed: Vec<_> =
+        kills(&desk.sample(&seen)).into_iter().map(|(worker, pid, _)| (worker, pid)).collect();
+    assert_eq!(killed, [(second.worker, Some(8))]);
 }

@@ -1,4 +1,4 @@
-//! What workers report, in short.
+//! What workers report, in short. The simulated machine in `tools/src/simulate` says the same: it includes this file.
 
 use opt_shared::message::Report;
 use opt_shared::outcome::{
@@ -7,7 +7,7 @@ use opt_shared::outcome::{
 };
 use opt_shared::units::Bytes;
 
-use crate::core::event::Stage;
+use super::Stage;
 
 pub(super) fn report(stage: Stage, status: Status) -> Report {
     match stage {

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::WorkerId;
+use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
+use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, SUPERVISOR, plan};
 use crate::core::Ceilings;
-use crate::core::event::{Action, Event, Process, Stage, StopReason};
+use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
 use crate::core::spec::RunSpec;
 use crate::core::staff::Backoff;
 
@@ -145,6 +146,70 @@ fn a_worn_verifiers_successor_is_ready_when_it_goes() {
         desk.finish(third, Status::Passed);
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     }
+}
+
+#[test]
+fn while_one_is_on_its_way_nobody_else_is_started() {
+    let mut desk = Desk::new(RunSpec { verifiers: 3, ..plan(6) });
+    for _ in 0..3 {
+        desk.sample(&[]);
+        assert_eq!(starts(&desk, Role::Verifier), 1);
+    }
+    // Every one is worn after its first lease: a second is needed beside it, and no successor besides.
+    let mut spec = RunSpec { verifiers: 2, spare: true, ..plan(6) };
+    spec.jobs[0].recycle.after_leases = 1;
+    let mut desk = Desk::new(spec);
+    desk.feed(Event::WorkerReady { worker: WorkerId(1) });
+    for _ in 0..3 {
+        desk.sample(&[]);
+        assert_eq!(starts(&desk, Role::Verifier), 2);
+    }
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}
+
+/// The second verification waits for memory, and for a worker there is already one.
+#[test]
+fn an_idle_verifier_is_as_good_as_a_successor_kept_ready() {
+    let mut spec =
+        RunSpec { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
+    spec.jobs[0].recycle.after_leases = 2;
+    spec.candidates[1].verify.reserved = Bytes::mib(500);
+    let mut desk = Desk::new(spec);
+    let builds = [desk.lease(), desk.lease()];
+    for build in builds {
+        desk.finish(build, Status::Passed);
+    }
+    let verify = desk.lease();
+    assert_eq!((verify.order.stage(), desk.policies("wait").len()), (Stage::Verify, 1));
+    for _ in 0..3 {
+        desk.sample(&[]);
+    }
+    assert_eq!(starts(&desk, Role::Verifier), 2, "{:#?}", desk.log);
+}
+
+/// What is submitted meanwhile needs a verifier, and the profiler is as worn as can be: the clock comes first.
+#[test]
+fn nobody_is_started_beside_a_profile() {
+    let mut spec = RunSpec { spare: true, ..plan(1) };
+    spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
+    let mut desk = Desk::new(spec);
+    desk.feed(Event::Control(Control::StayOpen));
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let profile = desk.lease();
+    assert_eq!(profile.order.stage(), Stage::Profile);
+    let verifiers = starts(&desk, Role::Verifier);
+    let mut candidate = plan(1).candidates.remove(0);
+    candidate.id = CandidateId(1);
+    desk.feed(Event::Control(Control::Submit { candidate: Box::new(candidate) }));
+    for _ in 0..3 {
+        desk.sample(&[]);
+        assert_eq!(starts(&desk, Role::Verifier), verifiers);
+    }
+    desk.finish(profile, Status::Passed);
+    assert_eq!(starts(&desk, Role::Verifier), verifiers + 1);
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! Who goes so that a lease fits, and who does not have to.
+
+use std::time::Duration;
+
+use opt_shared::ids::WorkerId;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, plan, two_jobs};
+use crate::core::RETURN_PATIENCE;
+use crate::core::control::{Mode, Which};
+use crate::core::event::{Action, Control, Event, Process, Stage};
+use crate::core::spec::RunSpec;
+
+fn told(actions: &[Action]) -> Vec<WorkerId> {
+    actions
+        .iter()
+        .filter_map(|action| match *action {
+            Action::Shutdown { worker } => Some(worker),
+            _ => None,
+        })
+        .collect()
+}
+
+/// In a pause workers are looked at, and the ceiling is lowered; then the next lease is asked for.
+fn after_a_pause(desk: &mut Desk, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
+    let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
+    desk.sample(&seen);
+    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(ceiling) }));
+    told(&desk.feed(Event::Control(Control::Resume)))
+}
+
+fn pause(desk: &mut Desk) {
+    desk.feed(Event::Control(Control::Pause));
+}
+
+/// Two verifiers side by side, each with a build of the second job, and the first job's profiler, idle.
+fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
+    let mut spec = RunSpec { verifiers: 2, ..two_jobs() };
+    let mut third = spec.candidates[1].clone();
+    third.id.0 = 2;
+    spec.jobs[1].candidates.push(third.id);
+    spec.candidates.push(third);
+    let mut desk = Desk::new(spec);
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let profile = desk.lease();
+    assert_eq!(profile.order.stage(), Stage::Profile);
+    desk.finish(profile, Status::Passed);
+    let both = [desk.lease(), desk.lease()];
+    (desk, both, profile.worker)
+}
+
+/// The supervisor is charged 20 and the lease 108: 48 are missing under a ceiling of 200 beside two that hold 60.
+#[test]
+fn no_more_go_than_make_the_lease_fit_and_what_goes_already_counts() {
+    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
+    pause(&mut desk);
+    desk.finish(first, Status::Passed);
+    desk.finish(second, Status::Passed);
+    let held = [(first.worker, 5), (second.worker, 60), (profiler, 60)];
+    assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
+    // It takes its time to end.
+    let seen = held.map(|(worker, mib)| (Process::Worker(worker), Bytes::mib(mib)));
+    for _ in 0..3 {
+        assert_eq!(told(&desk.sample(&seen)), []);
+    }
+    let actions = desk.gone(profiler);
+    assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
+    assert_eq!(told(&actions), []);
+}
+
+#[test]
+fn a_spare_goes_before_one_that_has_worked() {
+    let mut desk = Desk::new(RunSpec { verifiers: 2, spare: true, ..plan(2) });
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let (first, second) = (desk.lease(), desk.lease());
+    assert_eq!([first, second].map(|it| it.order.stage()), [Stage::Verify; 2]);
+    desk.answer();
+    let spare = WorkerId(3);
+    let idle = desk.core.worker_views(desk.now).into_iter().find(|it| it.state == "idle").map(|it| it.id);
+    assert_eq!(idle, Some(spare));
+    pause(&mut desk);
+    desk.finish(first, Status::InfraError);
+    desk.finish(second, Status::InfraError);
+    let others: Vec<_> = [first, second].iter().map(|it| it.worker).collect();
+    assert!(others.iter().all(|&it| it < spare));
+    // The one that is to be leased holds little, so that it is not in its own way.
+    let held = [(WorkerId(1), 5), (WorkerId(2), 60), (spare, 60)];
+    assert_eq!(after_a_pause(&mut desk, &held, 200), [spare]);
+}
+
+#[test]
+fn what_a_dead_worker_left_is_counted_on_until_it_takes_too_long() {
+    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
+    desk.runner(second, 7, Bytes::gib(1));
+    let seen =
+        [(Process::Worker(profiler), Bytes::mib(60)), (Process::Runner(second.worker, 7), Bytes::mib(59))];
+    desk.sample(&seen);
+    desk.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
+    let since = desk.now;
+    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
+    // 48 are missing: what is left of the dead one is enough, if it goes.
+    assert_eq!(told(&desk.finish(first, Status::Passed)), []);
+    desk.now = since + RETURN_PATIENCE - Duration::from_millis(2);
+    assert_eq!(told(&desk.sample(&seen)), []);
+    assert_eq!(told(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
+}
+
+/// An idle worker kept more than the lease asks for that it is to be given.
+#[test]
+fn a_worker_in_its_own_way_goes_where_that_is_enough_and_nobody_else_can() {
+    // A lease of 108 beside it, the supervisor's 20, and 108 for its own: what it holds beyond that is what is missing.
+    for (ceiling, goes) in [(235, false), (236, true)] {
+        let (mut desk, [_, second], profiler) = beside_an_idle_profiler();
+        let which = Which::Worker(profiler);
+        desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
+        desk.gone(profiler);
+        pause(&mut desk);
+        desk.finish(second, Status::Passed);
+        let gone = after_a_pause(&mut desk, &[(second.worker, 150)], ceiling);
+        assert_eq!(gone, if goes { vec![second.worker] } else { vec![] }, "{ceiling}: {:#?}", desk.log);
+    }
+    // Somebody else makes the room: it stays.
+    let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
+    pause(&mut desk);
+    desk.finish(first, Status::Passed);
+    desk.finish(second, Status::Passed);
+    let held = [(first.worker, 150), (profiler, 60)];
+    assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
+}
+
+/// Its successor would be no better, and replacing it could go on for ever.
+#[test]
+fn a_worker_that_has_done_nothing_is_not_in_its_own_way() {
+    let mut desk = Desk::new(plan(1));
+    pause(&mut desk);
+    let worker = WorkerId(1);
+    desk.feed(Event::WorkerReady { worker });
+    assert_eq!(after_a_pause(&mut desk, &[(worker, 160)], 170), []);
+    assert_eq!(desk.policies("wait").len(), 1);
+}

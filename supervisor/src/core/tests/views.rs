@@ -1,0 +1,143 @@
+//! What is shown of workers and of candidates that wait.
+
+use std::time::Duration;
+
+use opt_shared::ids::CandidateId;
+use opt_shared::message::Role;
+use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, IDLE, STAGE, one_step, plan};
+use crate::core::control::{LeaseView, Mode, RunnerView, Which, WorkerView};
+use crate::core::event::{Control, Event, Process, Stage};
+use crate::core::spec::StageSpec;
+
+fn only_worker(desk: &Desk) -> WorkerView {
+    let mut views = desk.core.worker_views(desk.now);
+    assert_eq!(views.len(), 1, "{views:#?}");
+    views.remove(0)
+}
+
+#[test]
+fn a_worker_is_shown_with_its_lease_its_runners_and_what_they_owe() {
+    let mut desk = Desk::new(plan(1));
+    let born = desk.now;
+    let view = only_worker(&desk);
+    assert_eq!((view.state, view.role, view.leases, view.lease), ("starting", Role::Verifier, 0, None));
+    assert_eq!((view.charged, view.owed, view.runners), (IDLE, Bytes::ZERO, vec![]));
+
+    let build = desk.lease();
+    let granted = desk.now;
+    desk.runner(build, 7, Bytes::mib(50));
+    let seen = |worker, runner| {
+        [
+            (Process::Worker(build.worker), Bytes::mib(worker)),
+            (Process::Runner(build.worker, 7), Bytes::mib(runner)),
+        ]
+    };
+    desk.sample(&seen(5, 30));
+    desk.now = granted + Duration::from_secs(10);
+    desk.sample(&seen(4, 20));
+    let view = only_worker(&desk);
+    assert_eq!((view.id, view.state, view.leases), (build.worker, "leased", 1));
+    // With the MiB of shared memory that the runner maps.
+    assert_eq!((view.owed, view.peak_owed), (Bytes::mib(25), Bytes::mib(36)));
+    assert_eq!(view.charged, STAGE.reserved + IDLE);
+    let (limit, owed, peak_owed) = (Bytes::mib(50), Bytes::mib(21), Bytes::mib(31));
+    assert_eq!(view.runners, [RunnerView { pid: 7, limit, owed, peak_owed }]);
+    assert_eq!(view.age, desk.now - born);
+    let held = desk.now - granted;
+    let lease = LeaseView {
+        id: build.lease,
+        candidate: CandidateId(0),
+        stage: Stage::Build,
+        attempt: 1,
+        held,
+        left: STAGE.deadline - held,
+    };
+    assert_eq!(view.lease, Some(lease));
+}
+
+/// Asked by the user, told between two leases, or killed and not yet dead: each is a worker that goes.
+#[test]
+fn a_worker_that_goes_after_its_lease_is_shown_as_one_whatever_it_goes_for() {
+    type Change = fn(&mut Desk, Given);
+    let table: [(Change, &str, bool); 4] = [
+        (|_, _| {}, "leased", false),
+        (
+            |desk, given| {
+                let which = Which::Worker(given.worker);
+                desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Drain }));
+            },
+            "leased",
+            true,
+        ),
+        (
+            // Nobody asked: it has had as many leases as the plan allows.
+            |desk, given| {
+                desk.finish(given, Status::Passed);
+            },
+            "draining",
+            true,
+        ),
+        (
+            |desk, _| {
+                desk.pass_time(STAGE.deadline);
+            },
+            "leased",
+            true,
+        ),
+    ];
+    for (change, state, goes) in table {
+        let mut spec = plan(1);
+        spec.jobs[0].recycle.after_leases = 1;
+        let mut desk = Desk::new(spec);
+        let build = desk.lease();
+        change(&mut desk, build);
+        let view = desk.core.worker_views(desk.now).remove(0);
+        assert_eq!((view.id, view.state, view.asked_to_go), (build.worker, state, goes));
+    }
+}
+
+fn why(desk: &Desk, candidate: u32) -> String {
+    desk.core
+        .what_it_waits_for(desk.now, CandidateId(candidate), |id| format!("job/{id}"))
+        .unwrap_or_else(|| panic!("{candidate} does not wait"))
+}
+
+#[test]
+fn a_candidate_waits_for_those_that_are_served_before_it() {
+    let before = |desk: &Desk, candidate| {
+        let why = why(desk, candidate);
+        let (said, _) = why.split_once(" before it").unwrap_or_else(|| panic!("{why}"));
+        said.rsplit(", ").next().unwrap_or_default().to_owned()
+    };
+    let mut desk = Desk::new(plan(3));
+    let all = |desk: &Desk| [0, 1, 2].map(|candidate| before(desk, candidate));
+    assert_eq!(all(&desk), ["0 candidates are", "1 candidate is", "2 candidates are"]);
+    assert!(why(&desk, 0).ends_with("and 1 worker is starting or ending"), "{}", why(&desk, 0));
+    // Built first, its verification comes after the other builds; the second is being built.
+    let build = desk.lease();
+    desk.finish(build, Status::Passed);
+    assert_eq!([before(&desk, 0), before(&desk, 2)], ["2 candidates are", "1 candidate is"]);
+    // Those that are done are before nobody.
+    let build = desk.lease();
+    desk.finish(build, Status::CompileError);
+    assert_eq!(before(&desk, 0), "1 candidate is");
+}
+
+#[test]
+fn a_candidate_beside_its_baseline_needs_more_than_the_baseline_alone() {
+    let mut spec = plan(2);
+    for candidate in &mut spec.candidates {
+        candidate.paired = one_step(StageSpec { reserved: Bytes::mib(200), ..STAGE });
+    }
+    let mut desk = Desk::new(spec);
+    for _ in 0..4 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    // Nothing is granted before the verifier was looked at.
+    assert!(why(&desk, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&desk, 0));
+    assert!(why(&desk, 1).starts_with("its profile needs a lease of 208 MiB"), "{}", why(&desk, 1));
+}

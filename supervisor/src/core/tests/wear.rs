@@ -1,0 +1,113 @@
+//! When an idle profiler that is worn goes: while verifiers work for the profile that needs its successor, and at no
+//! other time.
+
+use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::outcome::Status;
+use opt_shared::settings::BeforeProfile;
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Given, STAGE, two_jobs};
+use crate::core::event::{Action, Process};
+use crate::core::spec::RunSpec;
+
+fn told(actions: &[Action], worker: WorkerId) -> bool {
+    actions.contains(&Action::Shutdown { worker })
+}
+
+/// The first job is over, and its profiler idle.
+fn after_the_first_job(spec: RunSpec) -> (Desk, Given) {
+    let mut desk = Desk::new(spec);
+    loop {
+        let given = desk.lease();
+        if given.order.stage().is_alone() {
+            return (desk, given);
+        }
+        desk.finish(given, Status::Passed);
+    }
+}
+
+/// A first job that leaves no verifier, so that the second one's verifiers have had no lease; there one is all that
+/// a worker may have.
+fn fresh_verifiers() -> RunSpec {
+    let mut spec = RunSpec { spare: true, ..two_jobs() };
+    spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
+    spec.jobs[1].recycle.after_leases = 1;
+    spec
+}
+
+#[test]
+fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
+    type Change = fn(&mut RunSpec);
+    let table: [(&str, Change, bool); 5] = [
+        ("worn", |_| {}, true),
+        ("not worn", |spec| spec.jobs[1].recycle.after_leases = 2, false),
+        ("nobody is kept ready", |spec| spec.spare = false, false),
+        ("nothing of that job is timed", |spec| spec.jobs[1].timed = false, false),
+        (
+            "it was needed for a replay, and nothing is profiled",
+            |spec| {
+                spec.profile = false;
+                spec.candidates[0].replay = Some(STAGE);
+            },
+            false,
+        ),
+    ];
+    for (name, change, goes) in table {
+        let mut spec = fresh_verifiers();
+        change(&mut spec);
+        let (mut desk, profile) = after_the_first_job(spec);
+        let from = desk.log.len();
+        desk.finish(profile, Status::Passed);
+        // The second job's verifier is on its way: nobody is at work.
+        assert!(!told(&desk.log[from..], profile.worker), "{name}: too early");
+        let build = desk.lease();
+        assert_eq!(build.order.candidate(), CandidateId(1));
+        assert_eq!(told(&desk.log[from..], profile.worker), goes, "{name}: {:#?}", &desk.log[from..]);
+    }
+}
+
+/// What it owed in the middle of its lease is no growth; that it is worn otherwise needs no look.
+#[test]
+fn a_profiler_goes_for_what_it_kept_and_not_for_what_it_held() {
+    for (kept, goes) in [(20, false), (300, true)] {
+        let (mut desk, profile) = after_the_first_job(RunSpec { spare: true, ..two_jobs() });
+        let look = |mib| (Process::Worker(profile.worker), Bytes::mib(mib));
+        desk.sample(&[look(5)]);
+        desk.sample(&[look(300)]);
+        let actions = desk.finish(profile, Status::Passed);
+        assert!(
+            actions.iter().any(|it| matches!(it, Action::Start { .. })),
+            "a verifier works: {actions:#?}"
+        );
+        assert!(!told(&actions, profile.worker), "not yet: {actions:#?}");
+        let actions = desk.sample(&[look(kept)]);
+        assert_eq!(told(&actions, profile.worker), goes, "{kept} MiB: {actions:#?}");
+    }
+}
+
+#[test]
+fn a_worn_profiler_waits_for_the_worn_verifier_that_goes_before_it() {
+    let mut spec = RunSpec { spare: true, verifiers: 2, ..two_jobs() };
+    let mut third = spec.candidates[1].clone();
+    third.id = CandidateId(2);
+    spec.jobs[1].candidates.push(third.id);
+    spec.candidates.push(third);
+    let (mut desk, profile) = after_the_first_job(spec);
+    desk.finish(profile, Status::Passed);
+    let (worn, other) = (desk.lease(), desk.lease());
+    let look = |profiler, verifier| {
+        [
+            (Process::Worker(profile.worker), Bytes::mib(profiler)),
+            (Process::Worker(worn.worker), Bytes::mib(verifier)),
+        ]
+    };
+    desk.sample(&look(5, 5));
+    desk.sample(&look(5, 300));
+    desk.finish(worn, Status::Passed);
+    // Both have kept memory that they should have given back.
+    let actions = desk.sample(&look(300, 300));
+    assert!(told(&actions, worn.worker) && !told(&actions, profile.worker), "{actions:#?}");
+    assert!(desk.core.lease_of(other.worker).is_some());
+    let actions = desk.gone(worn.worker);
+    assert!(told(&actions, profile.worker), "{actions:#?}");
+}
