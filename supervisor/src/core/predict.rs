@@ -123,6 +123,7 @@ pub fn verify(
 /// The pool, its staging, O of the step that owes most, 2c.
 pub fn replay(
     budget: Bytes,
+    bookkeeping: Bytes,
     steps: &[EntryNumbers],
     limits: &[&LimitSettings],
     settings: &VerifySettings,
@@ -140,6 +141,7 @@ pub fn replay(
     let prediction = Prediction::new(
         vec![
             term("pool (budget)", budget),
+            term("catalog and schedule", bookkeeping),
             term("staging", staging),
             term("outputs (O)", decides.map_or(Bytes::ZERO, |index| steps[index].outputs)),
             term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),

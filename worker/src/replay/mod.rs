@@ -103,6 +103,7 @@ fn attempt(
         callables,
         arena,
         looked: None,
+        residue: None,
         steps: Vec::new(),
         outputs_digest: blake3::Hasher::new(),
         peak_owed: Bytes::ZERO,
@@ -188,7 +189,8 @@ fn name(error: ReplayError, report: &mut ReplayReport) {
         ReplayError::BelowFloor(_) => Status::DoesNotFit,
         ReplayError::Session(SessionError::Call { source: StepError::Failed(failed), .. }) => {
             let status = failed.failure.status;
-            report.detail = format!("{}: {}", failed.failure.entry, failed.failure.detail);
+            report.detail =
+                format!("step {}, {}: {}", failed.step, failed.failure.entry, failed.failure.detail);
             report.failures.push(failed.failure);
             report.end = failed.end;
             status
