@@ -149,6 +149,14 @@ impl ReplayFacts {
     ) -> Prediction {
         let entries: Vec<predict::EntryNumbers> =
             (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
-        predict::replay(replay.budget, self.bookkeeping, &entries, limits, verify, cores)
+        // Beyond everything nothing is held.
+        predict::replay(
+            replay.budget.min(self.floor.whole),
+            self.bookkeeping,
+            &entries,
+            limits,
+            verify,
+            cores,
+        )
     }
 }

@@ -125,9 +125,13 @@ pub(super) fn callers<'r>(
     callers
 }
 
+/// A share of all waiting below which a step did not wait: the hand-over alone takes some hundred nanoseconds.
+const LEAST_SHARE: f64 = 0.01;
+
 /// Those that waited longest, with their places.
 pub(super) fn slowest(result: &ReplayResult, most: usize) -> Vec<(usize, &ReplayStep)> {
-    let mut steps: Vec<_> = result.steps.iter().enumerate().filter(|(_, step)| 0.0 < step.stall_ms).collect();
+    let waited = |step: &&ReplayStep| 0.0 < step.stall_ms && LEAST_SHARE * result.stall_ms <= step.stall_ms;
+    let mut steps: Vec<_> = result.steps.iter().enumerate().filter(|(_, step)| waited(step)).collect();
     steps.sort_by(|(_, one), (_, other)| other.stall_ms.total_cmp(&one.stall_ms));
     steps.truncate(most);
     steps
@@ -173,6 +177,15 @@ mod tests {
         replay.status = Some(Status::InfraError);
         replay.detail = Some("part at use 7".to_owned());
         assert_eq!(lines(&replay, |_| None), ["replay model: INFRA_ERROR: part at use 7", ""]);
+    }
+
+    #[test]
+    fn a_step_that_hardly_waited_is_not_among_those_that_waited_longest() {
+        let mut result = sample().replays.remove(0).result.expect("it passed");
+        let step = |stall_ms: f64| ReplayStep { stall_ms, ..result.steps[0].clone() };
+        result.steps = [500.0, 0.001, 8.9, 9.0, 391.0].map(step).to_vec();
+        let places: Vec<usize> = slowest(&result, 10).iter().map(|(place, _)| *place).collect();
+        assert_eq!((places, slowest(&result, 1).len()), (vec![0, 4, 3], 1));
     }
 
     #[test]

@@ -104,10 +104,11 @@ impl ReplayLaws {
                     }
                 }
             }
-            Action::CandidateDone { candidate, status, .. } if self.replays.contains(candidate) => {
-                if (*status == Status::Passed) != self.complete.contains(candidate) {
-                    return Err(format!("{action:?}, and its result is not that of a whole replay"));
-                }
+            Action::CandidateDone { candidate, status, .. }
+                if self.replays.contains(candidate)
+                    && (*status == Status::Passed) != self.complete.contains(candidate) =>
+            {
+                return Err(format!("{action:?}, and its result is not that of a whole replay"));
             }
             _ => {}
         }

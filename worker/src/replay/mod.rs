@@ -90,8 +90,10 @@ fn attempt(
     let plan = planner::plan(wanted)?;
     let callables =
         task.callees.iter().map(|it| Callable::open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
-    let device = HostDevice::create(task.budget)?;
-    let _ = link.send(FromWorker::Holds { bytes: task.budget });
+    // What a budget has beyond everything would be held for nothing.
+    let size = task.budget.min(slots.iter().copied().sum());
+    let device = HostDevice::create(size)?;
+    let _ = link.send(FromWorker::Holds { bytes: size });
     let arena = device.reader()?;
     let outside =
         Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
