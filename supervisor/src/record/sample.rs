@@ -318,7 +318,7 @@ fn replay() -> ReplayRecord {
                 entry: "entry_000000".to_owned(),
                 candidate: "fast.c".to_owned(),
                 ms: 20.0,
-                stall_ms: 2.0,
+                stall_ms: 12.0,
                 call_ms: 15.0,
             }],
             step_count: 1,

@@ -164,7 +164,7 @@ mod tests {
             "  moved 9.00 GiB: 600 hits, 100 misses, 90 evictions; copying took 12.0 s, the calls 17.1 s",
             "  against keeping everything: 10 % of its pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of its time once all is there",
             "  calls by fast.c (embedding)",
-            "  entry_000000 of embedding: 20.0 ms, of it 2.00 ms waiting",
+            "  entry_000000 of embedding: 20.0 ms, of it 12.0 ms waiting",
             "",
         ];
         assert_eq!(lines(replay, |_| Some("fast.c")), wanted);

@@ -119,7 +119,7 @@ mod tests {
             "{page}"
         );
         assert!(
-            page.contains("| 0 | `entry_000000` | `embedding` | `fast.c` | 20.0 ms | 2.00 ms |"),
+            page.contains("| 0 | `entry_000000` | `embedding` | `fast.c` | 20.0 ms | 12.0 ms |"),
             "{page}"
         );
         let mut run = sample();
