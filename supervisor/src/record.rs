@@ -428,8 +428,10 @@ impl MemoryTotals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,
+    /// Of a replay its own name.
     pub job: String,
-    pub candidate: String,
+    /// None for a replay, whose calls are several candidates'.
+    pub candidate: Option<String>,
     pub worker: WorkerId,
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,

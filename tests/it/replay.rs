@@ -1,6 +1,9 @@
 //! Replays of recorded calls under a budget: the same outputs at each of them, never a byte above it, and nothing left of
 //! one that did not go as it was to go.
 
+mod commands;
+mod trouble;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;

@@ -21,8 +21,35 @@ const MAGIC: [u8; 8] = *b"optreply";
 /// Raised by every change of the layout or of what a key is made of.
 const VERSION: u32 = 1;
 const SEAL: usize = 32;
-/// A recording at every limit is smaller.
+/// Read whole. Names alone could be more at their limits: a recorder stops here.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
+
+/// What a recording's file comes to, piece by piece, as [`Recording::encode`] writes it.
+#[derive(Debug, Default)]
+pub(super) struct FileSize(pub(super) u64);
+
+impl FileSize {
+    pub(super) fn name(&mut self, text: &str) {
+        self.0 += 2 + text.len() as u64;
+    }
+
+    pub(super) fn step(&mut self, step: &Step) {
+        self.name(&step.job);
+        self.name(&step.entry);
+    }
+
+    pub(super) fn constant(&mut self, rank: usize) {
+        self.0 += 32 + 32 + 8 + 3 + 8 * rank as u64;
+    }
+
+    pub(super) fn one_use(&mut self) {
+        self.0 += 5 * 4 + 8;
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.0 + (MAGIC.len() + 4 + 4 * 4 + SEAL) as u64
+    }
+}
 
 /// Why a file is no recording that can be relied upon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

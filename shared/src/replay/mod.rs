@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use self::file::FileSize;
 pub use self::file::{MAX_FILE_BYTES, RecordingError};
 pub use self::needs::{Need, NeedsError, needs};
 use crate::capture::DType;
@@ -24,12 +25,21 @@ pub const MAX_STEPS: usize = 100_000;
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
+/// Of one that is longer, in a message: characters.
+const SHOWN_OF_A_NAME: usize = 64;
 /// Most axes of a constant, as the capture reader has it.
 pub const MAX_RANK: usize = 64;
 
 /// k slots of s bytes between a file and the pool: one is read into, one is copied from, one waits.
 pub const STAGING_SLOTS: u64 = 3;
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);
+
+/// A worker's bookkeeping: how often a text stands there at once (recorded, read, in the file, in the task, in maps), and
+/// what a step, a use and a constant take beside their texts, vectors that grew by doubling included.
+const TEXTS: u64 = 6;
+const OF_A_STEP: Bytes = Bytes::kib(1);
+const OF_A_USE: Bytes = Bytes::new(256);
+const OF_A_CONSTANT: Bytes = Bytes::new(1536);
 
 /// What a constant is told by before its bytes are read: see [`needs`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,12 +108,18 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// More than a recording may hold.
+/// More than a recording may hold: what is written is always read again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a replay of more than {limit} {what} (replay fewer steps at a time)")]
-pub struct TooMany {
-    pub what: &'static str,
-    pub limit: usize,
+pub enum Unrecordable {
+    #[error("a replay of more than {limit} {what} (replay fewer steps at a time)")]
+    TooMany { what: &'static str, limit: usize },
+    #[error("{what} begins with `{begins}` and has {bytes} bytes, the limit is {MAX_NAME} (rename it)")]
+    LongName { what: &'static str, begins: String, bytes: usize },
+    #[error(
+        "its recording would be larger than {} (replay fewer steps at a time)",
+        Bytes::new(MAX_FILE_BYTES)
+    )]
+    TooLarge,
 }
 
 impl Recording {
@@ -215,18 +231,24 @@ pub struct Recorder {
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
     epochs: Vec<u32>,
+    /// Of the file, so far.
+    file: FileSize,
 }
 
 impl Recorder {
-    pub fn step(&mut self, job: &str, entry: &str, needs: &[Need]) -> Result<(), TooMany> {
+    /// One that was refused is of no use any more.
+    pub fn step(&mut self, job: &str, entry: &str, needs: &[Need]) -> Result<(), Unrecordable> {
         let step = number(self.recording.steps.len(), MAX_STEPS, "steps")?;
-        self.recording.steps.push(Step { job: job.to_owned(), entry: entry.to_owned() });
+        let step_of = Step { job: name("the job's name", job)?, entry: name("the entry's name", entry)? };
+        self.file.step(&step_of);
+        self.recording.steps.push(step_of);
         for need in needs {
             let constant = match self.constants.get(&need.key) {
                 Some(&known) => known,
                 None => {
                     let constant = number(self.recording.constants.len(), MAX_CONSTANTS, "distinct tensors")?;
                     self.recording.constants.push(need.constant());
+                    self.file.constant(need.shape.len());
                     self.constants.insert(need.key, constant);
                     self.epochs.push(0);
                     constant
@@ -235,22 +257,42 @@ impl Recorder {
             let name = match self.names.get(&need.name) {
                 Some(&known) => known,
                 None => {
-                    let name = number(self.recording.names.len(), MAX_USES, "names")?;
-                    self.recording.names.push(need.name.clone());
-                    self.names.insert(need.name.clone(), name);
-                    name
+                    let number = number(self.recording.names.len(), MAX_USES, "names")?;
+                    let name = name("a parameter's name", &need.name)?;
+                    self.file.name(&name);
+                    self.recording.names.push(name.clone());
+                    self.names.insert(name, number);
+                    number
                 }
             };
             let id = number(self.recording.uses.len(), MAX_USES, "uses of tensors")?;
             let epoch = &mut self.epochs[constant as usize];
             self.recording.uses.push(Use { id, step, constant, epoch: *epoch, name, bytes: need.bytes });
+            self.file.one_use();
             *epoch += 1;
         }
-        Ok(())
+        if MAX_FILE_BYTES < self.file.bytes() { Err(Unrecordable::TooLarge) } else { Ok(()) }
     }
 
     pub fn recording(&self) -> &Recording {
         &self.recording
+    }
+
+    /// Of the recording's file.
+    pub fn file_bytes(&self) -> Bytes {
+        Bytes::new(self.file.bytes())
+    }
+
+    /// What a worker that replays it owes beside pool, staging and chunks, at the most: the recording twice while the
+    /// one that is there is read beside the one that is made, its file, and everything that stands beside it for each
+    /// step (its task, its moves, its times), use (its moves) and constant (where it lies, what it takes).
+    pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
+        let Recording { constants, steps, uses, .. } = &self.recording;
+        let times = |each: Bytes, count: usize| each.saturating_mul(count as u64);
+        self.file_bytes().saturating_mul(TEXTS)
+            + times(OF_A_STEP + longest_path.saturating_mul(2), steps.len())
+            + times(OF_A_CONSTANT + longest_path, constants.len())
+            + times(OF_A_USE, uses.len())
     }
 
     /// With the digests of its constants, in order.
@@ -262,6 +304,14 @@ impl Recorder {
     }
 }
 
-fn number(taken: usize, limit: usize, what: &'static str) -> Result<u32, TooMany> {
-    u32::try_from(taken).ok().filter(|_| taken < limit).ok_or(TooMany { what, limit })
+fn number(taken: usize, limit: usize, what: &'static str) -> Result<u32, Unrecordable> {
+    u32::try_from(taken).ok().filter(|_| taken < limit).ok_or(Unrecordable::TooMany { what, limit })
+}
+
+fn name(what: &'static str, name: &str) -> Result<String, Unrecordable> {
+    if MAX_NAME < name.len() {
+        let begins = name.chars().take(SHOWN_OF_A_NAME).collect();
+        return Err(Unrecordable::LongName { what, begins, bytes: name.len() });
+    }
+    Ok(name.to_owned())
 }

@@ -52,6 +52,44 @@ fn what_was_written_is_what_is_read() {
 }
 
 #[test]
+fn what_cannot_be_read_again_is_not_recorded() {
+    let mut recorder = Recorder::default();
+    let longest = "n".repeat(MAX_NAME);
+    recorder.step(&longest, &longest, &[Need { name: longest.clone(), ..need(0, 4) }]).expect("at the limit");
+    let size = recorder.file_bytes();
+    let written = recorder.finish(&[Digest([1; 32])]).encode();
+    assert_eq!(size, Bytes::from(written.len()), "the file's size is known beforehand");
+    assert!(Recording::decode(&written).is_ok());
+
+    let longer = "n".repeat(MAX_NAME + 1);
+    let steps: [(&str, &str, &str); 3] = [(&longer, "e", "n"), ("j", &longer, "n"), ("j", "e", &longer)];
+    for (job, entry, name) in steps {
+        let refused = Recorder::default().step(job, entry, &[Need { name: name.to_owned(), ..need(0, 4) }]);
+        let Err(Unrecordable::LongName { bytes, begins, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!((bytes, begins.len()), (MAX_NAME + 1, SHOWN_OF_A_NAME));
+    }
+}
+
+#[test]
+fn the_size_of_the_file_is_known_while_it_is_recorded() {
+    let mut recorder = Recorder::default();
+    for step in 0..5u8 {
+        let needs: Vec<Need> = (0..step).map(|it| need(it, 4 * (u64::from(it) + 1))).collect();
+        recorder.step("job", &format!("entry_{step}"), &needs).expect("within the limits");
+    }
+    let size = recorder.file_bytes();
+    let digests = vec![Digest([1; 32]); recorder.recording().constants.len()];
+    assert_eq!(size, Bytes::from(recorder.finish(&digests).encode().len()));
+}
+
+#[test]
+fn a_file_that_would_be_too_large_is_not_begun() {
+    let mut recorder = Recorder::default();
+    recorder.file.0 = MAX_FILE_BYTES;
+    assert_eq!(recorder.step("job", "entry", &[]), Err(Unrecordable::TooLarge));
+}
+
+#[test]
 fn every_truncation_and_every_byte_too_many_is_refused() {
     let bytes = sample().encode();
     for length in 0..bytes.len() {

@@ -95,6 +95,7 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
         let Ok(()) = document.each_worker(|worker| digest.worker(worker))?;
         let Ok(()) = document.each_phase(|phase| digest.phase(phase))?;
         let Ok(()) = document.each_policy(|row| digest.decision(row))?;
+        digest.replays = document.replays()?;
         Ok(digest)
     };
     let mut digest = fill().map_err(Failure::host)?;
@@ -123,6 +124,7 @@ fn side(folder: &Path) -> Result<Side, Failure> {
             })
             .map_err(Failure::host)?;
     }
+    side.replays = document.replays().map_err(Failure::host)?;
     Ok(side)
 }
 

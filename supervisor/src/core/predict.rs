@@ -122,7 +122,8 @@ pub fn verify(
 
 /// The pool, its staging, O of the step that owes most, 2c.
 pub fn replay(
-    budget: Bytes,
+    pool: Bytes,
+    bookkeeping: Bytes,
     steps: &[EntryNumbers],
     limits: &[&LimitSettings],
     settings: &VerifySettings,
@@ -139,7 +140,8 @@ pub fn replay(
     let staging = replay::STAGING_SLOT.saturating_mul(replay::STAGING_SLOTS + 1);
     let prediction = Prediction::new(
         vec![
-            term("pool (budget)", budget),
+            term("pool", pool),
+            term("catalog and schedule", bookkeeping),
             term("staging", staging),
             term("outputs (O)", decides.map_or(Bytes::ZERO, |index| steps[index].outputs)),
             term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2)),

@@ -40,6 +40,7 @@ impl Run<'_> {
             },
             "pace": self.pace(),
             "jobs": self.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
+            "replays": self.replay_standings(),
             "leases": leases,
             "waiting": view.waiting.map(|(since, for_what)| json!({
                 "seconds": now.saturating_sub(since).as_secs_f64(), "for": for_what

@@ -37,7 +37,7 @@ pub(super) struct RunningAttempt {
 }
 
 impl RunningAttempt {
-    fn new(number: u32) -> Self {
+    pub(super) fn new(number: u32) -> Self {
         Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
     }
 }
@@ -116,10 +116,7 @@ impl Run<'_> {
                 Ok(())
             }
             Action::Policy(row) => self.policy(&row),
-            Action::PhaseEnded(row) if row.order.stage() == Stage::Replay => {
-                self.replay_phase_ended(&row);
-                Ok(())
-            }
+            Action::PhaseEnded(row) if row.order.stage() == Stage::Replay => self.replay_phase_ended(&row),
             Action::PhaseEnded(row) => self.phase_ended(&row),
             Action::Answered(answer) => {
                 self.answered = Some(answer);
@@ -389,9 +386,7 @@ impl Run<'_> {
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
         self.sampler.predicted(row.predicted);
-        let ended = UtcTime::now();
-        let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);
-        let started = UtcTime::from_millisecond(ended.as_millisecond() - took).unwrap_or(ended);
+        let (started, ended) = span_of(row);
         self.store.phase(&StoredPhase {
             candidate: row.order.candidate(),
             stage: record_stage(row.order.stage()),
@@ -406,4 +401,11 @@ impl Run<'_> {
         })?;
         Ok(())
     }
+}
+
+/// When a phase that has ended just now began and ended, by the clock on the wall.
+pub(super) fn span_of(row: &PhaseRow) -> (UtcTime, UtcTime) {
+    let ended = UtcTime::now();
+    let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);
+    (UtcTime::from_millisecond(ended.as_millisecond() - took).unwrap_or(ended), ended)
 }

@@ -23,6 +23,7 @@ mod overview;
 mod reads;
 mod replay;
 pub mod replay_facts;
+mod replay_standing;
 pub mod sample;
 mod score;
 mod seed;

@@ -103,7 +103,8 @@ impl Run<'_> {
             }
             CandidateView::Done(_) => None,
         });
-        let remaining = self.forecast.remaining(open, is_run);
+        // Nothing is known of how long replays take.
+        let remaining = if self.replaying.has_begun() { None } else { self.forecast.remaining(open, is_run) };
         let (ended, minutes) = (self.forecast.ended(), now.as_secs_f64() / 60.0);
         json!({
             "candidates_ended": ended,

@@ -13,6 +13,8 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
+use super::hands::RunningAttempt;
+use super::replay_standing::Figures;
 use super::tasks::Tasks;
 use super::{Run, RunError, told};
 use crate::core::Core;
@@ -20,7 +22,7 @@ use crate::core::event::{AttemptEnd, Order, PhaseRow, PolicyRow, StopReason};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
 use crate::plan::{ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
-use crate::store::{ReplayEnd, ReplayRow, ReplayStart};
+use crate::store::{ReplayEnd, ReplayPhaseRow, ReplayRow, ReplayStart};
 
 /// Recordings lie here, in the run's folder.
 const FOLDER: &str = "replay";
@@ -53,15 +55,23 @@ pub(super) struct Replaying {
     underway: Vec<Underway>,
     /// How each replay of the plan ended, where it has.
     pub(super) ends: Vec<Option<Status>>,
+    /// Of those that passed.
+    pub(super) figures: Vec<Option<Figures>>,
 }
 
 impl Replaying {
     pub(super) fn new(count: usize) -> Self {
-        Self { first: usize::MAX, underway: Vec::new(), ends: vec![None; count] }
+        Self { first: usize::MAX, underway: Vec::new(), ends: vec![None; count], figures: vec![None; count] }
     }
 
     pub(super) fn has_begun(&self) -> bool {
         self.first != usize::MAX
+    }
+
+    /// The one that stands for a replay of the plan.
+    pub(super) fn stand_in(&self, replay: usize) -> Option<CandidateId> {
+        let place = self.underway.iter().position(|it| it.replay == replay)?;
+        Some(CandidateId(u32::try_from(self.first.checked_add(place)?).ok()?))
     }
 
     fn place(&self, candidate: CandidateId) -> Option<usize> {
@@ -88,14 +98,13 @@ impl Run<'_> {
     pub(super) fn replay_all(&mut self) -> Result<Option<StopReason>, RunError> {
         for place in 0..self.plan.replays.len() {
             match self.prepare_replay(place) {
-                Ok(underway) => {
-                    let before = self.store.stored_replay(&self.plan.replays[place].name)?;
-                    if before.is_some_and(|before| before == underway.inputs) {
+                Ok(underway) => match self.store.stored_replay(&self.plan.replays[place].name)? {
+                    Some((inputs, result)) if inputs == underway.inputs => {
                         self.replaying.ends[place] = Some(Status::Passed);
-                    } else {
-                        self.replaying.underway.push(underway);
+                        self.replaying.figures[place] = Some(Figures::of(&result));
                     }
-                }
+                    _ => self.replaying.underway.push(underway),
+                },
                 Err((status, why)) => self.replay_done(place, status, status.blame(), why, None)?,
             }
         }
@@ -293,6 +302,7 @@ impl Run<'_> {
         self.metrics.granted(order.stage().name());
         self.tell(|| told::attempt_started(&name, order.stage(), attempt, worker));
         self.progress.started(lease, order.stage().name(), name, total, false);
+        self.attempts.insert(lease, RunningAttempt::new(attempt));
         self.pool.send(worker, ToWorker::Start(Box::new(Task { lease, work: Work::Replay(task) })));
         self.evidence.phase_started(worker, true);
         Ok(())
@@ -330,6 +340,7 @@ impl Run<'_> {
         ended: AttemptEnd,
     ) -> Result<(), RunError> {
         self.progress.ended(lease);
+        self.attempts.remove(&lease);
         let Some(place) = self.replaying.place(order.candidate()) else { return Ok(()) };
         let name = self.full_name(order.candidate());
         let underway = &mut self.replaying.underway[place];
@@ -357,12 +368,25 @@ impl Run<'_> {
         Ok(())
     }
 
-    pub(super) fn replay_phase_ended(&mut self, row: &PhaseRow) {
+    pub(super) fn replay_phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
         self.sampler.predicted(row.predicted);
-        if let Some(place) = self.replaying.place(row.order.candidate()) {
-            let underway = &mut self.replaying.underway[place];
-            underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
-        }
+        let Some(place) = self.replaying.place(row.order.candidate()) else { return Ok(()) };
+        let underway = &mut self.replaying.underway[place];
+        underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
+        let name = self.plan.replays[underway.replay].name.clone();
+        let (started, ended) = super::hands::span_of(row);
+        self.store.replay_phase(&ReplayPhaseRow {
+            name,
+            worker: row.worker,
+            predicted: row.predicted,
+            peak_owed: row.peak_owed,
+            peak_reclaimable: row.peak_reclaimable,
+            swap_delta: self.evidence.phase_swap(row.worker),
+            switch_us: self.evidence.phase_switch(row.worker),
+            started,
+            ended,
+        })?;
+        Ok(())
     }
 
     /// True where the candidate stands for a replay.
@@ -394,6 +418,10 @@ impl Run<'_> {
             (end, peak, inputs) = (it.report.take(), it.peak_owed, Some(it.inputs.clone()));
         }
         // What did not pass has no result, whatever a report holds.
+        self.replaying.figures[replay] = end
+            .as_ref()
+            .and_then(|report| Some(Figures::of(report.result.as_ref()?)))
+            .filter(|_| status == Status::Passed);
         let (result, failure, ms) = match end {
             Some(report) if status == Status::Passed => {
                 (report.result.map(|result| *result), None, Some(report.ms))
@@ -416,6 +444,8 @@ impl Run<'_> {
         self.replaying.ends[replay] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
         self.progress.said(&format!("{:<20} replay {name}", status.name()));
+        let told = self.replay_standing(replay);
+        self.tell(|| told::replay(told));
         self.write_summary()
     }
 }

@@ -18,6 +18,8 @@ pub struct ReplayFacts {
     /// Each step's job and its entry's place among the job's facts.
     pub steps: Vec<(JobId, usize)>,
     pub floor: PoolFloor,
+    /// What a worker keeps of it beside the pool.
+    pub bookkeeping: Bytes,
     /// Why it cannot be run: captures of a job that cannot be used.
     pub broken: Option<String>,
 }
@@ -43,24 +45,49 @@ pub enum ReplayError {
         source: opt_shared::replay::NeedsError,
     },
     #[error("replay `{replay}`")]
-    TooMany {
+    Unrecordable {
         replay: String,
         #[source]
-        source: opt_shared::replay::TooMany,
+        source: opt_shared::replay::Unrecordable,
     },
 }
 
-/// Of every replay of the plan, in its order.
-pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayError> {
-    plan.replays.iter().map(|replay| read_replay(plan, replay, facts)).collect()
+/// All that is wrong with the replays of a plan, a line each.
+#[derive(Debug)]
+pub struct ReplayErrors(Vec<ReplayError>);
+
+impl std::fmt::Display for ReplayErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(|error| chain(error)).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ReplayErrors {}
+
+/// Of every replay of the plan, in its order; or every mistake, not the first alone.
+pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
+    let (mut read, mut wrong) = (Vec::new(), Vec::new());
+    for replay in &plan.replays {
+        match read_replay(plan, replay, facts) {
+            Ok(facts) => read.push(facts),
+            Err(error) => wrong.push(error),
+        }
+    }
+    if wrong.is_empty() { Ok(read) } else { Err(ReplayErrors(wrong)) }
 }
 
 fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<ReplayFacts, ReplayError> {
     let name = || replay.name.clone();
-    let broken =
-        |why: String| ReplayFacts { steps: Vec::new(), floor: PoolFloor::default(), broken: Some(why) };
+    let broken = |why: String| ReplayFacts {
+        steps: Vec::new(),
+        floor: PoolFloor::default(),
+        bookkeeping: Bytes::ZERO,
+        broken: Some(why),
+    };
     let mut recorder = Recorder::default();
     let mut steps = Vec::with_capacity(replay.steps.len());
+    let mut longest_path = 0;
     for (job, entry) in &replay.steps {
         let Some(of_job) = facts.get(job.index()) else {
             return Ok(broken(format!("{job} of its steps is no job of this plan")));
@@ -89,7 +116,8 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
             .map_err(|source| ReplayError::Needs { replay: name(), source })?;
         recorder
             .step(job_name, entry, &needs)
-            .map_err(|source| ReplayError::TooMany { replay: name(), source })?;
+            .map_err(|source| ReplayError::Unrecordable { replay: name(), source })?;
+        longest_path = longest_path.max(of_job.entries[place].entry.path.as_os_str().len());
         steps.push((*job, place));
     }
     let recording = recorder.recording();
@@ -100,7 +128,8 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
     if replay.budget < floor.bytes() {
         return Err(ReplayError::BelowFloor { replay: name(), budget: replay.budget, floor });
     }
-    Ok(ReplayFacts { steps, floor, broken: None })
+    let bookkeeping = recorder.bookkeeping(Bytes::from(longest_path));
+    Ok(ReplayFacts { steps, floor, bookkeeping, broken: None })
 }
 
 impl ReplayFacts {
@@ -120,6 +149,14 @@ impl ReplayFacts {
     ) -> Prediction {
         let entries: Vec<predict::EntryNumbers> =
             (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
-        predict::replay(replay.budget, &entries, limits, verify, cores)
+        // Beyond everything nothing is held.
+        predict::replay(
+            replay.budget.min(self.floor.whole),
+            self.bookkeeping,
+            &entries,
+            limits,
+            verify,
+            cores,
+        )
     }
 }

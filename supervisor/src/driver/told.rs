@@ -62,6 +62,12 @@ pub(super) fn candidate(result: &Value) -> Value {
     told
 }
 
+/// As `status` has it.
+pub(super) fn replay(mut standing: Value) -> Value {
+    standing["kind"] = json!("replay");
+    standing
+}
+
 pub(super) fn job(name: &str, end: &JobEnd) -> Value {
     json!({
         "kind": "job", "job": name, "status": end.status, "winner": end.winner, "detail": end.detail

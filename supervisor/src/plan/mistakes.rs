@@ -377,6 +377,29 @@ sources = [\"k/none.c\"]
     assert_eq!(places, expected);
 }
 
+/// A job's mistake hides none of a replay, and makes none: what refers to a job with one is told of with it alone.
+#[test]
+fn mistakes_of_replays_stand_beside_those_of_jobs() {
+    let folder = place();
+    let replay = "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = [[\"cap\", \"entry_000009\"], [\"bad\", \"entry_000000\"], [\"capp\", \"e\"]]\n";
+    let place_of = |error: &PlanError| (error.line, error.key.clone());
+    let of = |job: &str| {
+        let found = errors(&format!("{JOB}{job}{replay}"), folder.path(), &[]);
+        found.iter().map(place_of).collect::<Vec<_>>()
+    };
+    let at = |line: usize, key: &str| (line, key.to_owned());
+    // Named, so that what is no job at all is told from it.
+    let named = of("[[job]]\nname = \"bad\"\ncaptures = \"nowhere\"\n");
+    assert_eq!(named, [at(6, "job.captures"), at(10, "replay.steps"), at(10, "replay.steps")]);
+    // Without a name it may be any of them.
+    let nameless = of("[[job]]\nparams = [\"a\"]\n");
+    assert_eq!(nameless, [at(4, "job"), at(9, "replay.steps")]);
+    // All entries of the one job there is, which has a mistake.
+    let recorded = "[[job]]\ncaptures = \"nowhere\"\n[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = \"recorded\"\n";
+    let found: Vec<_> = errors(recorded, folder.path(), &[]).iter().map(place_of).collect();
+    assert_eq!(found, [at(2, "job.captures")]);
+}
+
 #[test]
 fn mistakes_are_drawn_where_they_stand() {
     let folder = place();

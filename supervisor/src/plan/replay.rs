@@ -122,11 +122,35 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// What replays refer to, looked up. `whole` says whether every job of the plan is known.
+/// The jobs of the plan, for those who refer to them. One that has a mistake is told of with it, and not again.
+#[derive(Clone, Copy)]
+pub(super) struct KnownJobs<'j> {
+    /// Those without a mistake.
+    pub(super) settled: &'j [JobPlan],
+    /// All names, where they can be told.
+    pub(super) written: &'j [Option<String>],
+}
+
+impl<'j> KnownJobs<'j> {
+    /// None where there is no such job, which is reported, or where it has a mistake.
+    fn find(self, name: &str, spot: &Spot, findings: &mut Findings) -> Option<&'j JobPlan> {
+        let found = self.settled.iter().find(|job| job.name == name);
+        // One whose name nobody can tell may be the one that is meant.
+        let may_be_broken = self.written.iter().any(|it| it.as_ref().is_none_or(|it| it == name));
+        if found.is_none() && !may_be_broken {
+            let known: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();
+            findings
+                .report(spot, format!("the plan has no job `{}`", quote(name)))
+                .help(suggest(name, &known));
+        }
+        found
+    }
+}
+
+/// What replays refer to, looked up.
 pub(super) fn settle_replays(
     raw: Vec<RawReplay>,
-    jobs: &[JobPlan],
-    whole: bool,
+    jobs: KnownJobs<'_>,
     findings: &mut Findings,
 ) -> Vec<ReplayPlan> {
     let mut names = BTreeMap::new();
@@ -140,8 +164,7 @@ pub(super) fn settle_replays(
                 .report(&name.spot, format!("two replays are named `{}`", quote(&name.value)))
                 .help("give one of them another `name`");
         }
-        // A step of a job with a mistake would be said to be of no job at all.
-        let steps = if whole { steps_of(&raw, jobs, &mut entries, findings) } else { None };
+        let steps = steps_of(&raw, jobs, &mut entries, findings);
         let (Some(name), Some(steps), Some(budget)) = (raw.name, steps, raw.budget) else { continue };
         settled.push(ReplayPlan {
             name: name.value,
@@ -157,15 +180,15 @@ pub(super) fn settle_replays(
 
 fn steps_of(
     raw: &RawReplay,
-    jobs: &[JobPlan],
+    jobs: KnownJobs<'_>,
     entries: &mut BTreeMap<JobId, Vec<String>>,
     findings: &mut Findings,
 ) -> Option<Vec<(JobId, String)>> {
     match raw.steps.as_ref()? {
         Steps::Recorded(spot) => {
             let job = match &raw.job {
-                Some(name) => find_job(&name.value, &name.spot, jobs, findings)?,
-                None if jobs.len() == 1 => jobs.first()?,
+                Some(name) => jobs.find(&name.value, &name.spot, findings)?,
+                None if jobs.written.len() < 2 => jobs.settled.first()?,
                 None => {
                     findings
                         .report(spot, "the plan has several jobs")
@@ -185,7 +208,7 @@ fn steps_of(
             let mut steps = Vec::with_capacity(pairs.len());
             let mut right = true;
             for Located { value: (job, entry), spot } in pairs {
-                let Some(job) = find_job(job, spot, jobs, findings) else {
+                let Some(job) = jobs.find(job, spot, findings) else {
                     right = false;
                     continue;
                 };
@@ -206,20 +229,6 @@ fn steps_of(
             right.then_some(steps)
         }
     }
-}
-
-fn find_job<'j>(
-    name: &str,
-    spot: &Spot,
-    jobs: &'j [JobPlan],
-    findings: &mut Findings,
-) -> Option<&'j JobPlan> {
-    let found = jobs.iter().find(|job| job.name == name);
-    if found.is_none() {
-        let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-        findings.report(spot, format!("the plan has no job `{}`", quote(name))).help(suggest(name, &known));
-    }
-    found
 }
 
 /// In their order. One that cannot be listed was reported with its job.

@@ -12,7 +12,7 @@ use super::job::{RawJob, read_jobs};
 use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_set};
 use super::names::{NameOf, objection};
 use super::render::label;
-use super::replay::{RawReplay, read_replays, settle_replays};
+use super::replay::{KnownJobs, RawReplay, read_replays, settle_replays};
 use super::schema::home_of;
 use super::table::TableReader;
 use super::{CandidatePlan, JobPlan, MAX_CANDIDATES, MAX_ENTRIES, Plan, glob, syntax};
@@ -35,11 +35,12 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     let mut bare = Levels { top: &top.shared, set: &set.shared, whole: &whole };
     let settings = bare.top.settle(bare.set, &mut findings, &whole);
     let mut jobs = Vec::with_capacity(raw_jobs.len());
-    if let Some(settings) = &settings {
-        bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings);
-    }
-    let complete_jobs = jobs.len() == raw_jobs.len();
-    let replays = settle_replays(raw_replays, &jobs, complete_jobs, &mut findings);
+    let names = match &settings {
+        Some(settings) => bare.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings),
+        None => vec![None; raw_jobs.len()],
+    };
+    let known = KnownJobs { settled: &jobs, written: &names };
+    let replays = settle_replays(raw_replays, known, &mut findings);
     let mut head = top.under(&set);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
@@ -92,14 +93,16 @@ struct Levels<'l> {
 }
 
 impl Levels<'_> {
+    /// Gives the name of each job that is written, settled or not; none where nobody can tell it.
     fn settle_jobs(
         &mut self,
         raw_jobs: &[RawJob],
         settings: &Settings,
         jobs: &mut Vec<JobPlan>,
         findings: &mut Findings,
-    ) {
+    ) -> Vec<Option<String>> {
         let mut names: BTreeMap<String, ()> = BTreeMap::new();
+        let mut written = Vec::with_capacity(raw_jobs.len());
         let mut next_candidate: u32 = 0;
         for raw in raw_jobs {
             let roster = enlist(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
@@ -112,6 +115,7 @@ impl Levels<'_> {
                     .report(spot, format!("two jobs are named `{}`", quote(name)))
                     .help("give one of them another `name`");
             }
+            written.push(name.as_ref().map(|(name, _)| name.clone()));
             // A job with a mistake is still looked at whole, but never used.
             let (Some(captures), Some((name, _))) = (captures, name) else { continue };
             let id = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
@@ -126,6 +130,7 @@ impl Levels<'_> {
                 findings,
             ));
         }
+        written
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call; what was found out about one job")]

@@ -189,7 +189,7 @@ pub(crate) fn sample() -> RunRecord {
     let phase = PhaseRecord {
         stage: Stage::Verify,
         job: "embedding".to_owned(),
-        candidate: "fast.c".to_owned(),
+        candidate: Some("fast.c".to_owned()),
         worker: WorkerId(1),
         predicted_bytes: Some(Bytes::mib(40)),
         peak_owed_bytes: Some(Bytes::mib(31)),
@@ -316,9 +316,9 @@ fn replay() -> ReplayRecord {
             steps: vec![ReplayStep {
                 job: "embedding".to_owned(),
                 entry: "entry_000000".to_owned(),
-                candidate: "fast".to_owned(),
+                candidate: "fast.c".to_owned(),
                 ms: 20.0,
-                stall_ms: 2.0,
+                stall_ms: 12.0,
                 call_ms: 15.0,
             }],
             step_count: 1,

@@ -193,8 +193,9 @@ impl Group {
 pub struct PhaseSpan {
     pub worker: WorkerId,
     pub stage: Stage,
+    /// Of a replay its own name, and no candidate.
     pub job: String,
-    pub candidate: String,
+    pub candidate: Option<String>,
     pub started: u64,
     pub ended: u64,
 }

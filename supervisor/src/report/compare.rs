@@ -5,14 +5,16 @@
 //! independent.
 
 mod print;
+mod replays;
 
 use std::collections::BTreeMap;
 
 use opt_shared::outcome::{Estimate, Status};
 use serde::Serialize;
 
-use crate::record::{CandidateRecord, HostRecord, JobRecord, RunInfo};
+use crate::record::{CandidateRecord, HostRecord, JobRecord, ReplayRecord, RunInfo};
 
+pub use self::replays::{ComparedReplay, EndedReplay};
 pub use print::{markdown, text};
 
 /// Raised by every change that a reader could trip over.
@@ -24,6 +26,8 @@ pub struct Side {
     pub run: RunInfo,
     pub host: HostRecord,
     jobs: Vec<SideJob>,
+    /// A plan has a handful.
+    pub replays: Vec<ReplayRecord>,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,7 @@ pub struct Ended {
 
 impl Side {
     pub fn new(run: RunInfo, host: HostRecord) -> Self {
-        Self { run, host, jobs: Vec::new() }
+        Self { run, host, jobs: Vec::new(), replays: Vec::new() }
     }
 
     /// The candidates that follow are of this job.
@@ -139,6 +143,9 @@ pub struct Comparison {
     pub jobs: Vec<ComparedJob>,
     pub jobs_only_in_first: Vec<String>,
     pub jobs_only_in_second: Vec<String>,
+    pub replays: Vec<ComparedReplay>,
+    pub replays_only_in_first: Vec<String>,
+    pub replays_only_in_second: Vec<String>,
 }
 
 pub fn compare(first: Side, second: Side) -> Comparison {
@@ -152,6 +159,7 @@ pub fn compare(first: Side, second: Side) -> Comparison {
             None => only_in_first.push(job.job.name),
         }
     }
+    let of_replays = replays::compare(first.replays, second.replays);
     Comparison {
         schema: SCHEMA,
         same_cpu: same(first.host.cpu.as_ref(), second.host.cpu.as_ref()),
@@ -159,6 +167,9 @@ pub fn compare(first: Side, second: Side) -> Comparison {
         jobs,
         jobs_only_in_first: only_in_first,
         jobs_only_in_second: later_order.into_iter().filter(|name| later.contains_key(name)).collect(),
+        replays: of_replays.both,
+        replays_only_in_first: of_replays.only_in_first,
+        replays_only_in_second: of_replays.only_in_second,
     }
 }
 
@@ -238,6 +249,7 @@ pub(in crate::report) mod tests {
 
     pub(in crate::report) fn side(run: RunRecord) -> Side {
         let mut side = Side::new(run.run, run.host);
+        side.replays = run.replays;
         for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
             run.jobs
         {

@@ -9,8 +9,8 @@ use opt_shared::outcome::Status;
 
 use crate::record::timeline::Timeline;
 use crate::record::{
-    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, Stage,
-    WorkerRecord,
+    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, ReplayRecord, RunInfo,
+    Stage, WorkerRecord,
 };
 
 /// How much of a run is kept.
@@ -57,6 +57,8 @@ pub struct Digest {
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
+    /// A plan has a handful.
+    pub replays: Vec<ReplayRecord>,
     limits: Limits,
 }
 
@@ -73,6 +75,7 @@ impl Digest {
             decisions: BTreeMap::new(),
             phases: WorstPhases::default(),
             timeline: Timeline::default(),
+            replays: Vec::new(),
             limits,
         }
     }
@@ -116,6 +119,11 @@ impl Digest {
             self.policy.push(row);
         }
         Ok(())
+    }
+
+    /// Who won a job.
+    pub fn winner_of(&self, job: &str) -> Option<&str> {
+        self.jobs.iter().find(|it| it.job.name == job)?.job.winner.as_deref()
     }
 
     pub fn phase(&mut self, phase: PhaseRecord) -> Result<(), Infallible> {
@@ -244,6 +252,7 @@ pub(super) mod tests {
                 let Ok(()) = digest.candidate(candidate);
             }
         }
+        digest.replays = run.replays;
         for worker in run.workers {
             let Ok(()) = digest.worker(worker);
         }
@@ -284,7 +293,7 @@ pub(super) mod tests {
         let mut phases = WorstPhases::default();
         for (candidate, predicted, measured) in [("calm", 100, 50), ("wild", 60, 55), ("idle", 90, 1)] {
             phases.take(PhaseRecord {
-                candidate: candidate.to_owned(),
+                candidate: Some(candidate.to_owned()),
                 predicted_bytes: Some(Bytes::mib(predicted)),
                 peak_owed_bytes: Some(Bytes::mib(measured)),
                 ..phase.clone()
@@ -294,6 +303,6 @@ pub(super) mod tests {
         let rows = phases.rows();
         assert_eq!(rows.len(), 2);
         assert_eq!((rows[0].0.stage, rows[0].1), (Stage::Build, 1));
-        assert_eq!((rows[1].0.candidate.as_str(), rows[1].1), ("wild", 3));
+        assert_eq!((rows[1].0.candidate.as_deref(), rows[1].1), (Some("wild"), 3));
     }
 }

@@ -7,6 +7,7 @@ mod failures;
 mod memory;
 mod plot;
 mod ranking;
+mod replays;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use opt_shared::outcome::Status;
@@ -32,6 +33,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     let _ = (room.take(&memory), room.take(&host));
     // Every job has its headline before any has its story.
     let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.fits(card(job))).collect();
+    let replays = replays::section(digest, &mut room);
     let jobs: Vec<Markup> = digest.jobs.iter().map_while(|job| section(job, &mut room)).collect();
     let missing = digest.jobs.len() - jobs.len();
     let page = html! {
@@ -55,6 +57,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
                         p.note { (counted(missing, "job", "jobs")) " more are left out here: the page would be too large. "
                             code { "report --format json" } " has them." }
                     }
+                    (replays)
                     (memory)
                     (host)
                 }

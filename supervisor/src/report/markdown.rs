@@ -10,6 +10,7 @@ use opt_shared::units::Bytes;
 use super::digest::{Digest, JobDigest, Limits};
 use super::figures::{counted, one_line, percent, shorten, speedup, time};
 use super::memory;
+use super::replays::markdown as replays;
 use super::text::headline_of;
 use crate::record::CandidateRecord;
 
@@ -22,9 +23,10 @@ const MAX_DETAIL: usize = 200;
 pub fn render(digest: &Digest) -> String {
     let mut page = String::new();
     let mut left_out = 0;
+    let of_replays = replays::section(digest);
     for job in &digest.jobs {
         let section = of_job(job);
-        if page.len() + section.len() < MOST - 4096 {
+        if page.len() + section.len() + of_replays.len() < MOST - 4096 {
             page.push_str(&section);
         } else {
             left_out += 1;
@@ -35,6 +37,7 @@ pub fn render(digest: &Digest) -> String {
         line(&mut page, &format!("{jobs} more are left out here; the HTML and JSON reports have them."));
         page.push('\n');
     }
+    page.push_str(&of_replays);
     of_memory(&mut page, digest);
     if let Some(command) = &digest.run.command {
         let _ = write!(page, "Reproduce with\n\n```sh\n{}\n```\n\n", one_line(command).replace("```", "'''"));

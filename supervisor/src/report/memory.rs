@@ -39,7 +39,8 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
             }
             _ => "-".to_owned(),
         };
-        let worst = shorten(&format!("{count}, {}", one_line(&phase.candidate)), candidate);
+        let whose = phase.candidate.as_deref().map_or_else(String::new, |it| format!(", {}", one_line(it)));
+        let worst = shorten(&format!("{count}{whose}"), candidate);
         lines.push(format!(
             "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {share:>6}  {worst}",
             shorten(&one_line(&phase.job), job),
@@ -111,7 +112,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             }
         }
     }
-    lines.push(format!("{:<NAME$}  {}", "stage (b, v, p)", stages.iter().collect::<String>()));
+    lines.push(format!("{:<NAME$}  {}", "stage (b, v, p, r)", stages.iter().collect::<String>()));
     if !timeline.marks.is_empty() {
         let mut marks = vec![' '; columns];
         for mark in &timeline.marks {

@@ -45,7 +45,7 @@ pub(super) fn timeline() -> Timeline {
         worker,
         stage,
         job: "embedding".to_owned(),
-        candidate: "fast.c".to_owned(),
+        candidate: Some("fast.c".to_owned()),
         started: START + from,
         ended: START + to,
     };

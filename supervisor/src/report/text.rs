@@ -55,7 +55,10 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         page.job(job);
         page.line("");
     }
-    run.replays.iter().flat_map(replays::lines).for_each(|line| page.wrapped("", &line));
+    let winner = |job: &str| run.jobs.iter().find(|it| it.name == job)?.winner.as_deref();
+    for line in run.replays.iter().flat_map(|replay| replays::lines(replay, winner)) {
+        page.wrapped("", &line);
+    }
     page.memory(run, timeline);
     page.policy(run);
     page.line(&format!(

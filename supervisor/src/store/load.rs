@@ -270,10 +270,16 @@ impl Store {
         visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
+            // Replays come after everything else.
             "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
-                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta, phase.switch_us
+                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta, phase.switch_us,
+                 0 AS part, phase.key AS key
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
-             ORDER BY phase.key",
+             UNION ALL
+             SELECT 'replay', replay.name, NULL, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
+                 it.peak_reclaimable, it.swap_delta, it.switch_us, 1, it.key
+             FROM replay_phase AS it JOIN replay ON replay.key = it.replay
+             ORDER BY part, key",
             [],
             |row| {
                 Ok(PhaseRecord {

@@ -36,7 +36,7 @@ pub use replays::{ReplayEnd, ReplayRow, ReplayStart};
 pub use resume::{Abandoned, Counters, StoredAttempt, StoredCandidate, StoredJob};
 pub use rows::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, PhaseRow, ProcessKind,
-    RunRow, ScoreRow, WorkerEnd, WorkerRow,
+    ReplayPhaseRow, RunRow, ScoreRow, WorkerEnd, WorkerRow,
 };
 pub use samples::MAX_POINTS;
 pub use stream::JobKey;

@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension as _, params};
 use super::bound::{MAX_DETAIL, MAX_NAME, clip};
 use super::load::{blame, bytes, collect, json_option, time, word_option};
 use super::write::{bytes as stored, clip_option};
-use super::{Store, StoreError};
+use super::{ReplayPhaseRow, Store, StoreError};
 use crate::record::{ReplayRecord, UtcTime};
 
 /// A replay as its plan has it.
@@ -113,16 +113,39 @@ impl Store {
         self.expect_one(changed, OPERATION, || end.name.clone())
     }
 
-    /// What the result of a replay that passed was made with.
-    pub fn stored_replay(&self, name: &str) -> Result<Option<String>, StoreError> {
+    pub fn replay_phase(&mut self, phase: &ReplayPhaseRow) -> Result<(), StoreError> {
+        const OPERATION: &str = "record a phase of a replay";
+        let changed = self.ordered(OPERATION, |transaction| {
+            transaction.execute(
+                "INSERT INTO replay_phase (replay, worker, predicted, peak_owed, peak_reclaimable, swap_delta,
+                     switch_us, started, ended)
+                 SELECT key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM replay WHERE name = ?1",
+                params![
+                    clip(&phase.name, MAX_NAME),
+                    phase.worker.0,
+                    stored(phase.predicted),
+                    stored(phase.peak_owed),
+                    stored(phase.peak_reclaimable),
+                    phase.swap_delta,
+                    phase.switch_us.and_then(|it| i64::try_from(it).ok()),
+                    phase.started.to_string(),
+                    phase.ended.to_string()
+                ],
+            )
+        })?;
+        self.expect_one(changed, OPERATION, || phase.name.clone())
+    }
+
+    /// The result of a replay that passed, and what it was made with.
+    pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(
-                "SELECT inputs FROM replay WHERE name = ?1 AND status = ?2 AND result IS NOT NULL",
+                "SELECT inputs, result FROM replay WHERE name = ?1 AND status = ?2",
                 params![name, Status::Passed.name()],
-                |row| row.get::<_, Option<String>>(0),
+                |row| Ok((row.get::<_, Option<String>>(0)?, json_option(row, 1)?)),
             )
             .optional()
-            .map(Option::flatten)
+            .map(|found| found.and_then(|(inputs, result)| Some((inputs?, result?))))
             .map_err(|source| self.failed(source))
     }
 

@@ -122,6 +122,20 @@ pub struct PhaseRow {
     pub ended: Option<UtcTime>,
 }
 
+/// As [`PhaseRow`], of a replay: one attempt of it, said at its end.
+#[derive(Clone, Debug)]
+pub struct ReplayPhaseRow {
+    pub name: String,
+    pub worker: WorkerId,
+    pub predicted: Bytes,
+    pub peak_owed: Bytes,
+    pub peak_reclaimable: Bytes,
+    pub swap_delta: Option<i64>,
+    pub switch_us: Option<u64>,
+    pub started: UtcTime,
+    pub ended: UtcTime,
+}
+
 /// What a kill is aimed at. Never a pid: a number may have another owner by the time it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessKind {

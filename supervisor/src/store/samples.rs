@@ -124,9 +124,14 @@ impl Store {
     fn phase_spans(&self) -> Result<Vec<PhaseSpan>, StoreError> {
         let mut phases = Vec::new();
         collect(self.each(
-            "SELECT phase.worker, phase.stage, job.name, candidate.name, phase.started, phase.ended
+            "SELECT phase.worker, phase.stage, job.name, candidate.name, phase.started, phase.ended,
+                 0 AS part, phase.key AS key
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
-             WHERE phase.ended IS NOT NULL ORDER BY phase.key LIMIT ?1",
+             WHERE phase.ended IS NOT NULL
+             UNION ALL
+             SELECT it.worker, 'replay', replay.name, NULL, it.started, it.ended, 1, it.key
+             FROM replay_phase AS it JOIN replay ON replay.key = it.replay WHERE it.ended IS NOT NULL
+             ORDER BY part, key LIMIT ?1",
             [MAX_PHASES],
             |row| {
                 Ok(PhaseSpan {

@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -131,6 +131,19 @@ CREATE TABLE replay (
     inputs        TEXT,
     result        TEXT,
     failure       TEXT
+) STRICT;
+
+CREATE TABLE replay_phase (
+    key        INTEGER PRIMARY KEY,
+    replay     INTEGER NOT NULL REFERENCES replay (key),
+    worker     INTEGER NOT NULL,
+    predicted  INTEGER,
+    peak_owed  INTEGER,
+    peak_reclaimable  INTEGER,
+    swap_delta  INTEGER,
+    switch_us  INTEGER,
+    started    TEXT NOT NULL,
+    ended      TEXT
 ) STRICT;
 
 CREATE TABLE policy (

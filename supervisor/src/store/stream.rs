@@ -5,7 +5,8 @@
 use super::load::Document;
 use super::{Order, StoreError};
 use crate::record::{
-    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, WorkerRecord,
+    CandidateRecord, HostRecord, JobRecord, MemoryTotals, PhaseRecord, PolicyRecord, ReplayRecord, RunInfo,
+    WorkerRecord,
 };
 
 /// Which job's candidates are meant.
@@ -51,6 +52,11 @@ impl Document<'_> {
         visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
         self.store.each_phase(visit)
+    }
+
+    /// In the order of the plan.
+    pub fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
+        self.store.replays()
     }
 
     pub fn each_policy<E>(

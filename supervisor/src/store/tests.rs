@@ -59,7 +59,7 @@ fn what_was_written_is_what_is_loaded() {
     );
     assert_eq!(run.workers[0].end_class.as_deref(), Some("recycled"));
     assert_eq!(run.memory.totals.peak_owed_bytes, Some(Bytes::mib(50)));
-    assert_eq!(run.memory.phases[0].candidate, "fast.c");
+    assert_eq!(run.memory.phases[0].candidate.as_deref(), Some("fast.c"));
     assert_eq!(run.memory.phases[0].peak_reclaimable_bytes, Some(Bytes::mib(7)));
     assert_eq!(run.memory.phases[0].swap_delta_bytes, Some(-4096));
     assert_eq!(run.memory.phases[0].switch_us, Some(2350));

@@ -1,8 +1,9 @@
 //! What a key does: to what is looked at, or a wish for the run. What cannot be taken back is asked for first.
 
+use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::model::{Model, Pane, Popup, Standing, Wish};
+use super::model::{Candidate, Model, Pane, Popup, Standing, Wish};
 
 const OVER: &str = "the run is over: q quits";
 /// Rows that page up and page down go.
@@ -117,6 +118,10 @@ fn recycle(model: &mut Model, now: bool) {
 fn cancel(model: &mut Model) {
     let order = model.order();
     let chosen = order.get(model.chosen_candidate(&order));
+    if chosen.is_some_and(|it| it.replay.is_some()) {
+        model.note = Some("a replay is not cancelled alone: `ctl shutdown` ends the run".to_owned());
+        return;
+    }
     let Some((job, candidate)) = chosen.and_then(|it| it.name.split_once('/')) else {
         model.note = Some("there is no candidate to cancel".to_owned());
         return;
@@ -135,7 +140,12 @@ fn why(model: &mut Model) -> Option<Wish> {
         Pane::Workers => model.workers.get(model.chosen_worker()).map(|it| Wish::WhyWorker(it.id)),
         Pane::Candidates => {
             let order = model.order();
-            order.get(model.chosen_candidate(&order)).map(|it| Wish::WhyCandidate(it.name.clone()))
+            let chosen = order.get(model.chosen_candidate(&order));
+            if let Some(text) = chosen.and_then(|it| about_replay(it)) {
+                model.popup = Popup::Text(text);
+                return None;
+            }
+            chosen.map(|it| Wish::WhyCandidate(it.name.clone()))
         }
         Pane::Policy => {
             let at = model.policy.len().checked_sub(model.back + 1)?;
@@ -145,4 +155,22 @@ fn why(model: &mut Model) -> Option<Wish> {
         }
         Pane::Memory => None,
     }
+}
+
+/// All that the view knows of it.
+fn about_replay(it: &Candidate) -> Option<String> {
+    let replay = it.replay.as_ref()?;
+    let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+    let steps = replay.steps.map_or_else(|| "?".to_owned(), |steps| steps.to_string());
+    let standing = match &it.standing {
+        Standing::Ended(status) => status.clone(),
+        Standing::Running(_) => "runs".to_owned(),
+        Standing::Waiting(_) | Standing::Unknown => "waits for the jobs".to_owned(),
+    };
+    let plan = format!("{}: {standing}, {steps} steps under a budget of {}", it.name, size(replay.budget));
+    let Some((total, stalled)) = replay.total.zip(replay.stalled) else { return Some(plan) };
+    let (peak, moved) = (size(replay.peak), size(replay.moved));
+    Some(format!(
+        "{plan}; {total:.2} s, of it {stalled:.2} s waiting for tensors; at most {peak} in the pool, {moved} moved into it"
+    ))
 }

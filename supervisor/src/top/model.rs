@@ -11,6 +11,8 @@ use super::answer::{MOST_ROWS, bytes, clean, figures, list, number, seconds, tex
 
 /// Decisions that are kept for looking back.
 const MOST_DECISIONS: usize = 500;
+/// More than a plan may have.
+const MOST_REPLAYS: usize = 64;
 /// Slots of the history; the run answers with 512 at most.
 const MOST_SLOTS: usize = 4096;
 
@@ -149,6 +151,20 @@ pub(super) struct Candidate {
     pub rank: Option<u32>,
     /// Value, and its interval.
     pub speedup: Option<[f64; 3]>,
+    /// Of a replay of the plan, which stands below its candidates.
+    pub replay: Option<Replay>,
+}
+
+/// What is shown of a replay beside its name and standing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Replay {
+    pub steps: Option<u32>,
+    pub budget: Option<Bytes>,
+    /// Once it has passed: seconds in all and of them waiting, what was moved, the most in the pool.
+    pub total: Option<f64>,
+    pub stalled: Option<f64>,
+    pub moved: Option<Bytes>,
+    pub peak: Option<Bytes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -168,6 +184,8 @@ pub(super) struct Model {
     pub workers: Vec<Worker>,
     /// In the order of the plan.
     pub candidates: Vec<Candidate>,
+    /// Likewise.
+    pub replays: Vec<Candidate>,
     pub policy: VecDeque<Decision>,
     /// How it ended, or why nothing more comes.
     pub over: Option<String>,
@@ -235,6 +253,7 @@ impl Model {
             ended: size(count("passed") + count("not_passed")),
             candidates: size(count("candidates")),
         };
+        self.replays = list(&answer["replays"]).iter().take(MOST_REPLAYS).map(replay).collect();
         self.memory = Memory {
             ceiling: bytes(&memory["host_ceiling_bytes"]),
             floor: bytes(&memory["host_floor_bytes"]),
@@ -310,6 +329,12 @@ impl Model {
                     *known = Candidate { is_baseline: known.is_baseline, ..told };
                 }
             }
+            Some("replay") => {
+                let told = replay(event);
+                if let Some(known) = self.replays.iter_mut().find(|it| it.name == told.name) {
+                    *known = told;
+                }
+            }
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
@@ -320,7 +345,8 @@ impl Model {
         }
     }
 
-    /// As they are shown: what runs, the ranking, what else ended, what waits; within each as in the plan.
+    /// As they are shown: what runs, replays that are over (they are the latest), the ranking, what else ended, what
+    /// waits; within each as in the plan.
     pub(super) fn order(&self) -> Vec<&Candidate> {
         let class = |it: &Candidate| match &it.standing {
             Standing::Running(_) => 0,
@@ -328,6 +354,8 @@ impl Model {
             Standing::Ended(_) => 2,
             Standing::Waiting(_) | Standing::Unknown => 3,
         };
+        let is_over = |it: &&Candidate| matches!(it.standing, Standing::Ended(_));
+        let (over, others): (Vec<_>, Vec<_>) = self.replays.iter().partition(is_over);
         let mut jobs: Vec<&str> = Vec::new();
         let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
         for it in &self.candidates {
@@ -343,7 +371,13 @@ impl Model {
             rows.push((class, job, rank, it));
         }
         rows.sort_by_key(|&(class, job, rank, _)| (class, job, rank));
-        rows.into_iter().map(|(_, _, _, it)| it).collect()
+        let mut rows: Vec<&Candidate> = rows.into_iter().map(|(_, _, _, it)| it).collect();
+        let running = rows.iter().take_while(|it| class(it) == 0).count();
+        rows.splice(running..running, over);
+        let (first, last): (Vec<_>, Vec<_>) = others.into_iter().partition(|it| class(it) == 0);
+        rows.splice(0..0, first);
+        rows.extend(last);
+        rows
     }
 
     /// Candidates that have ended: by the list, which events change, where all of it is here.
@@ -419,6 +453,28 @@ fn candidate(row: &Value) -> Candidate {
             [Some(value), Some(low), Some(high)] => Some([value, low, high]),
             _ => None,
         },
+        replay: None,
+    }
+}
+
+fn replay(row: &Value) -> Candidate {
+    let is_running = row["running"] == true;
+    Candidate {
+        name: format!("replay {}", text(&row["name"])),
+        standing: match row["status"].as_str() {
+            Some(status) => Standing::Ended(clean(status)),
+            None if is_running => Standing::Running("replay".to_owned()),
+            None => Standing::Waiting("the jobs".to_owned()),
+        },
+        replay: Some(Replay {
+            steps: number(&row["steps"]),
+            budget: bytes(&row["budget_bytes"]),
+            total: seconds(&row["total_ms"]).map(|ms| ms / 1e3),
+            stalled: seconds(&row["stall_ms"]).map(|ms| ms / 1e3),
+            moved: bytes(&row["bytes_moved"]),
+            peak: bytes(&row["peak_pool_bytes"]),
+        }),
+        ..Candidate::default()
     }
 }
 

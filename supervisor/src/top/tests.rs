@@ -290,6 +290,49 @@ fn what_happens_changes_what_is_shown() {
 }
 
 #[test]
+fn replays_are_shown_as_they_go_and_end() {
+    let mut model = model();
+    let standing = |status: Value, running: bool, total: Value| {
+        json!({
+            "name": "model", "status": status, "running": running, "steps": 12, "budget_bytes": 512 * MIB,
+            "total_ms": total, "stall_ms": total, "bytes_moved": 900 * MIB, "peak_pool_bytes": 500 * MIB
+        })
+    };
+    let shown = |model: &Model| letters(&frame(model, 140, 50, false));
+    let row = |model: &Model| {
+        let screen = shown(model);
+        let row = screen.lines().find(|line| line.contains("replay model"));
+        row.unwrap_or_else(|| panic!("no row\n{screen}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for (status, running, total, wanted) in [
+        (Value::Null, false, Value::Null, "replay model waits for the jobs 12 steps in 512 MiB"),
+        (Value::Null, true, Value::Null, "replay model in replay 12 steps in 512 MiB"),
+        (json!("CAPTURE_ERROR"), false, Value::Null, "replay model CAPTURE_ERROR 12 steps in 512 MiB"),
+    ] {
+        let mut answer = self::status();
+        answer["replays"] = json!([standing(status, running, total)]);
+        model.hear(News::Status(answer));
+        assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
+    }
+    // The last word comes as an event: the run is over before it is asked again.
+    let mut event = standing(json!("PASSED"), false, json!(1500.0));
+    event["kind"] = json!("replay");
+    model.hear(News::Event(event));
+    assert!(row(&model).contains("replay model PASSED 1.50 s 1.50 s stalled"), "{}", row(&model));
+    let order: Vec<&str> = model.order().iter().take(3).map(|it| it.name.as_str()).collect();
+    assert_eq!(order[1..], ["replay model", "embedding/fast"], "after what runs, before the ranking");
+    model.focus = Pane::Candidates;
+    press(&mut model, KeyEvent::from(KeyCode::Down));
+    assert_eq!(model.candidate.as_deref(), Some("replay model"));
+    assert_eq!(press(&mut model, KeyEvent::from(KeyCode::Char('w'))), None);
+    let Popup::Text(text) = &model.popup else { panic!("{:?}", model.popup) };
+    assert!(text.contains("500 MiB in the pool, 900 MiB moved"), "{text}");
+    model.popup = Popup::None;
+    press(&mut model, KeyEvent::from(KeyCode::Char('c')));
+    assert_eq!((&model.popup, model.note.is_some()), (&Popup::None, true));
+}
+
+#[test]
 fn history_becomes_coarser_as_the_runs_does() {
     let mut model = Model::default();
     let slot = |at: f64, mib: u64| json!([at, mib * MIB, 0]);

@@ -15,9 +15,11 @@ use opt_supervisor::core::event::{
     WorkerEndClass,
 };
 use opt_supervisor::core::recycle::RecycleReason;
+use opt_supervisor::core::spec::RunSpec;
 
 use super::laws::Laws;
 use super::plan::a_plan;
+use super::replays::{self, ReplayLaws};
 use super::reports;
 use super::tape::Tape;
 use super::user;
@@ -63,6 +65,8 @@ pub(crate) struct Machine {
     tape: Tape,
     core: Core,
     laws: Laws,
+    replay_laws: ReplayLaws,
+    finished: bool,
     now: Moment,
     /// By time, then by the order they were planned in.
     plans: BTreeMap<(Moment, u32), Event>,
@@ -77,10 +81,33 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(mut tape: Tape) -> Self {
         let spec = a_plan(&mut tape);
+        let mut machine = Self::of(tape, spec, WorkerId(1), LeaseId(1));
+        for (at, request) in user::requests(&mut machine.tape) {
+            machine.plan(at, Event::Control(request));
+        }
+        machine
+    }
+
+    /// What comes after jobs that came to their end; none where the tape has no replays.
+    pub(crate) fn replays(&self, mut tape: Tape) -> Option<Self> {
+        let spec = replays::a_plan(&self.laws.spec, &mut tape).filter(|_| self.finished)?;
+        // Beyond any number of the jobs', and of the lease that nobody ever had.
+        let mut machine = Self::of(tape, spec, WorkerId(1_000), LeaseId(100_000));
+        machine.outcome.note("replays");
+        let requests = user::requests(&mut machine.tape);
+        for (at, request) in requests.into_iter().filter(|(_, request)| replays::may_be_asked(request)) {
+            machine.plan(at, Event::Control(request));
+        }
+        Some(machine)
+    }
+
+    fn of(tape: Tape, spec: RunSpec, worker: WorkerId, lease: LeaseId) -> Self {
         let mut machine = Self {
             tape,
-            core: Core::new(spec.clone(), WorkerId(1), LeaseId(1)),
+            core: Core::new(spec.clone(), worker, lease),
             laws: Laws::new(spec),
+            replay_laws: ReplayLaws::default(),
+            finished: false,
             now: Duration::ZERO,
             plans: BTreeMap::new(),
             planned: 0,
@@ -100,9 +127,6 @@ impl Machine {
                 let at = Duration::from_millis(u64::from(machine.tape.byte()) * 40);
                 machine.plan(at, Event::Interrupt);
             }
-        }
-        for (at, request) in user::requests(&mut machine.tape) {
-            machine.plan(at, Event::Control(request));
         }
         machine
     }
@@ -157,6 +181,7 @@ impl Machine {
         for action in actions {
             self.story.push(format!("    {action:?}"));
             self.laws.action(&action)?;
+            self.replay_laws.action(&action)?;
             self.carry_out(action);
         }
         Ok(())
@@ -303,6 +328,7 @@ impl Machine {
                     | Report::Profile(ProfileReport { status: Status::Crashed, end: Some(_), .. }) => {
                         "crashed_unknown"
                     }
+                    Report::Replay(report) if report.result.is_some() => "replayed",
                     _ => "stands",
                 },
                 AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
@@ -326,11 +352,14 @@ impl Machine {
                 });
             }
             Action::Policy(row) => self.outcome.note(row.decision),
-            Action::Stop { reason } => self.outcome.note(match reason {
-                StopReason::Finished => "finished",
-                StopReason::Interrupted => "interrupted",
-                StopReason::HostTrouble { .. } => "host_trouble",
-            }),
+            Action::Stop { reason } => {
+                self.finished = reason == StopReason::Finished;
+                self.outcome.note(match reason {
+                    StopReason::Finished => "finished",
+                    StopReason::Interrupted => "interrupted",
+                    StopReason::HostTrouble { .. } => "host_trouble",
+                });
+            }
         }
     }
 
@@ -410,6 +439,10 @@ impl Machine {
             29..=31 if stage == Stage::Profile => {
                 let status = if choice == 29 { Status::Passed } else { Status::Timeout };
                 Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) })
+            }
+            29..=31 if stage == Stage::Replay => {
+                self.outcome.note("replay_lie");
+                replays::a_lie(choice)
             }
             _ => reports::report(stage, Status::Passed),
         };

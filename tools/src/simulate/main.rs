@@ -7,6 +7,7 @@
 mod laws;
 mod machine;
 mod plan;
+mod replays;
 /// As the core's own tests have them.
 #[path = "../../../supervisor/src/core/tests/reports.rs"]
 mod reports;
@@ -84,13 +85,26 @@ fn say(broken: &Broken) -> String {
 }
 
 fn simulate(tape: &[u8]) -> Result<Outcome, Broken> {
-    Machine::new(Tape::new(tape)).run(MOST_STEPS)
+    told(tape).1
 }
 
+/// The jobs, and if they come to their end the replays after them.
 fn told(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     let mut machine = Machine::new(Tape::new(tape));
-    let end = machine.run(MOST_STEPS);
-    (machine.story(), end)
+    let mut outcome = match machine.run(MOST_STEPS) {
+        Ok(outcome) => outcome,
+        broken => return (machine.story(), broken),
+    };
+    // Where a tape is used up by the jobs, nothing of it is left: replays read it from its end.
+    let backwards: Vec<u8> = tape.iter().rev().copied().collect();
+    let Some(mut replays) = machine.replays(Tape::new(&backwards)) else {
+        return (machine.story(), Ok(outcome));
+    };
+    let end = replays.run(MOST_STEPS).map(|of_replays| {
+        outcome.add(&of_replays);
+        outcome
+    });
+    (replays.story(), end)
 }
 
 /// Tapes of every mood, from quiet to hopeless.

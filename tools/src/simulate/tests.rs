@@ -62,6 +62,9 @@ fn every_run_keeps_the_laws_and_ends_and_meets_every_kind_of_trouble() {
         "pressure",
         "swapped",
         "attribution_gap",
+        "replays",
+        "replayed",
+        "replay_lie",
         "kill_worker",
         "kill_runner",
     ] {

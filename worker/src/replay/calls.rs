@@ -21,12 +21,13 @@ use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};
+use crate::executor::residue::Residue;
 use crate::judge::BytesSource;
 use crate::judge::check::{OutputCheck, is_the_captures};
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::runner::frame::{EntrySetup, InputRange};
-use crate::verify::{failure, name_death};
+use crate::verify::{failure, name_death, unless_damaged};
 
 /// A step that ends the replay.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,7 @@ pub(crate) enum StepError {
 /// The call was made and is not right, or took its runner with it.
 #[derive(Debug)]
 pub(crate) struct Failed {
+    pub(crate) step: usize,
     pub(crate) failure: EntryFailure,
     pub(crate) end: Option<RunnerEnd>,
 }
@@ -56,6 +58,8 @@ pub(crate) struct Calls<'a> {
     pub(crate) arena: File,
     /// The entry of the step in hand.
     pub(crate) looked: Option<Looked>,
+    /// Of a large job: what the step in hand reads of its capture beside the pool, its expected outputs above all.
+    pub(crate) residue: Option<Residue>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,
     pub(crate) peak_owed: Bytes,
@@ -67,8 +71,16 @@ impl Caller for Calls<'_> {
 
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
+        // Before anything of it is read; what the step before left goes now.
+        self.residue = None;
+        let watch = || Residue::watch(std::slice::from_ref(&call.entry), true);
+        let mut residue = self.task.drop_cache.then(watch);
         let name = Step { job: self.callee(step).job.clone(), entry: call.entry.name.clone() };
         let looked = look(&call.entry, &self.callee(step).callee.signature)?;
+        if let Some(residue) = &mut residue {
+            residue.watch_data_of(&looked.prepared);
+        }
+        self.residue = residue;
         let needs = looked.needs.clone();
         self.looked = Some(looked);
         Ok(Some((name, needs)))
@@ -77,6 +89,7 @@ impl Caller for Calls<'_> {
     fn call(&mut self, step: usize, places: &[Place]) -> Result<(), StepError> {
         let Some(looked) = self.looked.take() else { return Ok(()) };
         let took = self.one_call(step, &looked, places)?;
+        self.residue = None;
         if self.steps.len() < MOST_REPORTED_STEPS {
             let callee = self.callee(step);
             self.steps.push(ReplayStep {
@@ -134,7 +147,11 @@ impl Calls<'_> {
         let death = runner.finish(self.link).map_err(|e| callable.trouble(e))?;
         self.peak_owed = self.peak_owed.max(death.peak_owed);
         self.output_truncated |= death.report.output_truncated;
-        let failed = |failure, end| StepError::Failed(Box::new(Failed { failure, end }));
+        // One failure ends it all, so there is always time to ask whether the capture is damaged.
+        let failed = |failure, end| {
+            let failure = unless_damaged(failure, prepared);
+            StepError::Failed(Box::new(Failed { step, failure, end }))
+        };
         match called? {
             Ended::Done(took) => Ok(took),
             Ended::Failed(failure) => Err(failed(*failure, None)),

@@ -17,12 +17,13 @@ use opt_shared::ids::StorageId;
 use opt_shared::message::{EntryRef, ReplayTask};
 use opt_shared::replay::{
     Constant, Digest, Key, MAX_FILE_BYTES, Need, NeedsError, Recorder, Recording, RecordingError,
-    STAGING_SLOT, TooMany, needs,
+    STAGING_SLOT, Unrecordable, needs,
 };
 use opt_shared::units::Bytes;
 
 use super::pool::Store;
 use crate::executor::prepare::{PrepareError, Prepared};
+use crate::executor::residue::Residue;
 use crate::residency::staging::Source;
 
 /// Blame: the capture.
@@ -33,7 +34,7 @@ pub(crate) enum CapturesError {
     #[error(transparent)]
     Needs(#[from] NeedsError),
     #[error(transparent)]
-    TooMany(#[from] TooMany),
+    Unrecordable(#[from] Unrecordable),
     #[error("reading the tensors of {entry}")]
     Read { entry: String, source: io::Error },
 }
@@ -98,7 +99,10 @@ pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), Capture
     let mut locations = Locations::default();
     for call in &task.steps {
         let Some(callee) = task.callees.get(call.callee as usize) else { continue };
+        // Of headers a whole read-ahead window stays, of each entry.
+        let residue = task.drop_cache.then(|| Residue::watch(std::slice::from_ref(&call.entry), true));
         let looked = look(&call.entry, &callee.callee.signature)?;
+        drop(residue);
         recorder.step(&callee.job, &call.entry.name, &looked.needs)?;
         for need in &looked.needs {
             locations.of.entry(need.key).or_insert_with(|| Location {
@@ -154,6 +158,10 @@ pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError
 
 /// Whole or not at all.
 pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    // The reader would refuse it for ever.
+    if MAX_FILE_BYTES < bytes.len() as u64 {
+        return Err(FileError::TooLarge { path: path.to_owned() });
+    }
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(failed)?;

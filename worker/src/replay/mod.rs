@@ -90,8 +90,10 @@ fn attempt(
     let plan = planner::plan(wanted)?;
     let callables =
         task.callees.iter().map(|it| Callable::open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
-    let device = HostDevice::create(task.budget)?;
-    let _ = link.send(FromWorker::Holds { bytes: task.budget });
+    // What a budget has beyond everything would be held for nothing.
+    let size = task.budget.min(slots.iter().copied().sum());
+    let device = HostDevice::create(size)?;
+    let _ = link.send(FromWorker::Holds { bytes: size });
     let arena = device.reader()?;
     let outside =
         Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
@@ -103,6 +105,7 @@ fn attempt(
         callables,
         arena,
         looked: None,
+        residue: None,
         steps: Vec::new(),
         outputs_digest: blake3::Hasher::new(),
         peak_owed: Bytes::ZERO,
@@ -189,7 +192,8 @@ fn name(error: ReplayError, report: &mut ReplayReport) {
         ReplayError::BelowFloor(_) => Status::DoesNotFit,
         ReplayError::Session(SessionError::Call { source: StepError::Failed(failed), .. }) => {
             let status = failed.failure.status;
-            report.detail = format!("{}: {}", failed.failure.entry, failed.failure.detail);
+            report.detail =
+                format!("step {}, {}: {}", failed.step, failed.failure.entry, failed.failure.detail);
             report.failures.push(failed.failure);
             report.end = failed.end;
             status

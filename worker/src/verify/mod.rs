@@ -241,7 +241,7 @@ fn one_entry(
 }
 
 /// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell.
-fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
+pub(crate) fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
     let may_be_damage = matches!(
         failure.status,
         Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout

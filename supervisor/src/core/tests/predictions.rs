@@ -236,11 +236,11 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
         1,
     );
     assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 20 + 2 * (40 + 2)) + reading));
-    let replayed = replay(Bytes::mib(5), &entries, &[&limits], &settings, 1);
+    let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[&limits], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
-    // The pool, four slots of staging, one step's outputs, two chunks.
-    assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 4 + 1 + 2));
+    // The pool, catalog and schedule, four slots of staging, one step's outputs, two chunks.
+    assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 2));
 }
 
 /// Which entry is said to decide: the one that takes most, all its parts together.

@@ -4,7 +4,7 @@ use opt_shared::outcome::Status;
 
 use super::super::figures::{counted, one_line, shorten, speedup, time};
 use super::super::markdown::{cell, code};
-use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf};
+use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
 /// Rows of one job in a pull request: its comment is not to grow too long.
 const MOST_ROWS: usize = 60;
@@ -69,6 +69,16 @@ fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
     }
 }
 
+/// What one run alone has.
+fn alone(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
+    [
+        ("jobs", "first", &comparison.jobs_only_in_first),
+        ("jobs", "second", &comparison.jobs_only_in_second),
+        ("replays", "first", &comparison.replays_only_in_first),
+        ("replays", "second", &comparison.replays_only_in_second),
+    ]
+}
+
 /// In columns; lines of a long name are longer than a terminal's, so names are shortened.
 pub fn text(comparison: &Comparison) -> String {
     const NAME: usize = 18;
@@ -109,12 +119,11 @@ pub fn text(comparison: &Comparison) -> String {
             }
         }
     }
-    for (which, only) in
-        [("first", &comparison.jobs_only_in_first), ("second", &comparison.jobs_only_in_second)]
-    {
+    lines.extend(replays::text(comparison));
+    for (what, which, only) in alone(comparison) {
         if !only.is_empty() {
             lines.push(String::new());
-            lines.push(format!("jobs only in the {which}: {}", names(only, one_line)));
+            lines.push(format!("{what} only in the {which}: {}", names(only, one_line)));
         }
     }
     lines.push(String::new());
@@ -179,11 +188,10 @@ pub fn markdown(comparison: &Comparison) -> String {
     if let Some(more) = comparison.jobs.len().checked_sub(MOST_JOBS).filter(|&more| more > 0) {
         lines.extend([String::new(), format!("… and {} more.", counted(more, "job", "jobs"))]);
     }
-    for (which, only) in
-        [("first", &comparison.jobs_only_in_first), ("second", &comparison.jobs_only_in_second)]
-    {
+    lines.extend(replays::markdown(comparison));
+    for (what, which, only) in alone(comparison) {
         if !only.is_empty() {
-            lines.extend([String::new(), format!("Jobs only in the {which}: {}.", names(only, code))]);
+            lines.extend([String::new(), format!("Only in the {which}, {what}: {}.", names(only, code))]);
         }
     }
     lines.push(String::new());
@@ -212,6 +220,9 @@ naive.c               1.00x [0.990–1.01]    1.00x [0.990–1.01]      within n
 fast.c                 2.31x [2.25–2.38]     4.62x [4.50–4.70]  +100.0 % faster
                                           ratio of speed-ups: 2.00x [1.92–2.06]
 only in the second: new.c
+
+replay                           first                    second      once each
+model           18.0 s, 900 ms stalled    18.0 s, 900 ms stalled     +0.0 % time
 ";
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");

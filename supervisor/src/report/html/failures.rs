@@ -71,7 +71,7 @@ fn quoted(word: &str) -> String {
     if word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-fn first_failure(failure: &EntryFailure) -> Markup {
+pub(super) fn first_failure(failure: &EntryFailure) -> Markup {
     html! {
         p.label { "first failing entry" }
         p { code { (one_line(&failure.entry)) } "(" (one_line(&failure.args[..failure.args.len().min(MOST_ARGUMENTS)].join(", ")))

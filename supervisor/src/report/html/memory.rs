@@ -7,6 +7,7 @@ use super::super::digest::Digest;
 use super::super::figures::{counted, elapsed, one_line, time};
 use super::super::memory::{percent, share};
 use super::plot::{self, PlotError};
+use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, MarkKind, Timeline, milliseconds};
 
 /// Kills and recycles that are listed.
@@ -76,6 +77,9 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
                 li { span.swatch.build {} "build" }
                 li { span.swatch.verify {} "verify" }
                 li { span.swatch.profile {} "profile" }
+                @if timeline.phases.iter().any(|phase| phase.stage == Stage::Replay) {
+                    li { span.swatch.replay {} "replay" }
+                }
                 @if !timeline.marks.is_empty() {
                     li { span.mark.kill { "✕" } "killed" }
                     li { span.mark.recycle { "○" } "recycled" }
@@ -142,7 +146,7 @@ fn predictions(digest: &Digest) -> Markup {
                                     span.muted { (share) " %" }
                                 } }
                                 td.number { (size(phase.peak_reclaimable_bytes)) }
-                                td.name { (one_line(&phase.candidate)) }
+                                td.name { (phase.candidate.as_deref().map(one_line).unwrap_or_default()) }
                             }
                         }
                     }

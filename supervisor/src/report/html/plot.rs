@@ -379,6 +379,11 @@ mod tests {
     #[test]
     fn the_page_colours_everything_that_is_drawn() {
         let style = include_str!("style.css");
+        for stage in Stage::ALL {
+            let RGBColor(red, green, blue) = stage_color(*stage);
+            let name = format!("[fill=\"#{red:02x}{green:02x}{blue:02x}\"]");
+            assert!(style.contains(&name), "{stage}: {name}");
+        }
         for svg in [tree(&sketch()).expect("draws"), lanes(&sketch()).expect("draws")] {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
             for property in ["fill", "stroke"] {

@@ -61,7 +61,7 @@ fn no_stranger_writes_markup() {
     run.host.rungs[0].detail = hostile.to_owned();
     run.policy[0].reason = hostile.to_owned();
     run.workers[0].recycled_because = Some(hostile.to_owned());
-    run.memory.phases[0].candidate = hostile.to_owned();
+    run.memory.phases[0].candidate = Some(hostile.to_owned());
     let job = &mut run.jobs[0];
     job.name = hostile.to_owned();
     (job.winner, job.baseline, job.detail) = (Some(hostile.to_owned()), None, Some(hostile.to_owned()));

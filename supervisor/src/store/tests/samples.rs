@@ -66,7 +66,7 @@ fn a_timeline_knows_phases_and_kills() {
     drop(store);
     let timeline = Store::read(folder.path()).expect("opens").timeline(100).expect("loads");
     assert_eq!(timeline.phases.len(), 1);
-    assert_eq!(timeline.phases[0].candidate, "fast.c");
+    assert_eq!(timeline.phases[0].candidate.as_deref(), Some("fast.c"));
     let kinds: Vec<MarkKind> = timeline.marks.iter().map(|mark| mark.kind).collect();
     assert!(kinds.contains(&MarkKind::KilledRunner), "{kinds:?}");
 }

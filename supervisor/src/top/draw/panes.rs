@@ -8,7 +8,7 @@ use ratatui::text::{Line, Text};
 
 use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
-use crate::top::model::{Candidate, Lease, Model, Pane, Standing};
+use crate::top::model::{Candidate, Lease, Model, Pane, Replay, Standing};
 
 /// Below it there is no room for every column of the workers.
 const NARROW: u16 = 64;
@@ -103,6 +103,7 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
         Standing::Unknown => ("?".to_owned(), theme.faint()),
     };
     let (value, interval) = match it.speedup {
+        _ if it.replay.is_some() => it.replay.as_ref().map(replayed).unwrap_or_default(),
         Some([value, low, high]) => (format!("{value:.2}x"), format!("{low:.2}-{high:.2}")),
         None if it.is_baseline => ("baseline".to_owned(), String::new()),
         None => (String::new(), String::new()),
@@ -114,6 +115,17 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
         Cell::right(value),
         Cell::plain(interval),
     ]
+}
+
+/// Its time, and what it is made of; before there is one, what is to be done.
+fn replayed(it: &Replay) -> (String, String) {
+    match (it.total, it.stalled) {
+        (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
+        _ => {
+            let steps = it.steps.map_or_else(String::new, |steps| format!("{steps} steps"));
+            (steps, format!("in {}", amount(it.budget)))
+        }
+    }
 }
 
 pub(super) fn policy(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {

@@ -1,0 +1,53 @@
+//! How the replays of a run stand, for those who watch it. Reads only; results in full are in the record.
+
+use opt_shared::outcome::ReplayResult;
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use super::Run;
+use crate::core::control::CandidateView;
+
+/// What is said of a result while the run goes on.
+#[derive(Clone, Copy)]
+pub(super) struct Figures {
+    total_ms: f64,
+    stall_ms: f64,
+    bytes_moved: Bytes,
+    peak_pool: Bytes,
+}
+
+impl Figures {
+    pub(super) fn of(result: &ReplayResult) -> Self {
+        Self {
+            total_ms: result.total_ms,
+            stall_ms: result.stall_ms,
+            bytes_moved: result.bytes_moved,
+            peak_pool: result.peak_pool_bytes,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Each replay of the plan, in its order.
+    pub(super) fn replay_standings(&self) -> Vec<Value> {
+        (0..self.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
+    }
+
+    pub(super) fn replay_standing(&self, replay: usize) -> Value {
+        let plan = &self.plan.replays[replay];
+        let view = self.replaying.stand_in(replay).and_then(|id| self.core.candidate_view(id));
+        let ended = self.replaying.ends[replay];
+        let figures = self.replaying.figures[replay];
+        json!({
+            "name": plan.name,
+            "status": ended,
+            "running": ended.is_none() && matches!(view, Some(CandidateView::Running { .. })),
+            "steps": plan.steps.len(),
+            "budget_bytes": plan.budget,
+            "total_ms": figures.map(|it| it.total_ms),
+            "stall_ms": figures.map(|it| it.stall_ms),
+            "bytes_moved": figures.map(|it| it.bytes_moved),
+            "peak_pool_bytes": figures.map(|it| it.peak_pool),
+        })
+    }
+}

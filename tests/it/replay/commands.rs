@@ -1,0 +1,81 @@
+//! Other commands on plans and runs that have replays: `eval`, `repro`, every format of `report`, two runs compared,
+//! every mistake at once.
+
+use super::{captures, floor, plan, replay, run};
+use crate::support::{Scenario, repository};
+
+#[test]
+fn eval_and_repro_of_a_plan_with_replays_are_about_one_candidate() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
+    let fast = repository().join("configs/demo/softmax/fast.c").display().to_string();
+    let evaluated = scenario.run(&["eval", "plan.toml", &fast, "--job", "rows", "--json"]).expect_exit(0);
+    assert_eq!(evaluated.json()["status"], "PASSED", "{}", evaluated.json());
+    let folder = scenario.path().join("runs/plan-eval");
+    let summary: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("summary.json")).expect("a summary"))
+            .expect("JSON");
+    assert_eq!(summary["replays"], serde_json::json!([]), "no replay is made for it");
+    assert!(!folder.join("replay").exists());
+    let again = scenario.run(&["repro", "runs/plan", "rows/naive", "--entry", "entry_000001"]).expect_exit(0);
+    again.expect_stdout(&["PASSED"]);
+    assert!(!again.stdout.contains("replay model"), "{}", again.stdout);
+}
+
+#[test]
+fn every_report_tells_of_replays() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let (least, whole) = floor(&scenario, "lookups");
+    let of = |budget: u64| plan("lookups", &[("model", &format!("{budget}B"), "")]);
+    let (outcome, summary) = run(&scenario, 0, &of(least), &[]);
+    let result = &replay(&summary, "model")["result"];
+    outcome.expect_stdout(&["calls by naive (lookups), naive (rows)", "replay "]);
+    let report = |more: &[&str]| scenario.run(&[&["report", "runs/plan"], more].concat()).expect_exit(0);
+    report(&["--format", "md"]).expect_stdout(&[
+        "### Replays under a budget",
+        "| `model` | PASSED |",
+        "of its pool",
+    ]);
+    let page = report(&["--format", "html"]).stdout;
+    let evictions = format!("evictions</p><p class=\"figure\">{}</p>", result["evictions"]);
+    for part in
+        ["Replays under a budget", "12 steps", "keeping everything", evictions.as_str(), "swatch replay"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    // With a pool for everything, in a run of its own.
+    scenario.write("plan.toml", of(whole));
+    scenario.run(&["run", "plan.toml", "--dir", "other"]).expect_exit(0);
+    report(&["other"]).expect_stdout(&["replay", "once each", "% time", "note: the budget was"]);
+    report(&["other", "--format", "md"]).expect_stdout(&["### Replays under a budget", "| `model` |"]);
+    let compared = report(&["other", "--format", "json"]).json();
+    assert_eq!(compared["replays"][0]["same_outputs"], true, "{compared}");
+    assert_eq!(compared["replays"][0]["same_recording"], true, "{compared}");
+}
+
+#[test]
+fn all_mistakes_of_all_replays_are_told_at_once() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let text = plan(
+        "lookups",
+        &[("small", "4KiB", ""), ("right", "64MiB", ""), ("pinned", "64MiB", "pin = [\"wieght\"]")],
+    );
+    scenario.write("plan.toml", &text);
+    for command in ["check", "run"] {
+        let refused = scenario.run(&[command, "plan.toml"]).expect_exit(2);
+        refused.expect_stderr(&["replay `small`", "replay `pinned`: no tensor is named `wieght`"]);
+        assert!(!refused.stderr.contains("`right`"), "{}", refused.stderr);
+    }
+    // A job's mistake beside a step's, in one pass.
+    let wrong = text
+        .replace("captures = \"rows\"", "captures = \"nowhere\"")
+        .replace("entry_000002\"", "entry_000099\"");
+    scenario.write("plan.toml", wrong);
+    scenario
+        .run(&["check", "plan.toml"])
+        .expect_exit(2)
+        .expect_stderr(&["cannot find the folder", "job `lookups` has no entry `entry_000099`"]);
+}

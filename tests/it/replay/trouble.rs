@@ -1,0 +1,198 @@
+//! What goes wrong in a replay, and who is blamed: damaged captures, killed runners; and winners that leave entries out.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::{captures, forget_result, generate, plan, replay, run};
+use crate::control::client::Going;
+use crate::support::{Scenario, repository, summary::list};
+
+/// The demo's softmax with something before it: `before` sees `args`.
+fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
+    let naive = repository().join("configs/demo/softmax/naive.c");
+    let naive = std::fs::read_to_string(naive).expect("the demo's kernel");
+    let text = format!(
+        "#define _POSIX_C_SOURCE 200809L\n#include <time.h>\n{}\n\
+         int run(void *self, const OptAny *args, int32_t n, OptAny *ret)\n{{\n{before}\nreturn plain(self, args, n, ret);\n}}\n",
+        naive.replace("int run(", "static int plain(")
+    );
+    scenario.write(&format!("{name}.c"), text);
+    format!("{name}.c")
+}
+
+fn sleeping(milliseconds: u32) -> String {
+    format!("nanosleep(&(struct timespec){{0, {milliseconds}000000L}}, 0);")
+}
+
+/// A replay of one job; entries by their numbers.
+fn steps(entries: &[u32]) -> String {
+    let steps: Vec<String> =
+        entries.iter().map(|entry| format!("[\"rows\", \"entry_{entry:06}\"]")).collect();
+    format!("steps = [{}]\nbudget = \"16MiB\"\n", steps.join(", "))
+}
+
+#[test]
+fn a_winner_that_leaves_an_entry_out_makes_no_call_of_a_replay_that_has_it() {
+    let scenario = Scenario::new();
+    generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
+    generate(&scenario, "more", &["op", "--name", "softmax", "--shape", "32,256", "--entries", "1"]);
+    let other = scenario.path().join("rows/entry_000002.pt");
+    std::fs::rename(scenario.path().join("more/entry_000000.pt"), other).expect("an entry of another shape");
+    let slow = softmax(&scenario, "slow", &sleeping(3));
+    let part = "if (((const OptTensor *)args[0].value.v_ptr)->shape[0] == 32) return OPT_UNSUPPORTED;";
+    let part = softmax(&scenario, "part", part);
+    let mut text = format!(
+        "[profile]\nentry_timeout = \"300ms\"\n[build]\nlibraries = [\"m\"]\n\
+         [[job]]\nname = \"rows\"\ncaptures = \"rows\"\npartial = true\nbaseline = \"{slow}\"\ncandidates = [\"{part}\"]\n"
+    );
+    for (name, entries, more) in [
+        ("its_own", &[0, 1, 0][..], ""),
+        ("all", &[0, 2, 1], ""),
+        ("of_the_baseline", &[0, 1], "candidates = \"baseline\"\n"),
+    ] {
+        let _ = write!(text, "[[replay]]\nname = \"{name}\"\n{}{more}", steps(entries));
+    }
+    let (outcome, summary) = run(&scenario, 0, &text, &[]);
+    outcome.expect_equal(summary.job("rows")["winner"].as_str(), Some("part"), "the winner");
+    for (name, caller) in [("its_own", "part"), ("all", "slow"), ("of_the_baseline", "slow")] {
+        let it = replay(&summary, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), name);
+        let steps = list(&it["result"]["steps"]);
+        outcome.expect(steps.iter().all(|step| step["candidate"] == caller), format_args!("{caller}: {it}"));
+    }
+    outcome.expect_stdout(&["calls by slow (rows, which part won)", "calls by part (rows)"]);
+}
+
+/// Bytes in the middle of one of the two tensors that a capture of softmax holds.
+fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>) {
+    let path = scenario.path().join(format!("rows/entry_{entry:06}.pt"));
+    let whole = std::fs::read(&path).expect("a capture");
+    let mut damaged = whole.clone();
+    let at = whole.len() / 4 * quarter;
+    damaged[at..at + 64].iter_mut().for_each(|byte| *byte ^= 0x55);
+    std::fs::write(&path, damaged).expect("damaged");
+    (path, whole)
+}
+
+/// Damaged after it was verified: the candidate is blamed for nothing.
+#[test]
+fn a_capture_that_was_damaged_since_is_the_captures_fault() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    let (_, summary) = run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
+    let first = replay(&summary, "model")["result"]["outputs_digest"].clone();
+    let mut said = Vec::new();
+    for quarter in [1, 3] {
+        let (path, whole) = damage(&scenario, 2, quarter);
+        forget_result(&scenario);
+        let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
+        let it = replay(&summary, "model");
+        outcome.expect_equal(it["status"].as_str(), Some("CAPTURE_ERROR"), "the replay");
+        outcome.expect_equal(it["blame"].as_str(), Some("capture"), "whose fault it is");
+        outcome.expect_equal(&it["attempts"], &json!(1), "nothing to try again");
+        outcome.expect(it["result"].is_null(), "no result");
+        outcome.expect_stdout(&["replay model: CAPTURE_ERROR (capture)"]);
+        said.push(it["detail"].as_str().unwrap_or_default().to_owned());
+        std::fs::write(path, whole).expect("repaired");
+    }
+    // An input is seen when it is loaded, an expected output when it is compared.
+    for wanted in ["not those that were recorded", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
+        assert!(said.iter().any(|detail| detail.contains(wanted)), "{wanted}: {said:?}");
+    }
+    // Damaged before anything was recorded: what was loaded is what was recorded, and still it is not the candidate.
+    std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
+    for quarter in [1, 3] {
+        let (path, whole) = damage(&scenario, 2, quarter);
+        forget_result(&scenario);
+        let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
+        outcome.expect_equal(
+            replay(&summary, "model")["status"].as_str(),
+            Some("CAPTURE_ERROR"),
+            "the replay",
+        );
+        std::fs::write(path, whole).expect("repaired");
+        std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
+    }
+    forget_result(&scenario);
+    let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
+    outcome.expect_equal(&replay(&summary, "model")["result"]["outputs_digest"], &first, "as it was");
+}
+
+/// The pid of a replay's runner, as the run tells it, and which attempt it is of.
+fn runner(going: &Going<'_>) -> Option<(i32, u64)> {
+    let answer = going.client().call("workers", &json!({})).ok()?;
+    let of = |it: &Value| {
+        let lease = &it["lease"];
+        let runner = &list(&it["runners"]).first()?["pid"];
+        (lease["stage"] == "replay")
+            .then(|| Some((i32::try_from(runner.as_i64()?).ok()?, lease["attempt"].as_u64()?)))?
+    };
+    list(&answer["workers"]).iter().find_map(of)
+}
+
+fn kill_a_runner(going: &Going<'_>, of_attempt: u64) {
+    going.until("a runner of the replay is killed", || {
+        let Some((pid, attempt)) = runner(going) else { return false };
+        let pid = Pid::from_raw(pid).expect("a pid");
+        attempt == of_attempt && kill_process(pid, Signal::KILL).is_ok()
+    });
+}
+
+fn slow_replay() -> Scenario {
+    let scenario = Scenario::new();
+    generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
+    let kernel = softmax(&scenario, "slow", &sleeping(200));
+    let entries: Vec<u32> = (0..16).map(|step| step % 2).collect();
+    let text = format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n\
+         [[job]]\nname = \"rows\"\ncaptures = \"rows\"\nbaseline = \"{kernel}\"\n\
+         [[replay]]\nname = \"model\"\n{}",
+        steps(&entries)
+    );
+    scenario.write("plan.toml", text);
+    scenario
+}
+
+/// Killed from outside, by nobody of ours: tried once more, and nothing stands until a replay was whole.
+#[test]
+fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
+    let scenario = slow_replay();
+    let going = Going::start(&scenario, &["--quiet"]);
+    kill_a_runner(&going, 1);
+    let summary_now = || std::fs::read_to_string(going.folder().join("summary.json")).unwrap_or_default();
+    going.until("a second attempt", || runner(&going).is_some_and(|(_, attempt)| attempt == 2));
+    let now: Value = serde_json::from_str(&summary_now()).expect("the summary is whole at any moment");
+    assert!(list(&now["replays"]).iter().all(|it| it["result"].is_null()), "{}", now["replays"]);
+    let status = going.client().call("status", &json!({})).expect("an answer");
+    assert_eq!(status["replays"][0]["running"], true, "{status}");
+    let (outcome, summary) = going.finish(0);
+    let it = replay(&summary, "model");
+    outcome.expect_equal((it["status"].as_str(), &it["attempts"]), (Some("PASSED"), &json!(2)), "the replay");
+    outcome.expect_equal(list(&it["result"]["steps"]).len(), 16, "all steps, from the first on");
+    let phases: Vec<&Value> =
+        list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "replay").collect();
+    outcome.expect_equal(phases.len(), 2, "a phase for each attempt");
+    for phase in phases {
+        outcome.expect_equal((&phase["job"], &phase["candidate"]), (&json!("model"), &Value::Null), "whose");
+        let figure = |key: &str| phase[key].as_u64().unwrap_or(0);
+        let (predicted, peak) = (figure("predicted_bytes"), figure("peak_owed_bytes"));
+        outcome.expect(0 < predicted && 0 < peak, format_args!("predicted and measured: {phase}"));
+        outcome.expect(phase["swap_delta_bytes"].is_i64(), format_args!("what went to swap: {phase}"));
+    }
+}
+
+#[test]
+fn a_runner_that_is_killed_again_ends_the_replay_without_a_row() {
+    let scenario = slow_replay();
+    let going = Going::start(&scenario, &["--quiet"]);
+    kill_a_runner(&going, 1);
+    kill_a_runner(&going, 2);
+    let (outcome, summary) = going.finish(1);
+    let it = replay(&summary, "model");
+    outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));
+    outcome.expect_equal(&it["attempts"], &json!(2), "attempts");
+    outcome.expect(it["detail"].as_str().is_some_and(|why| why.contains("kill")), format_args!("why: {it}"));
+}
