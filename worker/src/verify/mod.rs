@@ -22,7 +22,7 @@ use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, SlotLayout};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Death, Runner};
-use crate::executor::read_ahead::Whole;
+use crate::executor::read_ahead::{Expected, Whole};
 use crate::executor::residue::Residue;
 use crate::link::Link;
 
@@ -61,7 +61,9 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
     let mut over: Option<Residue> = None;
     for (at, entry) in task.entries.iter().enumerate() {
         report.entries_run += 1;
-        let opened = next.take().unwrap_or_else(|| Opened::open(task, entry, &whole));
+        let expected = |turn| Expected { whole: whole.clone(), turn };
+        let mut opened = next.take().unwrap_or_else(|| Opened::open(task, entry, expected(None)));
+        let turn = opened.ready.as_mut().ok().and_then(|ready| ready.watch.take_turn());
         let doubt = failed < CHECKED_FAILURES;
         let follows = task.entries.get(at + 1).filter(|next| next.path != entry.path);
         let (outcome, released) = std::thread::scope(|scope| {
@@ -69,8 +71,10 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
             // A thread that cannot be started, or panicked: its work is done in turn, or the page cache stays fuller.
             let residue = over.take();
             let release = residue.map(|it| beside("release").spawn_scoped(scope, || it.release()));
-            let ahead = follows
-                .map(|next| beside("opener").spawn_scoped(scope, || Opened::ahead(task, next, &whole)));
+            let ahead = follows.map(|next| {
+                let expected = expected(turn);
+                beside("opener").spawn_scoped(scope, || Opened::ahead(task, next, expected))
+            });
             let outcome = one_entry(link, lease, task, &callable, opened, doubt);
             next = ahead.and_then(|thread| thread.ok()?.join().ok().flatten());
             (outcome, release.and_then(|thread| thread.ok()?.join().ok()))

@@ -7,7 +7,7 @@
 use opt_shared::message::{EntryRef, VerifyTask};
 
 use crate::executor::prepare::{PrepareError, Prepared};
-use crate::executor::read_ahead::{ReadAhead, Watch, Whole};
+use crate::executor::read_ahead::{Expected, ReadAhead, Watch};
 use crate::executor::residue::Residue;
 
 pub(super) struct Opened {
@@ -25,29 +25,28 @@ pub(super) struct Ready {
 }
 
 impl Opened {
-    /// `whole`: what an entry before it used all of.
-    pub(super) fn open(task: &VerifyTask, entry: &EntryRef, whole: &Whole) -> Self {
+    pub(super) fn open(task: &VerifyTask, entry: &EntryRef, expected: Expected) -> Self {
         let mut residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);
         let ready = Prepared::open(entry, &task.callee.signature).map(|prepared| {
             residue.watch_data_of(&prepared);
-            Ready::of(prepared, whole)
+            Ready::of(prepared, expected)
         });
         Self { name: entry.name.clone(), ready, residue }
     }
 
     /// None if it has to be opened in its turn: then whatever is wrong with it is found as well.
-    pub(super) fn ahead(task: &VerifyTask, entry: &EntryRef, whole: &Whole) -> Option<Self> {
+    pub(super) fn ahead(task: &VerifyTask, entry: &EntryRef, expected: Expected) -> Option<Self> {
         let residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);
         let prepared = Prepared::open_in_place(entry, &task.callee.signature).ok().flatten()?;
-        Some(Self { name: entry.name.clone(), ready: Ok(Ready::of(prepared, whole)), residue })
+        Some(Self { name: entry.name.clone(), ready: Ok(Ready::of(prepared, expected)), residue })
     }
 }
 
 impl Ready {
-    fn of(prepared: Prepared, whole: &Whole) -> Self {
+    fn of(prepared: Prepared, expected: Expected) -> Self {
         let read_ahead = ReadAhead::of(&prepared);
         read_ahead.read_exactly();
         let page_by_page = read_ahead.page_by_page();
-        Self { watch: read_ahead.start_expecting(whole), page_by_page, prepared }
+        Self { watch: read_ahead.start_expecting(expected), page_by_page, prepared }
     }
 }

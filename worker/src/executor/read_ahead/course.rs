@@ -44,6 +44,7 @@ pub(super) struct Course {
 struct Window {
     before: u32,
     resident: u32,
+    touched: u32,
     /// Read by us: what is in the cache tells nothing any more.
     read: bool,
 }
@@ -80,7 +81,7 @@ impl Course {
             .map(|window| {
                 let first = window * window_pages;
                 let before = count(resident(first..pages.min(first + window_pages)));
-                Window { before, resident: before, read: false }
+                Window { before, resident: before, touched: 0, read: false }
             })
             .collect();
         Self {
@@ -95,8 +96,10 @@ impl Course {
         }
     }
 
-    /// All of it will be used, as far as anybody can tell. Gives the pages to read at once.
+    /// All of it will be used, as far as anybody can tell, and what is touched will be seen. Gives the pages to read at
+    /// once.
     pub(super) fn expect_all(&mut self) -> Vec<Range<u64>> {
+        self.touches_are_seen = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
         let due = self.advance(&mut stream, LONG_STEPS_AHEAD);
         self.streams.push(stream);
@@ -110,6 +113,16 @@ impl Course {
 
     pub(super) fn has_streams(&self) -> bool {
         !self.streams.is_empty()
+    }
+
+    /// Long steps are read as a file is, with what the kernel reads ahead of that: nobody is led astray by it.
+    pub(super) const fn may_overshoot(&self) -> bool {
+        self.touches_are_seen
+    }
+
+    /// Nothing is left to read.
+    pub(super) fn is_read(&self) -> bool {
+        self.windows.iter().all(|window| window.read)
     }
 
     /// Most of what had not been in the cache was used.
@@ -152,22 +165,27 @@ impl Course {
         self.turned_after
     }
 
-    /// So many pages of a window are in the cache now. Gives the pages to read because of it.
-    pub(super) fn seen(&mut self, window: usize, resident: u64) -> Vec<Range<u64>> {
+    /// So many pages of a window are in the cache now, and so many were touched where that is seen: then what the kernel
+    /// read on its own, behind what it was asked for, is told apart. Gives the pages to read because of it.
+    pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
         let share = if self.pages <= self.touched.saturating_mul(USED_PART) { USED_PART } else { DENSE_PART };
         let it = &mut self.windows[window];
-        let resident = count(resident);
-        self.touched += u64::from(resident.saturating_sub(it.resident));
-        it.resident = resident;
-        let touched = u64::from(resident.saturating_sub(it.before));
-        if it.read || touched < length.div_ceil(share) {
+        if it.read {
+            return Vec::new();
+        }
+        it.resident = count(resident);
+        let missed = it.resident.saturating_sub(it.before);
+        let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
+        self.touched += u64::from(touched - it.touched);
+        it.touched = touched;
+        if u64::from(touched) < length.div_ceil(share) {
             return Vec::new();
         }
         self.turned_after.get_or_insert(self.touched);
         self.take(window as u64..window as u64 + 1);
-        let missing = length.saturating_sub(u64::from(resident));
+        let missing = length.saturating_sub(resident);
         self.ahead += missing;
         let mut due = if missing == 0 { Vec::new() } else { vec![pages] };
         let next = window as u64 + 1;
@@ -277,212 +295,4 @@ fn count(pages: u64) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: u64 = 4096;
-    /// 128 MiB.
-    const PAGES: u64 = 32_768;
-    const MIB: u64 = 256;
-
-    /// A cache, a candidate that touches pages in some order, and a look after every `look_every`th touch.
-    struct Bench {
-        course: Course,
-        cached: Vec<bool>,
-        misses: u64,
-        /// Most that was ever in the cache beyond what had been touched.
-        excess: u64,
-    }
-
-    /// What a course begins with.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    enum Start {
-        Unknown,
-        /// The entry before used all of it, and what is touched is seen.
-        Whole,
-    }
-
-    impl Bench {
-        fn run(cached: Vec<bool>, look_every: u64, touches: impl IntoIterator<Item = u64>) -> Self {
-            Self::begun(Start::Unknown, cached, look_every, touches)
-        }
-
-        fn begun(
-            start: Start,
-            cached: Vec<bool>,
-            look_every: u64,
-            touches: impl IntoIterator<Item = u64>,
-        ) -> Self {
-            let pages = cached.len() as u64;
-            let mut used = vec![false; cached.len()];
-            let of = |cached: &[bool], pages: Range<u64>| {
-                cached[pages.start as usize..pages.end as usize].iter().filter(|page| **page).count() as u64
-            };
-            let course = Course::new(pages, PAGE, |pages| of(&cached, pages));
-            let warm = of(&cached, 0..pages);
-            let mut it = Self { course, cached, misses: 0, excess: 0 };
-            let mut used_pages = 0;
-            if start == Start::Whole {
-                it.course.expect_all().into_iter().flatten().for_each(|page| it.cached[page as usize] = true);
-                it.course.see_touches();
-            }
-            for (number, page) in touches.into_iter().enumerate() {
-                used_pages += u64::from(!std::mem::replace(&mut used[page as usize], true));
-                it.misses += u64::from(!std::mem::replace(&mut it.cached[page as usize], true));
-                if number as u64 % look_every == look_every - 1 {
-                    let mut due = it.course.follow(|Tripwire { page, left_out }| {
-                        used[page as usize] || (left_out && it.cached[page as usize])
-                    });
-                    for window in 0..it.course.windows() {
-                        if !it.course.was_read(window) {
-                            let resident = of(&it.cached, it.course.pages_of(window..window + 1));
-                            due.extend(it.course.seen(window, resident));
-                        }
-                    }
-                    for page in due.into_iter().flatten() {
-                        it.cached[page as usize] = true;
-                    }
-                    let now = of(&it.cached, 0..pages);
-                    it.excess = it.excess.max(now.saturating_sub(warm + used_pages));
-                }
-            }
-            it
-        }
-
-        fn resident(&self) -> u64 {
-            self.cached.iter().filter(|page| **page).count() as u64
-        }
-    }
-
-    fn cold() -> Vec<bool> {
-        vec![false; PAGES as usize]
-    }
-
-    /// Pages in no order: a full cycle of a generator modulo the number of pages.
-    fn scattered(count: u64) -> impl Iterator<Item = u64> {
-        (0..count).scan(7, |at, _| {
-            *at = (*at * 5 + 12_345) % PAGES;
-            Some(*at)
-        })
-    }
-
-    #[test]
-    fn what_each_way_of_reading_comes_to() {
-        struct Case {
-            name: &'static str,
-            touches: Vec<u64>,
-            /// Faults that had to wait for the disk, at most, and pages in the cache at the end, at most.
-            misses: u64,
-            resident: u64,
-            turned: bool,
-        }
-        let row = |start: u64| start..start + 2;
-        let cases = [
-            Case { name: "nothing", touches: vec![], misses: 0, resident: 0, turned: false },
-            Case {
-                name: "from front to back",
-                touches: (0..PAGES).collect(),
-                // Half a window, a look, and then tripwires: one for each step.
-                misses: 64 + 64 + 30,
-                resident: PAGES,
-                turned: true,
-            },
-            Case {
-                name: "rows here and there, as many as an embedding looks up",
-                touches: scattered(600).map(|page| page.min(PAGES - 2)).flat_map(row).collect(),
-                misses: 1200,
-                resident: 1200,
-                turned: false,
-            },
-            Case {
-                name: "one MiB in the middle",
-                touches: (40 * MIB..41 * MIB).collect(),
-                misses: 160,
-                resident: MIB + 6 * MIB,
-                turned: true,
-            },
-            Case {
-                name: "back to front: window by window",
-                touches: (0..PAGES).rev().collect(),
-                misses: PAGES / 2 + 64,
-                resident: PAGES,
-                turned: true,
-            },
-            Case {
-                name: "every page, in no order",
-                touches: scattered(PAGES).collect(),
-                // A sixteenth, after which what is known to be used is read whole.
-                misses: PAGES / 8,
-                resident: PAGES,
-                turned: true,
-            },
-            Case {
-                name: "two threads from two places",
-                touches: (0..PAGES / 2).flat_map(|page| [page, PAGES / 2 + page]).collect(),
-                misses: 2 * (64 + 64 + 30),
-                resident: PAGES,
-                turned: true,
-            },
-        ];
-        for Case { name, touches, misses, resident, turned } in cases {
-            let bench = Bench::run(cold(), 16, touches);
-            assert!(bench.misses <= misses, "{name}: {} misses, {misses} expected", bench.misses);
-            assert!(bench.resident() <= resident, "{name}: {} pages read", bench.resident());
-            assert_eq!(bench.course.turned_after().is_some(), turned, "{name}");
-        }
-    }
-
-    #[test]
-    fn no_more_is_read_than_the_bound_ahead_of_what_was_touched() {
-        for start in [0, 1, 77 * MIB] {
-            let bench = Bench::run(cold(), 16, start..PAGES);
-            let bound = (LONG_STEPS_AHEAD as u64 + 1) * MAX_STEP * WINDOW_BYTES / PAGE;
-            assert!(bench.excess <= bound, "{} pages ahead", bench.excess);
-        }
-        // Sixteen that each read a while and stop.
-        let touches = (0..16).flat_map(|start| start * 8 * MIB..start * 8 * MIB + 3 * MIB);
-        let bench = Bench::run(cold(), 16, touches);
-        assert!(bench.excess <= 16 * 5 * MIB, "{}", bench.excess);
-    }
-
-    #[test]
-    fn what_is_expected_to_be_used_whole_is_read_before_anybody_comes() {
-        let bench = Bench::begun(Start::Whole, cold(), 16, 0..PAGES);
-        // The tripwires of the first steps: nobody saw touches when those were read.
-        assert_eq!(bench.misses, LONG_STEPS_AHEAD as u64);
-        assert_eq!(bench.resident(), PAGES);
-        assert!(bench.course.was_used_whole());
-        // Nobody comes: no more than was read at first, and the next entry is not read so.
-        let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
-        for touched in [0..0, PAGES - 3..PAGES] {
-            let bench = Bench::begun(Start::Whole, cold(), 1, touched);
-            assert!(bench.resident() <= ahead, "{}", bench.resident());
-            assert!(!bench.course.was_used_whole());
-        }
-        // Half of it is most of it; a tenth is not.
-        for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
-            assert_eq!(Bench::run(cold(), 16, 0..part).course.was_used_whole(), whole, "{part}");
-        }
-    }
-
-    #[test]
-    fn what_is_in_the_cache_already_is_no_use_seen() {
-        let warm = vec![true; PAGES as usize];
-        let bench = Bench::run(warm, 1, 0..PAGES);
-        assert_eq!((bench.course.touched(), bench.course.ahead()), (0, 0));
-        let half: Vec<bool> = (0..PAGES).map(|page| page % 2 == 0).collect();
-        let bench = Bench::run(half, 1, scattered(200));
-        assert!(bench.course.turned_after().is_none(), "half of every window was there before");
-    }
-
-    #[test]
-    fn what_was_read_and_touched_adds_up() {
-        for touches in [0..PAGES, 5..6 * MIB, 3..9] {
-            let mut bench = Bench::run(cold(), 1, touches);
-            // What came in after the last look.
-            let _ = bench.course.follow(|tripwire| bench.cached[tripwire.page as usize]);
-            let known = bench.course.touched() + bench.course.ahead();
-            assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
-        }
-    }
-}
+mod tests;

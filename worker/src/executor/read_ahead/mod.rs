@@ -10,11 +10,15 @@ mod course;
 mod sight;
 mod touches;
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +36,10 @@ use crate::runner::frame::InputRange;
 const WHOLE_BELOW: u64 = 1 << 20;
 /// One call reads at most a read-ahead window of the disk, and those start at 128 KiB.
 const PIECE: u64 = 128 << 10;
+/// What is read rather than asked for: so much in one piece.
+const LONG_READ: u64 = 4 << 20;
+/// Of one read: as much as the kernel reads at once for a disk with little read-ahead.
+const SCRATCH: usize = 1 << 20;
 /// Windows whose pages are asked for together, to find out where something changed.
 const GROUP: usize = 64;
 /// Between two looks while something happens, and while nothing does.
@@ -65,6 +73,11 @@ struct Input {
     page: u64,
     sight: Sight,
     course: Course,
+    /// What is still to be read, one after the other.
+    due: VecDeque<Range<u64>>,
+    /// An open file of its own, which the kernel may read ahead of: our other ones are told that they are read in no
+    /// order.
+    in_order: Option<File>,
 }
 
 impl ReadAhead {
@@ -102,7 +115,16 @@ impl ReadAhead {
             };
             let course = Course::new(bytes / page, page, |pages| sight.resident(pages));
             if course.known(0..course.windows()) < bytes / page {
-                it.inputs.push(Input { index, file: Arc::clone(file), offset, page, sight, course });
+                it.inputs.push(Input {
+                    index,
+                    file: Arc::clone(file),
+                    offset,
+                    page,
+                    sight,
+                    course,
+                    due: VecDeque::new(),
+                    in_order: None,
+                });
             }
         }
         it
@@ -125,31 +147,52 @@ impl ReadAhead {
         }
     }
 
-    /// Watches until it is stopped. What the entry before read as a whole is read from the start, before anybody asks:
-    /// a little of it, until the candidate comes there.
-    pub(crate) fn start_expecting(mut self, whole: &Whole) -> Watch {
+    /// Watches until it is stopped. What the entry before read as a whole is read before anybody comes there, a little of
+    /// it, once the disk has nothing left to do for that entry.
+    pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
-            return Watch { seen: Seen { report, whole: Whole::default() }, thread: None };
+            return Watch { seen: Seen { report, whole: Whole::default() }, thread: None, turn: None };
         }
         for (file, range) in &self.small {
             ask_for(file, range.start..range.end);
         }
-        for input in self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)) {
-            let due = input.course.expect_all();
-            input.read(due);
-        }
         let (tell, told) = channel();
-        let started = std::thread::Builder::new()
-            .name("read-ahead".to_owned())
-            .spawn(move || Watcher { inputs: self.inputs, runner: None, touches: None, tries: 0 }.run(&told));
+        let (done, turn) = channel();
+        let watcher = Watcher {
+            inputs: self.inputs,
+            expected: Some(expected),
+            done: Some(done),
+            runner: None,
+            touches: None,
+            tries: 0,
+        };
+        let started =
+            std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || watcher.run(&told));
         // Without the thread the candidate reads page by page: slow, and right.
-        Watch { seen: Seen::default(), thread: started.ok().map(|thread| (thread, tell)) }
+        let thread = started.ok().map(|thread| (thread, tell));
+        Watch { seen: Seen::default(), thread, turn: Some(Turn(turn)) }
     }
 
     /// Watches until it is stopped.
     pub fn start(self) -> Watch {
-        self.start_expecting(&Whole::default())
+        self.start_expecting(Expected::default())
+    }
+}
+
+/// What an entry will use all of, as far as the one before tells, and when the disk is free for it.
+#[derive(Default)]
+pub(crate) struct Expected {
+    pub(crate) whole: Whole,
+    pub(crate) turn: Option<Turn>,
+}
+
+/// Comes when the disk has nothing left to do for an entry.
+pub(crate) struct Turn(Receiver<Infallible>);
+
+impl Turn {
+    fn has_come(&self) -> bool {
+        self.0.try_recv() == Err(TryRecvError::Disconnected)
     }
 }
 
@@ -169,6 +212,7 @@ struct Seen {
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Word>)>,
+    turn: Option<Turn>,
 }
 
 impl Watch {
@@ -177,6 +221,11 @@ impl Watch {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Word::Runner(pid));
         }
+    }
+
+    /// For the entry that comes next.
+    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
+        self.turn.take()
     }
 
     /// Nothing is read ahead after this.
@@ -209,6 +258,10 @@ impl Drop for Watch {
 /// What the thread has.
 struct Watcher {
     inputs: Vec<Input>,
+    /// Until its turn has come.
+    expected: Option<Expected>,
+    /// Dropped once there is nothing left to read.
+    done: Option<Sender<Infallible>>,
     runner: Option<u32>,
     touches: Option<Touches>,
     /// To find them.
@@ -218,6 +271,7 @@ struct Watcher {
 impl Watcher {
     fn run(mut self, told: &Receiver<Word>) -> Seen {
         let mut pause = BUSY_PAUSE;
+        let mut scratch = Vec::new();
         loop {
             match told.recv_timeout(pause) {
                 Ok(Word::Runner(pid)) => self.runner = Some(pid),
@@ -225,6 +279,7 @@ impl Watcher {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let start = Instant::now();
+            self.begin_expected();
             self.find_touches();
             let touches = self.touches.as_ref();
             let looks: Vec<Look> =
@@ -235,9 +290,14 @@ impl Watcher {
             } else {
                 let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
                 let streams = self.inputs.iter().any(|input| input.course.has_streams());
-                let most = if streams { STREAM_PAUSE } else { IDLE_PAUSE };
+                let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
                 quiet.max(start.elapsed() * LOOKING_PART).min(most)
             };
+            if self.read_some(&mut scratch) {
+                pause = Duration::ZERO;
+            } else if self.inputs.iter().all(|input| input.course.is_read()) {
+                self.done = None;
+            }
         }
         // What came in after the last look counts too; nothing more is read.
         let touches = self.touches.as_ref();
@@ -245,6 +305,25 @@ impl Watcher {
         let whole = self.inputs.iter().filter(|input| input.course.was_used_whole());
         let whole = Whole(whole.map(|input| input.index).collect());
         Seen { report: report(&self.inputs), whole }
+    }
+
+    /// A piece of each input, so that nobody waits for long who wants this thread to end.
+    fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
+        let mut more = false;
+        for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
+            scratch.resize(SCRATCH, 0);
+            more |= input.read_some(scratch);
+        }
+        more
+    }
+
+    fn begin_expected(&mut self) {
+        let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
+        let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
+        for input in self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)) {
+            let due = input.course.expect_all();
+            input.read(due);
+        }
     }
 
     /// Only once there is a stream: a sparse candidate is not looked at so closely.
@@ -285,8 +364,7 @@ impl Input {
         let due = self.follow(at, touches);
         read |= self.read(due);
         for window in self.changed() {
-            let resident = self.sight.resident(self.course.pages_of(window..window + 1));
-            let due = self.course.seen(window, resident);
+            let due = self.seen(window, at, touches);
             read |= self.read(due);
         }
         match (read, before < self.course.touched()) {
@@ -300,15 +378,20 @@ impl Input {
         let Self { course, sight, .. } = self;
         course.follow(|Tripwire { page, left_out }| {
             (left_out && sight.resident(page..page + 1) != 0)
-                || touches.is_some_and(|touches| touches.touched(at, page))
+                || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
         })
+    }
+
+    fn seen(&mut self, window: usize, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
+        let pages = self.course.pages_of(window..window + 1);
+        let touched = touches.map(|touches| touches.touched(at, pages.clone()));
+        self.course.seen(window, self.sight.resident(pages), touched)
     }
 
     fn count(&mut self, at: usize, touches: Option<&Touches>) {
         let _ = self.follow(at, touches);
         for window in self.changed() {
-            let resident = self.sight.resident(self.course.pages_of(window..window + 1));
-            let _ = self.course.seen(window, resident);
+            let _ = self.seen(window, at, touches);
         }
     }
 
@@ -327,13 +410,44 @@ impl Input {
             .collect()
     }
 
-    fn read(&self, due: Vec<Range<u64>>) -> bool {
+    fn read(&mut self, due: Vec<Range<u64>>) -> bool {
         let any = !due.is_empty();
         for pages in due {
-            ask_for(&self.file, self.offset + pages.start * self.page..self.offset + pages.end * self.page);
+            let bytes = self.offset + pages.start * self.page..self.offset + pages.end * self.page;
+            if LONG_READ <= bytes.end - bytes.start && self.course.may_overshoot() {
+                self.due.push_back(bytes);
+            } else {
+                ask_for(&self.file, bytes);
+            }
         }
         any
     }
+
+    /// Reads the next piece of what is due. What the kernel reads in order it reads in large pieces and holds in large pages:
+    /// that takes less time than asking for it, and far less to map and to drop. Whether more is due.
+    fn read_some(&mut self, scratch: &mut [u8]) -> bool {
+        let Some(bytes) = self.due.front_mut() else { return false };
+        if self.in_order.is_none() {
+            self.in_order = own_file(&self.file);
+        }
+        let length =
+            usize::try_from(bytes.end - bytes.start).map_or(scratch.len(), |left| left.min(scratch.len()));
+        match self.in_order.as_ref().and_then(|file| file.read_at(&mut scratch[..length], bytes.start).ok()) {
+            Some(read) if 0 < read => bytes.start += read as u64,
+            _ => {
+                ask_for(&self.file, bytes.clone());
+                bytes.start = bytes.end;
+            }
+        }
+        if bytes.is_empty() {
+            self.due.pop_front();
+        }
+        !self.due.is_empty()
+    }
+}
+
+fn own_file(file: &File) -> Option<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Asks for these bytes to be brought into the cache, without waiting for them. Piece by piece: the kernel cuts what

@@ -105,7 +105,7 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
         let Some((file, range)) = cold() else { return };
         let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
         ahead.read_exactly();
-        let watch = ahead.start_expecting(&whole);
+        let watch = ahead.start_expecting(Expected { whole, turn: None });
         watch.runs_in(std::process::id());
         let mapped = mapped(&file, &range, true);
         for at in (0..range.bytes as usize).step_by(512) {
@@ -120,9 +120,34 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
     // Expected, and not used: what was read at first is all.
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
-    let (report, learned) = ahead.start_expecting(&whole).stop_and_learn();
+    let (done, turn) = channel();
+    let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
+    let pages = || cached_pages(file.as_fd());
+    if let Some(before) = pages() {
+        assert_eq!(before, 0, "it is not its turn");
+        drop(done);
+        while pages() == Some(0) {
+            std::thread::yield_now();
+        }
+    }
+    let (report, learned) = watch.stop_and_learn();
     assert_eq!((report.turned, learned), (0, Whole::default()), "{report:?}");
-    assert!(Bytes::ZERO < report.ahead_bytes && report.ahead_bytes <= Bytes::mib(64), "{report:?}");
+    assert!(report.ahead_bytes <= Bytes::mib(64), "{report:?}");
+}
+
+#[test]
+fn the_next_one_has_its_turn_once_all_is_read() {
+    let Some((file, range)) = cold() else { return };
+    let Some((mut watch, mapped)) = watch(&file, &range, Way::CacheStat) else { return };
+    let turn = watch.take_turn().expect("not taken before");
+    assert!(!turn.has_come());
+    let mut at = 0;
+    while !turn.has_come() {
+        // From front to back, and then in vain until the thread has looked.
+        at = (at + 512).min(range.bytes as usize - 1);
+        assert_eq!(byte(&mapped, at), right(at));
+    }
+    assert!(watch.take_turn().is_none());
 }
 
 #[test]

@@ -6,12 +6,15 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Of `/proc/PID/maps`: a candidate can make it as long as it likes, our own maps were there first.
 const MAPS_BYTES: u64 = 1 << 20;
 /// A page's entry in `/proc/PID/pagemap`.
-const ENTRY_BYTES: u64 = 8;
+const ENTRY_BYTES: usize = 8;
+/// Entries that are read together.
+const AT_ONCE: usize = 128;
 /// Its highest bit: the page is there. See `Documentation/admin-guide/mm/pagemap.rst` of Linux.
 const PRESENT: u64 = 1 << 63;
 
@@ -50,12 +53,25 @@ impl Touches {
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// Whether this page, counted from the offset, was touched. The kernel maps some of its neighbours with it.
-    pub(super) fn touched(&self, input: usize, page: u64) -> bool {
-        let Some(start) = self.starts.get(input) else { return false };
-        let mut entry = [0; ENTRY_BYTES as usize];
-        let read = self.pagemap.read_exact_at(&mut entry, (start / self.page + page) * ENTRY_BYTES);
-        read.is_ok() && u64::from_ne_bytes(entry) & PRESENT != 0
+    /// How many of these pages, counted from the offset, were touched. The kernel maps some of their neighbours with them.
+    pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
+        let Some(start) = self.starts.get(input) else { return 0 };
+        let mut entries = [0; AT_ONCE * ENTRY_BYTES];
+        let mut touched = 0;
+        let mut at = pages.start;
+        while at < pages.end {
+            let some = usize::try_from(pages.end - at).unwrap_or(AT_ONCE).min(AT_ONCE);
+            let entries = &mut entries[..some * ENTRY_BYTES];
+            // A process that is gone has no pages.
+            if self.pagemap.read_exact_at(entries, (start / self.page + at) * ENTRY_BYTES as u64).is_err() {
+                break;
+            }
+            let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
+            touched +=
+                entries.iter().filter(|entry| u64::from_ne_bytes(**entry) & PRESENT != 0).count() as u64;
+            at += some as u64;
+        }
+        touched
     }
 }
 
@@ -101,12 +117,13 @@ mod tests {
         }
         .expect("mapped");
         let touches = Touches::of(std::process::id(), &mapped()).expect("it is our own process");
-        assert!(!touches.touched(0, 7), "nobody touched it");
+        assert!(touches.touched(0, 0..250) == 0, "nobody touched it");
         // SAFETY: within the map, whose second page is the file's third.
         unsafe { start.cast::<u8>().add((4 - 1 + 7) * page).read_volatile() };
-        assert!(touches.touched(0, 7));
-        assert!(!touches.touched(0, 200), "far from what was touched");
-        assert!(!touches.touched(1, 0), "there is no such input");
+        assert_eq!(touches.touched(0, 7..8), 1);
+        assert!(touches.touched(0, 0..250) < 64, "neighbours");
+        assert_eq!(touches.touched(0, 200..250), 0, "far from what was touched");
+        assert_eq!(touches.touched(1, 0..9), 0, "there is no such input");
         assert_eq!(Touches::of(0, &mapped()).err(), Some(Blind::Never), "there is no such process");
     }
 }
