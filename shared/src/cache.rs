@@ -9,6 +9,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
 
@@ -19,6 +20,10 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// What is looked at as one in a file that was in the cache for the most part.
 const WINDOW_BYTES: u64 = 2 << 20;
+
+/// Of dropping what may still be on its way from the disk, and between two of them.
+const MOST_TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// One file whose cache is to be dropped: all of it, or, where most was there before, what was not.
 pub struct CacheGuard {
@@ -47,6 +52,14 @@ impl CacheGuard {
     /// Drops what came in, and tells how many bytes of the file were in the cache before and are now.
     pub fn release(self) -> Option<(Bytes, Bytes)> {
         let (file, before) = (Arc::clone(&self.file), self.before);
+        // Pages that the disk is still bringing stay: what was asked for is there in a moment.
+        for _ in 0..MOST_TRIES {
+            self.behind(u64::MAX);
+            if self.drop.is_empty() || cached_pages(file.as_fd()) <= before {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
         drop(self);
         let bytes = |pages: u64| Bytes::new(pages * rustix::param::page_size() as u64);
         Some((bytes(before?), bytes(cached_pages(file.as_fd())?)))

@@ -121,10 +121,6 @@ impl Recorded {
         let leaves = outputs(&recorded).map_err(|source| PrepareError::Bind { name: name(), source })?;
         Ok(Self { capture, arguments, leaves })
     }
-
-    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        tensors(&self.arguments)
-    }
 }
 
 fn tensors(arguments: &[Argument]) -> impl Iterator<Item = &Tensor> {
@@ -151,7 +147,7 @@ impl Prepared {
         signature: &Signature,
     ) -> Result<Option<Self>, PrepareError> {
         let recorded = Recorded::read(entry, signature)?;
-        let in_place = !recorded.capture.is_packed() && !recorded.tensors().any(is_written_out);
+        let in_place = !recorded.capture.is_packed() && !tensors(&recorded.arguments).any(is_written_out);
         if in_place { Self::lay_out(entry, recorded).map(Some) } else { Ok(None) }
     }
 

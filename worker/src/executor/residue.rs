@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use opt_shared::cache::CacheGuard;
@@ -43,6 +44,10 @@ impl Residue {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;
         self.guards.entry((metadata.dev(), metadata.ino())).or_insert_with(|| CacheGuard::watch(file, drop));
+    }
+
+    pub(crate) fn watches(&self, path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }
 
     /// Once nobody maps the files any more: pages that are mapped stay.
@@ -89,6 +94,8 @@ mod tests {
         let mut residue = Residue::watch(&entries, false);
         residue.guard(Arc::new(File::open(&path).expect("open")));
         assert_eq!(residue.guards.len(), 1);
+        assert!(residue.watches(&folder.path().join("entry_000001.pt")), "another name of it");
+        assert!(!residue.watches(folder.path()));
         // What was just written is in the cache, and counts once. Older kernels tell nothing.
         if let Some(before) = residue.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");

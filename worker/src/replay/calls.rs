@@ -148,9 +148,9 @@ impl Calls<'_> {
         self.peak_owed = self.peak_owed.max(death.peak_owed);
         self.output_truncated |= death.report.output_truncated;
         // One failure ends it all, so there is always time to ask whether the capture is damaged.
-        let failed = |failure, end| {
-            let failure = unless_damaged(failure, prepared);
-            StepError::Failed(Box::new(Failed { step, failure, end }))
+        let failed = |failure, end| match unless_damaged(failure, prepared) {
+            Ok(failure) => StepError::Failed(Box::new(Failed { step, failure, end })),
+            Err(trouble) => trouble.into(),
         };
         match called? {
             Ended::Done(took) => Ok(took),

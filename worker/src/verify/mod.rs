@@ -9,7 +9,7 @@ mod opened;
 
 use std::time::Instant;
 
-use opt_shared::causes::{chain, is_want_of_means};
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, VerifyTask};
 use opt_shared::outcome::{EntryFailure, ReadReport, RunnerEnd, Status, VerifyReport, WorstError};
@@ -20,7 +20,7 @@ use self::opened::{Opened, Ready};
 use crate::attempt::{Callable, Trouble, kept};
 use crate::classify::{self, Places, Verdict};
 use crate::executor::outputs::{Outputs, SlotLayout};
-use crate::executor::prepare::Prepared;
+use crate::executor::prepare::{PrepareError, Prepared};
 use crate::executor::process::{Death, Runner};
 use crate::executor::read_ahead::{Expected, Whole};
 use crate::executor::residue::Residue;
@@ -65,7 +65,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
         let mut opened = next.take().unwrap_or_else(|| Opened::open(task, entry, expected(None)));
         let turn = opened.ready.as_mut().ok().and_then(|ready| ready.watch.take_turn());
         let doubt = failed < CHECKED_FAILURES;
-        let follows = task.entries.get(at + 1).filter(|next| next.path != entry.path);
+        let follows = task.entries.get(at + 1).filter(|next| opened.may_be_beside(next));
         let (outcome, released) = std::thread::scope(|scope| {
             let beside = |name: &str| std::thread::Builder::new().name(name.to_owned());
             // A thread that cannot be started, or panicked: its work is done in turn, or the page cache stays fuller.
@@ -231,7 +231,10 @@ fn one_entry(
             (Some(failure(Some(&prepared), &name, status, detail)), kept(&death.report))
         }
     };
-    let failure = failure.map(|failure| if doubt { unless_damaged(failure, &prepared) } else { failure });
+    let failure = match failure {
+        Some(failure) if doubt => Some(unless_damaged(failure, &prepared)?),
+        failure => failure,
+    };
     Ok(EntryOutcome {
         failure,
         check: checked,
@@ -244,24 +247,25 @@ fn one_entry(
     })
 }
 
-/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell.
-pub(crate) fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> EntryFailure {
+/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell. Where the machine
+/// lacks the means to ask them, nobody is blamed.
+pub(crate) fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> Result<EntryFailure, Trouble> {
     let may_be_damage = matches!(
         failure.status,
         Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
     );
     if !may_be_damage {
-        return failure;
+        return Ok(failure);
     }
-    match prepared.check_crcs() {
-        Err(error) if !is_want_of_means(&error) => EntryFailure {
-            status: Status::CaptureError,
-            detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
-            mismatch: None,
-            ..failure
-        },
-        _ => failure,
-    }
+    let Err(source) = prepared.check_crcs() else { return Ok(failure) };
+    let (name, cause) = (prepared.name.clone(), chain(&source));
+    PrepareError::Capture { name, source }.of_the_capture(&prepared.name)?;
+    Ok(EntryFailure {
+        status: Status::CaptureError,
+        detail: format!("{cause} (seen after the candidate ended as {})", failure.status),
+        mismatch: None,
+        ..failure
+    })
 }
 
 pub(crate) fn name_death(death: &Death, prepared: &Prepared) -> Verdict {

@@ -34,6 +34,13 @@ impl Opened {
         Self { name: entry.name.clone(), ready, residue }
     }
 
+    /// Whether another entry can be opened while this one is called: one of the same file would take what this one brings
+    /// into the cache for what was there, and all entries of a store have files in common.
+    pub(super) fn may_be_beside(&self, other: &EntryRef) -> bool {
+        let packed = self.ready.as_ref().is_ok_and(|ready| ready.prepared.capture.is_packed());
+        !packed && !self.residue.watches(&other.path)
+    }
+
     /// None if it has to be opened in its turn: then whatever is wrong with it is found as well.
     pub(super) fn ahead(task: &VerifyTask, entry: &EntryRef, expected: Expected) -> Option<Self> {
         let residue = Residue::watch(std::slice::from_ref(entry), task.drop_cache);

@@ -26,6 +26,17 @@ struct Rows {
     touched: u64,
     /// Of one read of a row, on the average.
     seconds: f64,
+    /// Of one read of a page: what a fault waits for at least.
+    page_seconds: f64,
+}
+
+/// What a verification came to.
+struct Verified {
+    seconds: f64,
+    /// What its processes had the disk read.
+    disk: u64,
+    /// Pages that the candidate touched and that were not in the cache.
+    pages: u64,
 }
 
 pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
@@ -43,19 +54,21 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
     files.sort();
     let bytes: u64 = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|it| it.len()).sum();
     println!("{} files, {:.2} GB, verified cold, {runs} runs\n", files.len(), bytes as f64 / 1e9);
-    let (mut raw, mut sparse, mut dense, mut expected) = (vec![], vec![], vec![], vec![]);
-    let (mut sparse_disk, mut dense_disk, mut rows_touched) = (0, 0, 0);
+    let (mut raw, mut sparse, mut dense, mut expected, mut faults) = (vec![], vec![], vec![], vec![], vec![]);
+    let (mut sparse_disk, mut dense_disk, mut rows_touched, mut pages_touched) = (0, 0, 0, 0);
     for _ in 0..runs {
         let rows = rows(&files)?;
         expected.push(rows.touched as f64 * rows.seconds);
         rows_touched = rows.touched;
         raw.push(cold(&files, || dd(&files))?);
-        let (seconds, disk) = verify(folder, captures, &files, SPARSE, "sparse")?;
-        sparse.push(seconds);
-        sparse_disk = sparse_disk.max(disk);
-        let (seconds, disk) = verify(folder, captures, &files, DENSE, "dense")?;
-        dense.push(seconds);
-        dense_disk = dense_disk.max(disk);
+        let verified = verify(folder, captures, &files, SPARSE, "sparse")?;
+        sparse.push(verified.seconds);
+        sparse_disk = sparse_disk.max(verified.disk);
+        faults.push(verified.pages as f64 * rows.page_seconds);
+        pages_touched = verified.pages;
+        let verified = verify(folder, captures, &files, DENSE, "dense")?;
+        dense.push(verified.seconds);
+        dense_disk = dense_disk.max(verified.disk);
         raw.push(cold(&files, || dd(&files))?);
     }
     let (time, latency) = (median(&mut sparse), median(&mut expected));
@@ -64,6 +77,11 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
     println!("|---|---|---|---|");
     println!("| `dd`, direct, before and after | {:.2} | {} | – |", median(&mut raw), rates(bytes, &mut raw));
     println!("| {rows_touched} rows × latency of one read of a row | {latency:.2} | – | – |");
+    let fault_time = median(&mut faults);
+    println!(
+        "| {pages_touched} pages of them × latency of one read of a page | {fault_time:.2} | – | {:.0} |",
+        pages_touched as f64 * rustix::param::page_size() as f64 / 1e6
+    );
     println!("| verify, rows looked up | {time:.2} | – | {:.0} |", sparse_disk as f64 / 1e6);
     println!(
         "| verify, all read | {:.2} | {} | {:.0} |",
@@ -72,15 +90,15 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
         dense_disk as f64 / 1e6
     );
     println!(
-        "\nRows looked up: {:.2} times rows × latency. All read: {:.0} % of the raw rate.\n",
+        "\nRows looked up: {:.2} times rows × latency, {:.2} times pages × latency. All read: {:.0} % of the raw rate.\n",
         time / latency,
+        time / fault_time,
         dense_share * 100.0
     );
     Ok(sparse_disk <= 200_000_000 && time <= 1.3 * latency && 0.85 <= dense_share)
 }
 
-/// Seconds of the verification, and what its processes had the disk read.
-fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name: &str) -> Result<(f64, u64)> {
+fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name: &str) -> Result<Verified> {
     let source = folder.join(format!("{name}.c"));
     std::fs::write(&source, kernel)?;
     let plan = folder.join(format!("{name}.toml"));
@@ -98,7 +116,9 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     let candidate = &summary["jobs"][0]["candidates"][0];
     ensure!(candidate["status"] == "PASSED", "{name}: {} {}", candidate["status"], candidate["detail"]);
     eprintln!("{name}: {}", candidate["verify"]["reads"]);
-    Ok((candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3, disk))
+    let seconds = candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3;
+    let touched = candidate["verify"]["reads"]["touched_bytes"].as_u64().context("nothing was touched")?;
+    Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
 /// Bytes that ended descendants had the disk read.
@@ -128,7 +148,7 @@ fn dd(files: &[PathBuf]) -> Result<()> {
 /// Counts the rows that the entries look up, and reads some of the same size, cold, one after the other.
 fn rows(files: &[PathBuf]) -> Result<Rows> {
     let mut random = rand::rngs::StdRng::seed_from_u64(5);
-    let (mut touched, mut seconds, mut weighted) = (0, 0.0, 0.0);
+    let (mut touched, mut seconds, mut weighted, mut pages) = (0, 0.0, 0.0, 0.0);
     for path in files {
         prepare(path, true)?;
         let capture = CaptureFile::open(path)?;
@@ -146,8 +166,18 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         }
         seconds = start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         weighted += seconds * count as f64;
+        let mut page = vec![0; rustix::param::page_size()];
+        let start = Instant::now();
+        for _ in 0..SAMPLES {
+            let place = random.random_range(0..table.bytes.get() / page.len() as u64);
+            file.read_exact_at(
+                &mut page,
+                (table.file_offset / page.len() as u64 + place) * page.len() as u64,
+            )?;
+        }
+        pages += start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         touched += count;
     }
     ensure!(0.0 < seconds, "no rows");
-    Ok(Rows { touched, seconds: weighted / touched as f64 })
+    Ok(Rows { touched, seconds: weighted / touched as f64, page_seconds: pages / files.len() as f64 })
 }

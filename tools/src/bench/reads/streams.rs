@@ -155,6 +155,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<bool> {
                 let watched = ReadAhead::over_file(&file, 0..bytes);
                 watched.read_exactly();
                 let watch = watched.start();
+                watch.runs_in(std::process::id());
                 let touched = touch(&file, bytes, true);
                 turned += watch.stop().turned;
                 touched

@@ -16,7 +16,7 @@ const WINDOW_BYTES: u64 = 512 << 10;
 const MAX_STEP: u64 = 16;
 /// Steps of one stream that the candidate has not come to yet, while it grows, and once its steps are long.
 const STEPS_AHEAD: usize = 4;
-const LONG_STEPS_AHEAD: usize = 8;
+pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// Read ahead of all streams of one input and not come to yet, in windows: 64 MiB.
 const MAX_AHEAD: u64 = 128;
 /// Of a window's pages, one in so many makes it dense.
@@ -38,6 +38,8 @@ pub(super) struct Course {
     turned_after: Option<u64>,
     /// Somebody sees what was touched: no tripwire has to be left out.
     touches_are_seen: bool,
+    /// Nothing more is read.
+    over: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,15 +95,16 @@ impl Course {
             ahead: 0,
             turned_after: None,
             touches_are_seen: false,
+            over: false,
         }
     }
 
     /// All of it will be used, as far as anybody can tell, and what is touched will be seen. Gives the pages to read at
-    /// once.
-    pub(super) fn expect_all(&mut self) -> Vec<Range<u64>> {
+    /// once, in so many steps.
+    pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_seen = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
-        let due = self.advance(&mut stream, LONG_STEPS_AHEAD);
+        let due = self.advance(&mut stream, steps);
         self.streams.push(stream);
         due
     }
@@ -113,6 +116,17 @@ impl Course {
 
     pub(super) fn has_streams(&self) -> bool {
         !self.streams.is_empty()
+    }
+
+    /// Nobody sees touches after all. Streams whose tripwires were read never get on: what follows them begins anew.
+    pub(super) fn lose_sight(&mut self) {
+        self.touches_are_seen = false;
+        self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
+    }
+
+    /// From here on what is seen is counted, and nothing is read because of it.
+    pub(super) const fn end(&mut self) {
+        self.over = true;
     }
 
     /// Long steps are read as a file is, with what the kernel reads ahead of that: nobody is led astray by it.
@@ -176,11 +190,13 @@ impl Course {
             return Vec::new();
         }
         it.resident = count(resident);
+        // What has left the cache meanwhile is touched like all that was never there.
+        it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
         self.touched += u64::from(touched - it.touched);
         it.touched = touched;
-        if u64::from(touched) < length.div_ceil(share) {
+        if self.over || u64::from(touched) < length.div_ceil(share) {
             return Vec::new();
         }
         self.turned_after.get_or_insert(self.touched);
@@ -241,7 +257,7 @@ impl Course {
     /// Reads on until `steps` wait for the candidate, or what follows was read already.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
-        while stream.steps.len() < steps {
+        while !self.over && stream.steps.len() < steps {
             let first = stream.next;
             let mut end = first;
             while end < first + stream.step

@@ -26,7 +26,7 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
-use self::course::{Course, Tripwire};
+use self::course::{Course, LONG_STEPS_AHEAD, Tripwire};
 use self::sight::{Sight, Way};
 use self::touches::{Blind, Mapped, Touches};
 use super::prepare::Prepared;
@@ -48,7 +48,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// The same while a stream waits for the candidate: half of what is ahead of it is read in several times that.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// Looks at a runner's maps before it is given up that the inputs are ever among them.
-const MOST_TRIES: u32 = 1000;
+const MOST_TRIES: u32 = 200;
 /// Looking takes at most one part in so many of the time.
 const LOOKING_PART: u32 = 8;
 
@@ -301,6 +301,7 @@ impl Watcher {
         }
         // What came in after the last look counts too; nothing more is read.
         let touches = self.touches.as_ref();
+        self.inputs.iter_mut().for_each(|input| input.course.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
         let whole = self.inputs.iter().filter(|input| input.course.was_used_whole());
         let whole = Whole(whole.map(|input| input.index).collect());
@@ -320,8 +321,12 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
-        for input in self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)) {
-            let due = input.course.expect_all();
+        // What is read before anybody comes is bounded for all of them together.
+        let mut expected: Vec<&mut Input> =
+            self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
+        let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
+        for input in expected.iter_mut().take(LONG_STEPS_AHEAD) {
+            let due = input.course.expect_all(each);
             input.read(due);
         }
     }
@@ -342,8 +347,11 @@ impl Watcher {
                 self.touches = Some(touches);
                 self.inputs.iter_mut().for_each(|input| input.course.see_touches());
             }
-            Err(Blind::NotYet) => {}
-            Err(Blind::Never) => self.runner = None,
+            Err(Blind::NotYet) if self.tries < MOST_TRIES => {}
+            Err(_) => {
+                (self.runner, self.expected) = (None, None);
+                self.inputs.iter_mut().for_each(|input| input.course.lose_sight());
+            }
         }
     }
 }
@@ -384,7 +392,11 @@ impl Input {
 
     fn seen(&mut self, window: usize, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
         let pages = self.course.pages_of(window..window + 1);
-        let touched = touches.map(|touches| touches.touched(at, pages.clone()));
+        let touched = match touches {
+            Some(touches) => Some(touches.touched(at, pages.clone())),
+            // Nobody has come there yet whose touches could be seen.
+            None => self.course.may_overshoot().then_some(0),
+        };
         self.course.seen(window, self.sight.resident(pages), touched)
     }
 
@@ -465,11 +477,12 @@ pub(super) fn ask_for(file: &File, bytes: Range<u64>) {
 
 fn report(inputs: &[Input]) -> ReadReport {
     let mut it = ReadReport::default();
-    for Input { course, page, .. } in inputs {
+    for Input { course, page, due, .. } in inputs {
         let bytes = |pages: u64| Bytes::new(pages * page);
+        let unread: Bytes = due.iter().map(|bytes| Bytes::new(bytes.end - bytes.start)).sum();
         it.page_by_page += 1;
         it.touched_bytes += bytes(course.touched());
-        it.ahead_bytes += bytes(course.ahead());
+        it.ahead_bytes += bytes(course.ahead()) - unread;
         if let Some(after) = course.turned_after() {
             it.turned += 1;
             it.turned_after_bytes += bytes(after);

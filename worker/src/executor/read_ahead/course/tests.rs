@@ -45,7 +45,11 @@ impl Bench {
         let mut it = Self { course, cached, misses: 0, excess: 0 };
         let mut used_pages = 0;
         if start == Start::Whole {
-            it.course.expect_all().into_iter().flatten().for_each(|page| it.cached[page as usize] = true);
+            it.course
+                .expect_all(LONG_STEPS_AHEAD)
+                .into_iter()
+                .flatten()
+                .for_each(|page| it.cached[page as usize] = true);
         }
         for (number, page) in touches.into_iter().enumerate() {
             used_pages += u64::from(!std::mem::replace(&mut used[page as usize], true));
@@ -197,6 +201,38 @@ fn what_the_kernel_read_on_its_own_is_no_use_where_touches_are_seen() {
         let _ = course.seen(5, MIB / 2, touched.map(|_| 0));
         assert_eq!(course.touched(), touched.unwrap_or(MIB / 2));
     }
+}
+
+#[test]
+fn where_touches_are_not_seen_after_all_reading_goes_on_as_without() {
+    let mut course = Course::new(2 * PAGES, PAGE, |_| 0);
+    let first = course.expect_all(LONG_STEPS_AHEAD);
+    let end = first.last().expect("it is read").end;
+    assert!(course.follow(|_| true).first().is_some_and(|due| due.start == end), "touches are seen");
+    course.lose_sight();
+    assert!(course.follow(|tripwire| tripwire.left_out).is_empty());
+    let window = (0..course.windows()).find(|window| !course.was_read(*window)).expect("not all is read");
+    assert!(!course.seen(window, MIB / 2, None).is_empty(), "half of a window");
+}
+
+#[test]
+fn what_left_the_cache_meanwhile_counts_when_it_is_touched() {
+    let mut course = Course::new(PAGES, PAGE, |pages| pages.end - pages.start);
+    assert!(course.seen(3, 0, None).is_empty());
+    assert!(!course.seen(3, MIB / 2, None).is_empty());
+    assert_eq!(course.touched(), MIB / 2);
+}
+
+#[test]
+fn at_the_end_what_is_seen_is_counted_and_nothing_is_read() {
+    let mut course = Course::new(PAGES, PAGE, |_| 0);
+    course.expect_all(1);
+    let ahead = course.ahead();
+    course.end();
+    assert!(course.follow(|_| true).is_empty());
+    let last = course.windows() - 1;
+    assert!(course.seen(last, MIB / 2, None).is_empty());
+    assert_eq!((course.ahead(), course.touched()), (ahead, MIB / 2));
 }
 
 #[test]
