@@ -6,14 +6,14 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, KillReason, ReplayCallee, ReplayTask};
 use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
-use super::captures::{CapturesError, Looked, look};
+use super::captures::{CapturesError, Locations, Looked, look};
 use super::pool::Place;
 use super::session::Caller;
 use crate::attempt::{Callable, Trouble, kept, load_timeout};
@@ -54,6 +54,8 @@ pub(crate) struct Calls<'a> {
     pub(crate) task: &'a ReplayTask,
     /// Of the task's callees, in their order.
     pub(crate) callables: Vec<Callable<'a>>,
+    /// Where the pool loads from.
+    pub(crate) locations: &'a Locations,
     /// The pool's memory, for runners to map.
     pub(crate) arena: File,
     /// The entry of the step in hand.
@@ -149,7 +151,7 @@ impl Calls<'_> {
         self.output_truncated |= death.report.output_truncated;
         // One failure ends it all, so there is always time to ask whether the capture is damaged.
         let failed = |failure, end| {
-            let failure = unless_damaged(failure, prepared);
+            let failure = self.unless_damaged_elsewhere(unless_damaged(failure, prepared), looked);
             StepError::Failed(Box::new(Failed { step, failure, end }))
         };
         match called? {
@@ -160,6 +162,26 @@ impl Calls<'_> {
                 let failure = failure(Some(prepared), &prepared.name, status, detail);
                 Err(failed(failure, kept(&death.report)))
             }
+        }
+    }
+
+    /// A constant is loaded from the first capture that has it, which need not be the step's own.
+    fn unless_damaged_elsewhere(&self, failure: EntryFailure, looked: &Looked) -> EntryFailure {
+        let may_be_damage = matches!(
+            failure.status,
+            Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
+        );
+        if !may_be_damage {
+            return failure;
+        }
+        match self.locations.check_crcs(&looked.needs, looked.prepared.capture.path()) {
+            Err(error) if !is_want_of_means(&error) => EntryFailure {
+                status: Status::CaptureError,
+                detail: format!("{} (seen after the candidate ended as {})", chain(&error), failure.status),
+                mismatch: None,
+                ..failure
+            },
+            _ => failure,
         }
     }
 
