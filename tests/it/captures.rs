@@ -121,10 +121,16 @@ fn nothing_is_written_over() {
     inside.expect_stderr(&["inside the folder"]);
     let deep = scenario.run(&["captures", "pack", "set", "other/../set/a/b"]).expect_exit(2);
     deep.expect_stderr(&["inside the folder"]);
-    inside.expect(
-        !set.join("store").exists() && !set.join("a").exists(),
-        "nothing is left of what was refused",
-    );
+    std::os::unix::fs::symlink("set", scenario.path().join("link")).expect("a link");
+    for target in ["link/a", "nowhere/../link/a", "nowhere/../link/a/../b"] {
+        let linked = scenario.run(&["captures", "pack", "link", target]).expect_exit(2);
+        linked.expect_stderr(&["inside the folder"]);
+    }
+    let left: Vec<_> = [set.join("store"), set.join("a"), set.join("b"), scenario.path().join("nowhere")]
+        .into_iter()
+        .filter(|it| it.exists())
+        .collect();
+    inside.expect_equal(left, Vec::new(), "nothing is left of what was refused");
     assert!(set.is_dir());
     // Of what is there, the same is taken and another refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);

@@ -53,12 +53,20 @@ pub fn pack(
 ) -> Result<Packed, CapturesError> {
     let sources = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
-    if resolved(store)?.starts_with(&folder) {
+    let inside = || {
         let detail = "the store would lie inside the folder that is packed (name a place beside it)";
-        return Err(CapturesError::Refused(detail.to_owned()));
+        CapturesError::Refused(detail.to_owned())
+    };
+    if resolved(store)?.starts_with(&folder) {
+        return Err(inside());
     }
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
+    if store.starts_with(&folder) {
+        // A link was laid in between. What was just made is empty; what is not is not ours.
+        let _ = fs::remove_dir(&store);
+        return Err(inside());
+    }
     let lock = File::open(&store).map_err(failed("opening", &store))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         CapturesError::Refused(format!("another process is packing into {}", store.display()))
@@ -85,9 +93,14 @@ fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
     for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
         match part {
-            // What is not there yet is no link.
+            // What is not there yet is no link, but `..` behind it can lead back to one.
             Component::ParentDir => drop(resolved.pop()),
-            part => resolved.push(part),
+            part => {
+                resolved.push(part);
+                if resolved.exists() {
+                    resolved = fs::canonicalize(&resolved).map_err(failed("resolving", &resolved))?;
+                }
+            }
         }
     }
     Ok(resolved)

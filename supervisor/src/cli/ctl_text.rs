@@ -61,10 +61,29 @@ fn status(answer: &Value) -> String {
         vec![text(&job["name"]), number("waiting"), number("running"), number("passed"), number("not_passed")]
     });
     out.push_str(&table(&["job", "waiting", "running", "passed", "not passed"], rows.collect()));
+    let replays = list(&answer["replays"]);
+    if !replays.is_empty() {
+        let rows = replays.iter().map(replay).collect();
+        out.push_str(&table(&["replay", "state", "steps", "budget", "total", "stalled"], rows));
+    }
     for held in list(&answer["leases"]) {
         let _ = writeln!(out, "{}", lease(held));
     }
     out
+}
+
+fn replay(replay: &Value) -> Vec<String> {
+    let state = match replay["status"].as_str() {
+        Some(_) => text(&replay["status"]),
+        None if replay["running"] == true => "running".to_owned(),
+        None => "waiting".to_owned(),
+    };
+    let time = |field: &str| match replay[field].as_f64() {
+        Some(ms) => seconds(&(ms / 1e3).into()),
+        None => String::new(),
+    };
+    let (steps, budget) = (replay["steps"].to_string(), bytes(&replay["budget_bytes"]));
+    vec![text(&replay["name"]), state, steps, budget, time("total_ms"), time("stall_ms")]
 }
 
 fn lease(lease: &Value) -> String {
@@ -223,6 +242,23 @@ mod tests {
         );
         let waits = json!({ "candidate": "a/b", "done": false, "stage": "verify", "running": false });
         assert_eq!(answer("result", &waits), "a/b waits for its verify\n");
+        let replay = |name: &str, status: Value, running: bool, ms: Value| {
+            json!({
+                "name": name, "status": status, "running": running, "steps": 12, "budget_bytes": 1 << 20,
+                "total_ms": ms, "stall_ms": ms
+            })
+        };
+        let replays = json!({ "replays": [
+            replay("one", json!("PASSED"), false, json!(1500.0)),
+            replay("two", Value::Null, true, Value::Null),
+            replay("three", Value::Null, false, Value::Null),
+        ] });
+        let table = "replay  state    steps  budget    total  stalled\n\
+                     one     PASSED   12     1.00 MiB  1.5 s  1.5 s\n\
+                     two     running  12     1.00 MiB\n\
+                     three   waiting  12     1.00 MiB\n";
+        assert!(answer("status", &replays).ends_with(table), "{}", answer("status", &replays));
+        assert!(!answer("status", &json!({})).contains("replay"), "none, no table");
         let told = json!({
             "kind": "policy", "t": "T", "decision": "recycle", "reason": "why\u{1b}[0m",
             "numbers": { "worker": 3, "candidate": 7, "owed_bytes": 1048576 }, "names": { "candidate": "a/b" }

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use opt_shared::capture::CaptureFile;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{captures, forget_result, generate, plan, replay, run};
-use crate::control::client::Going;
+use crate::control::client::{Client, Going};
 use crate::support::{Scenario, repository, summary::list};
 
 /// The demo's softmax with something before it: `before` sees `args`.
@@ -121,23 +122,63 @@ fn a_capture_that_was_damaged_since_is_the_captures_fault() {
     outcome.expect_equal(&replay(&summary, "model")["result"]["outputs_digest"], &first, "as it was");
 }
 
-/// The pid of a replay's runner, as the run tells it, and which attempt it is of.
-fn runner(going: &Going<'_>) -> Option<(i32, u64)> {
-    let answer = going.client().call("workers", &json!({})).ok()?;
-    let of = |it: &Value| {
-        let lease = &it["lease"];
-        let runner = &list(&it["runners"]).first()?["pid"];
-        (lease["stage"] == "replay")
-            .then(|| Some((i32::try_from(runner.as_i64()?).ok()?, lease["attempt"].as_u64()?)))?
+/// Both have the table, and the pool loads it from the first: damaged there, in a row that only the second looks up.
+#[test]
+fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
+    let scenario = Scenario::new();
+    captures(&scenario);
+    run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
+    let path = |entry: u32| scenario.path().join(format!("lookups/entry_{entry:06}.pt"));
+    let whole = |entry| std::fs::read(path(entry)).expect("a capture");
+    let places = |entry| {
+        let capture = CaptureFile::open(&path(entry)).expect("a capture");
+        let place = |number: usize| {
+            let storage = &capture.storages()[number];
+            let start = usize::try_from(storage.file_offset).expect("small");
+            start..start + storage.bytes.to_usize()
+        };
+        [place(0), place(1)]
     };
-    list(&answer["workers"]).iter().find_map(of)
+    let indices = |entry| -> Vec<usize> {
+        let [indices, _] = places(entry);
+        let of = |bytes: &[u8]| usize::from_le_bytes(bytes.try_into().expect("eight"));
+        whole(entry)[indices].chunks_exact(8).map(of).collect()
+    };
+    let (first, second) = (indices(0), indices(2));
+    let row = *second.iter().find(|row| !first.contains(row)).expect("a row of the second alone");
+    let (mut damaged, [_, table]) = (whole(0), places(0));
+    // Of bfloat16.
+    let row_bytes = 2 * 1352;
+    let at = table.start + row * row_bytes;
+    assert!(at + row_bytes <= table.end, "row {row} in {table:?}");
+    damaged[at..at + row_bytes].iter_mut().for_each(|byte| *byte ^= 0x55);
+    std::fs::write(path(0), damaged).expect("damaged");
+    std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
+    forget_result(&scenario);
+    let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
+    let it = replay(&summary, "model");
+    outcome.expect_equal(it["status"].as_str(), Some("CAPTURE_ERROR"), "the replay");
+    let why = it["detail"].as_str().unwrap_or_default();
+    for wanted in ["step 4, entry_000002", "entry_000000.pt", "seen after the candidate ended as"] {
+        outcome.expect(why.contains(wanted), format_args!("{wanted}: {why}"));
+    }
 }
 
-fn kill_a_runner(going: &Going<'_>, of_attempt: u64) {
-    going.until("a runner of the replay is killed", || {
-        let Some((pid, attempt)) = runner(going) else { return false };
-        let pid = Pid::from_raw(pid).expect("a pid");
-        attempt == of_attempt && kill_process(pid, Signal::KILL).is_ok()
+/// Until the next attempt runs, or nobody answers any more: a runner whose call is done can be killed in vain.
+fn kill_runners(going: &Going<'_>, client: &mut Client, of_attempt: u64) {
+    going.until("an attempt of the replay is over", || {
+        let Ok(answer) = client.call("workers", &json!({})) else { return true };
+        let mut workers = list(&answer["workers"]).iter();
+        let Some(worker) = workers.find(|it| it["lease"]["stage"] == "replay") else { return false };
+        let attempt = worker["lease"]["attempt"].as_u64().expect("a number");
+        let runner = list(&worker["runners"]).first().and_then(|it| it["pid"].as_i64());
+        if attempt == of_attempt
+            && let Some(pid) = runner.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+        {
+            // It may be gone already.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        of_attempt < attempt
     });
 }
 
@@ -161,12 +202,12 @@ fn slow_replay() -> Scenario {
 fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
-    kill_a_runner(&going, 1);
-    let summary_now = || std::fs::read_to_string(going.folder().join("summary.json")).unwrap_or_default();
-    going.until("a second attempt", || runner(&going).is_some_and(|(_, attempt)| attempt == 2));
-    let now: Value = serde_json::from_str(&summary_now()).expect("the summary is whole at any moment");
+    let mut client = going.client();
+    kill_runners(&going, &mut client, 1);
+    let now = std::fs::read_to_string(going.folder().join("summary.json")).unwrap_or_default();
+    let now: Value = serde_json::from_str(&now).expect("the summary is whole at any moment");
     assert!(list(&now["replays"]).iter().all(|it| it["result"].is_null()), "{}", now["replays"]);
-    let status = going.client().call("status", &json!({})).expect("an answer");
+    let status = client.call("status", &json!({})).expect("an answer");
     assert_eq!(status["replays"][0]["running"], true, "{status}");
     let (outcome, summary) = going.finish(0);
     let it = replay(&summary, "model");
@@ -188,8 +229,9 @@ fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
 fn a_runner_that_is_killed_again_ends_the_replay_without_a_row() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
-    kill_a_runner(&going, 1);
-    kill_a_runner(&going, 2);
+    let mut client = going.client();
+    kill_runners(&going, &mut client, 1);
+    kill_runners(&going, &mut client, 2);
     let (outcome, summary) = going.finish(1);
     let it = replay(&summary, "model");
     outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));

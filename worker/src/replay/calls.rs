@@ -13,7 +13,7 @@ use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerE
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
-use super::captures::{CapturesError, Looked, look};
+use super::captures::{CapturesError, Locations, Looked, look};
 use super::pool::Place;
 use super::session::Caller;
 use crate::attempt::{Callable, Trouble, kept, load_timeout};
@@ -54,6 +54,8 @@ pub(crate) struct Calls<'a> {
     pub(crate) task: &'a ReplayTask,
     /// Of the task's callees, in their order.
     pub(crate) callables: Vec<Callable<'a>>,
+    /// Where the pool loads from.
+    pub(crate) locations: &'a Locations,
     /// The pool's memory, for runners to map.
     pub(crate) arena: File,
     /// The entry of the step in hand.
@@ -148,9 +150,13 @@ impl Calls<'_> {
         self.peak_owed = self.peak_owed.max(death.peak_owed);
         self.output_truncated |= death.report.output_truncated;
         // One failure ends it all, so there is always time to ask whether the capture is damaged.
-        let failed = |failure, end| match unless_damaged(failure, prepared) {
-            Ok(failure) => StepError::Failed(Box::new(Failed { step, failure, end })),
-            Err(trouble) => trouble.into(),
+        let failed = |failure, end| {
+            // A constant is loaded from the first capture that has it, which need not be the step's own.
+            let elsewhere = || self.locations.check_crcs(&looked.needs, prepared.capture.path());
+            match unless_damaged(failure, prepared, elsewhere) {
+                Ok(failure) => StepError::Failed(Box::new(Failed { step, failure, end })),
+                Err(trouble) => trouble.into(),
+            }
         };
         match called? {
             Ended::Done(took) => Ok(took),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use opt_shared::arguments::Signature;
 use opt_shared::cache::CacheGuard;
-use opt_shared::capture::CaptureFile;
+use opt_shared::capture::{CaptureError, CaptureFile};
 use opt_shared::ids::StorageId;
 use opt_shared::message::{EntryRef, ReplayTask};
 use opt_shared::replay::{
@@ -173,6 +173,19 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
 }
 
 impl Locations {
+    /// Compares the CRCs of what the pool loads for these needs from other captures than `own`.
+    pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
+        let places = needs.iter().filter_map(|need| self.of.get(&need.key));
+        places.filter(|place| place.capture != own).try_for_each(|place| {
+            let capture = CaptureFile::open(&place.capture)?;
+            // A file that was replaced meanwhile may have fewer.
+            capture
+                .storages()
+                .get(place.storage.index())
+                .map_or(Ok(()), |storage| capture.check_crc(storage.id))
+        })
+    }
+
     fn digest(&self, constant: &Constant, drop_cache: bool, chunk: &mut [u8]) -> io::Result<Digest> {
         let mut source = self.open(constant, drop_cache)?;
         let mut hasher = blake3::Hasher::new();

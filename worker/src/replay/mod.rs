@@ -103,6 +103,7 @@ fn attempt(
         lease,
         task,
         callables,
+        locations: &locations,
         arena,
         looked: None,
         residue: None,

@@ -9,6 +9,7 @@ mod opened;
 
 use std::time::Instant;
 
+use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, VerifyTask};
@@ -232,7 +233,7 @@ fn one_entry(
         }
     };
     let failure = match failure {
-        Some(failure) if doubt => Some(unless_damaged(failure, &prepared)?),
+        Some(failure) if doubt => Some(unless_damaged(failure, &prepared, || Ok(()))?),
         failure => failure,
     };
     Ok(EntryOutcome {
@@ -248,8 +249,12 @@ fn one_entry(
 }
 
 /// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell. Where the machine
-/// lacks the means to ask them, nobody is blamed.
-pub(crate) fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> Result<EntryFailure, Trouble> {
+/// lacks the means to ask them, nobody is blamed. `elsewhere`: those of other captures that the call used.
+pub(crate) fn unless_damaged(
+    failure: EntryFailure,
+    prepared: &Prepared,
+    elsewhere: impl FnOnce() -> Result<(), CaptureError>,
+) -> Result<EntryFailure, Trouble> {
     let may_be_damage = matches!(
         failure.status,
         Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
@@ -257,7 +262,7 @@ pub(crate) fn unless_damaged(failure: EntryFailure, prepared: &Prepared) -> Resu
     if !may_be_damage {
         return Ok(failure);
     }
-    let Err(source) = prepared.check_crcs() else { return Ok(failure) };
+    let Err(source) = prepared.check_crcs().and_then(|()| elsewhere()) else { return Ok(failure) };
     let (name, cause) = (prepared.name.clone(), chain(&source));
     PrepareError::Capture { name, source }.of_the_capture(&prepared.name)?;
     Ok(EntryFailure {

@@ -167,13 +167,11 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         seconds = start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         weighted += seconds * count as f64;
         let mut page = vec![0; rustix::param::page_size()];
+        let page_bytes = page.len() as u64;
         let start = Instant::now();
         for _ in 0..SAMPLES {
-            let place = random.random_range(0..table.bytes.get() / page.len() as u64);
-            file.read_exact_at(
-                &mut page,
-                (table.file_offset / page.len() as u64 + place) * page.len() as u64,
-            )?;
+            let place = random.random_range(0..table.bytes.get() / page_bytes);
+            file.read_exact_at(&mut page, (table.file_offset / page_bytes + place) * page_bytes)?;
         }
         pages += start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         touched += count;

@@ -5,6 +5,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{ConfineError, ProcessLimit, ResourceLimits, rung};
 
+/// Since this Linux, RLIMIT_NPROC holds what a user has in its user namespace, not what it has everywhere.
+const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
+
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> {
     let fixed = [
         (Resource::Data, limits.data.get(), "limiting private memory"),
@@ -46,6 +49,23 @@ pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<
     })
 }
 
+/// In a user namespace of this process's own, on a kernel that counts there only what is in it.
+pub(super) fn counted_alone() -> bool {
+    let read = |path| std::fs::read_to_string(path).ok();
+    is_counted_alone(
+        read("/proc/self/uid_map").as_deref(),
+        &read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+    )
+}
+
+/// The namespace that a runner is cloned into has no id map; every other one that a worker can run in has.
+fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let version = numbers.next().zip(numbers.next());
+    id_map.is_some_and(|map| map.trim().is_empty())
+        && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
+}
+
 /// The limit that the kernel is given, and what of it is meant for whom.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, beside } = limit;
@@ -73,5 +93,24 @@ mod tests {
         assert_eq!(counted(limit, true), (128, "8, beside 120 that its user has".to_owned()));
         assert_eq!(counted(limit, false), (8, "8".to_owned()));
         assert_eq!(counted(ProcessLimit { own: u32::MAX, beside: 1 }, true).0, 1 << 32);
+    }
+
+    #[test]
+    fn a_user_namespace_of_ones_own_is_counted_alone_by_kernels_that_can() {
+        let mapped = "         0          0 4294967295\n";
+        for (id_map, release, alone) in [
+            (Some(""), "5.14.0", true),
+            (Some(""), "5.15.167.4-some+\n", true),
+            (Some(""), "6.1\n", true),
+            (Some(""), "5.14-rc1", true),
+            (Some(""), "5.13.19-2-generic\n", false),
+            (Some(""), "4.19.0", false),
+            (Some(""), "", false),
+            (Some(""), "next", false),
+            (Some(mapped), "6.1.0", false),
+            (None, "6.1.0", false),
+        ] {
+            assert_eq!(is_counted_alone(id_map, release), alone, "{id_map:?} on {release:?}");
+        }
     }
 }

@@ -69,12 +69,12 @@ pub struct ResourceLimits {
     pub locked_memory: Bytes,
 }
 
-/// Processes and threads. The kernel counts them per user and exempts uid 0.
+/// Processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace) and exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
     /// Of the inmate.
     pub own: u32,
-    /// Others of the worker's user: they are counted, too, where the inmate does not become a user of its own.
+    /// Others of the worker's user: they are counted, too, where the inmate gets no user or user namespace of its own.
     pub beside: u32,
 }
 
@@ -159,8 +159,8 @@ pub fn lock_down(
         Inmate::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
-        let shared = rustix::process::getuid() == user;
-        rungs.push(limits::limit_processes(processes, shared)?);
+        let shares_user = rustix::process::getuid() == user && !limits::counted_alone();
+        rungs.push(limits::limit_processes(processes, shares_user)?);
     }
     // Changing the user cleared the death signal and reset who may look into this process.
     parent::die_with_the_worker(descriptors.worker)?;
