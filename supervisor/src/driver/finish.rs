@@ -44,11 +44,11 @@ impl Run<'_> {
             .iter()
             .filter_map(|candidate| {
                 let known = &self.known[candidate.id.index()];
-                let report = known.profile.as_ref()?;
-                (known.status == Some(Status::Passed) && !report.entries.is_empty()).then_some(Timed {
+                let standing = known.profile.as_ref()?;
+                (known.status == Some(Status::Passed) && standing.has_entries()).then_some(Timed {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
-                    report,
+                    standing,
                 })
             })
             .collect();

@@ -8,6 +8,7 @@ use opt_shared::message::{EntryRef, KillReason, Report, Role, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
+use super::score::Standing;
 use super::setup::record_stage;
 use super::{Run, RunError, told};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow, Stage};
@@ -320,7 +321,7 @@ impl Run<'_> {
             Report::Build(build) => known.artifact.clone_from(&build.artifact),
             Report::Verify(verify) => known.unsupported.clone_from(&verify.unsupported),
             Report::Profile(profile) if profile.status == Status::Passed => {
-                known.profile = Some(profile.clone())
+                known.profile = Some(Standing::of(profile));
             }
             Report::Profile(_) | Report::Replay(_) => {}
         }

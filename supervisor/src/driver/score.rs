@@ -8,11 +8,35 @@ use opt_shared::units::Bytes;
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
+/// What is kept of a profile, whatever the number of its entries.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    entries: usize,
+    /// Over the baseline that was timed beside it.
+    speedup: Option<Estimate>,
+    /// One over the time of a call of every entry, so that more is better, like a speed-up.
+    rate: Option<Estimate>,
+    /// With the noise of its entries.
+    times: CandidateTimes,
+}
+
+impl Standing {
+    pub fn of(report: &ProfileReport) -> Self {
+        let entries = &report.entries;
+        Self { entries: entries.len(), speedup: speedup(entries), rate: rate(entries), times: times(entries) }
+    }
+
+    /// Something of it was timed.
+    pub const fn has_entries(&self) -> bool {
+        self.entries != 0
+    }
+}
+
 /// One candidate that was timed.
 pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
-    pub report: &'a ProfileReport,
+    pub standing: &'a Standing,
 }
 
 /// What a job's profiles amount to.
@@ -30,10 +54,9 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            speedup(&it.report.entries)
+            it.standing.speedup
         };
-        let by_time = by_time(&it.report.entries);
-        let merit = if paired { speedup } else { by_time };
+        let merit = if paired { speedup } else { it.standing.rate };
         if let Some(merit) = merit {
             scored.push((it, speedup.filter(|_| !it.is_baseline), merit));
         }
@@ -44,13 +67,11 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .iter()
         .zip(&places)
         .map(|((it, speedup, _), &rank)| {
-            let row = ScoreRow {
-                rank: Some(rank),
-                speedup: *speedup,
-                times: times(&it.report.entries, speedup.as_ref()),
-                breaches: Vec::new(),
-            };
-            (it.id, row)
+            let mut times = it.standing.times.clone();
+            if let Some(speedup) = speedup {
+                times.noise = Some((speedup.ci_high - speedup.ci_low) / 2.0 / speedup.value);
+            }
+            (it.id, ScoreRow { rank: Some(rank), speedup: *speedup, times, breaches: Vec::new() })
         })
         .collect();
     let best = scored
@@ -70,8 +91,7 @@ fn speedup(entries: &[EntryProfile]) -> Option<Estimate> {
     (estimates.len() == entries.len()).then(|| geometric_mean(&estimates))?
 }
 
-/// One over the time of a call of every entry, so that more is better, like a speed-up.
-fn by_time(entries: &[EntryProfile]) -> Option<Estimate> {
+fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
     let estimates: Vec<(Estimate, u64)> = entries
         .iter()
         .map(|entry| {
@@ -88,7 +108,7 @@ fn by_time(entries: &[EntryProfile]) -> Option<Estimate> {
 }
 
 /// Of one call, averaged over the timed entries by their weights; extremes are extremes, samples add up.
-fn times(entries: &[EntryProfile], speedup: Option<&Estimate>) -> CandidateTimes {
+fn times(entries: &[EntryProfile]) -> CandidateTimes {
     if entries.is_empty() {
         return CandidateTimes::default();
     }
@@ -111,10 +131,7 @@ fn times(entries: &[EntryProfile], speedup: Option<&Estimate>) -> CandidateTimes
         ci_low: mean(&|entry| entry.times.ci_low),
         ci_high: mean(&|entry| entry.times.ci_high),
         samples: Some(entries.iter().map(|entry| u64::from(entry.times.samples)).sum()),
-        noise: match speedup {
-            Some(speedup) => Some((speedup.ci_high - speedup.ci_low) / 2.0 / speedup.value),
-            None => entries.iter().map(|entry| entry.noise).reduce(f64::max),
-        },
+        noise: entries.iter().map(|entry| entry.noise).reduce(f64::max),
         converged: Some(entries.iter().all(|entry| entry.converged)),
         cache_state: entries.first().map(|entry| entry.cache_state),
         footprint_bytes: Some(footprint),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use opt_shared::ids::CandidateId;
 use opt_shared::message::Report;
-use opt_shared::outcome::{Artifact, Blame, ProfileReport, Status};
+use opt_shared::outcome::{Artifact, Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::RunError;
 use super::facts::JobFacts;
 use super::needs::JobNeeds;
+use super::score::Standing;
 use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
@@ -29,7 +30,7 @@ const PER_LINE: Bytes = Bytes::kib(1);
 pub struct Known {
     pub artifact: Option<Artifact>,
     pub unsupported: Vec<opt_shared::ids::EntryId>,
-    pub profile: Option<ProfileReport>,
+    pub profile: Option<Standing>,
     pub status: Option<Status>,
     /// Attempts of each stage that earlier parts of the run have numbered.
     pub numbered: BTreeMap<Stage, u32>,
@@ -243,7 +244,9 @@ fn take_up(
     for attempt in attempts.into_iter().filter(|attempt| !attempt.superseded) {
         match attempt.report {
             Some(Report::Verify(report)) => known.unsupported = report.unsupported,
-            Some(Report::Profile(report)) if report.status == Status::Passed => known.profile = Some(report),
+            Some(Report::Profile(report)) if report.status == Status::Passed => {
+                known.profile = Some(Standing::of(&report));
+            }
             Some(Report::Build(_) | Report::Profile(_) | Report::Replay(_)) | None => {}
         }
     }
