@@ -49,20 +49,29 @@ impl CacheGuard {
         }
     }
 
-    /// Drops what came in, and tells how many bytes of the file were in the cache before and are now.
-    pub fn release(self) -> Option<(Bytes, Bytes)> {
-        let (file, before) = (Arc::clone(&self.file), self.before);
-        // Pages that the disk is still bringing stay: what was asked for is there in a moment.
+    /// Drops what came into all of these files, and tells of each how many bytes were in the cache before and are now, where
+    /// the kernel tells. Pages that the disk is still bringing stay, and are there in a moment: so it is done again, as
+    /// long as that helps. The waits are for all files together.
+    pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
+        let mut left_before = None;
         for _ in 0..MOST_TRIES {
-            self.behind(u64::MAX);
-            if self.drop.is_empty() || cached_pages(file.as_fd()) <= before {
+            let left: u64 = guards.iter().map(Self::drop_and_count).sum();
+            if left == 0 || left_before.is_some_and(|before| before <= left) {
                 break;
             }
+            left_before = Some(left);
             std::thread::sleep(PAUSE);
         }
-        drop(self);
         let bytes = |pages: u64| Bytes::new(pages * rustix::param::page_size() as u64);
-        Some((bytes(before?), bytes(cached_pages(file.as_fd())?)))
+        let of = |guard: Self| Some((bytes(guard.before?), bytes(cached_pages(guard.file.as_fd())?)));
+        guards.into_iter().filter_map(of).collect()
+    }
+
+    /// Pages beyond what was there before that stay.
+    fn drop_and_count(&self) -> u64 {
+        self.behind(u64::MAX);
+        let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
+        now.unwrap_or(0).saturating_sub(self.before.unwrap_or(0))
     }
 }
 
@@ -166,7 +175,7 @@ mod tests {
         let kept = cached_pages(file.as_fd()).expect("told before") * page;
         let guard = CacheGuard::watch(file.clone(), true);
         read_all();
-        let (before, after) = guard.release().expect("told before");
+        let (before, after) = CacheGuard::release_all(vec![guard])[0];
         assert_eq!(before, Bytes::new(kept));
         assert!(after <= before, "{after} after {before}");
     }

@@ -3,6 +3,8 @@
 //! Owns the closed list of statuses (DESIGN "Verdicts") and what each stage reports. Who decides which status a
 //! death gets is the worker's and the core's work; this file only says what the words are.
 
+mod empty;
+
 use serde::{Deserialize, Serialize};
 
 use crate::capture::DType;

@@ -109,26 +109,10 @@ fn perform(link: &mut Link, task: &Task) -> Report {
                 peak_owed: None,
             }))
         }
-        Work::Verify(verify) => {
-            Report::Verify(verify::run(link, task.lease, verify).unwrap_or_else(|error| VerifyReport {
-                status: Status::InfraError,
-                detail: chain(&error),
-                entries_run: 0,
-                entries_passed: 0,
-                entries_unsupported: 0,
-                unsupported: Vec::new(),
-                max_absolute_error: 0.0,
-                max_relative_error: 0.0,
-                worst: None,
-                failures: Vec::new(),
-                bytes_validated: Bytes::ZERO,
-                output_truncated: false,
-                end: None,
-                ms: 0.0,
-                runner_peak_owed: Bytes::ZERO,
-                reads: opt_shared::outcome::ReadReport::default(),
-            }))
-        }
+        Work::Verify(verify) => Report::Verify(
+            verify::run(link, task.lease, verify)
+                .unwrap_or_else(|error| VerifyReport::of_nothing(Status::InfraError, chain(&error))),
+        ),
         Work::Replay(replay) => Report::Replay(replay::run(link, task.lease, replay)),
         Work::Profile(profile) => {
             Report::Profile(profile::run(link, task.lease, profile).unwrap_or_else(|error| ProfileReport {

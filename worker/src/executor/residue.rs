@@ -53,7 +53,7 @@ impl Residue {
     /// Once nobody maps the files any more: pages that are mapped stay.
     pub(crate) fn release(self) -> ReadReport {
         let mut reads = ReadReport::default();
-        for (before, after) in self.guards.into_values().filter_map(CacheGuard::release) {
+        for (before, after) in CacheGuard::release_all(self.guards.into_values().collect()) {
             reads.absorb(&ReadReport {
                 cached_before_bytes: Some(before),
                 cached_after_bytes: Some(after),

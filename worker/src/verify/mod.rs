@@ -36,24 +36,7 @@ const CHECKED_FAILURES: u32 = 3;
 pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<VerifyReport, Trouble> {
     let started = Instant::now();
     let callable = Callable::open(&task.callee)?;
-    let mut report = VerifyReport {
-        status: Status::Passed,
-        detail: String::new(),
-        entries_run: 0,
-        entries_passed: 0,
-        entries_unsupported: 0,
-        unsupported: Vec::new(),
-        max_absolute_error: 0.0,
-        max_relative_error: 0.0,
-        worst: None,
-        failures: Vec::new(),
-        bytes_validated: Bytes::ZERO,
-        output_truncated: false,
-        end: None,
-        ms: 0.0,
-        runner_peak_owed: Bytes::ZERO,
-        reads: ReadReport::default(),
-    };
+    let mut report = VerifyReport::of_nothing(Status::Passed, String::new());
     let mut failed = 0;
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     let mut next: Option<Opened> = None;
@@ -122,8 +105,11 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
             break;
         }
     }
-    // What was opened and is not called any more goes first.
-    drop(next);
+    // Opened, and not called any more: the disk may still be bringing what was asked for.
+    if let Some(Opened { ready, residue, .. }) = next {
+        drop(ready);
+        report.reads.absorb(&residue.release());
+    }
     report.reads.absorb(&over.map(Residue::release).unwrap_or_default());
     if failed == 0 && 0 < report.entries_unsupported {
         report.status = Status::Unsupported;
