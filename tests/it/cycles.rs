@@ -5,7 +5,7 @@ mod yard;
 
 use std::path::Path;
 
-use opt_supervisor::driver::setup::IDLE_WORKER;
+use opt_supervisor::driver::survey::spec::IDLE_WORKER;
 
 use self::yard::Cycles;
 use crate::support::{Scenario, Summary, binary};

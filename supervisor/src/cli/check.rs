@@ -11,8 +11,10 @@ use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
-use crate::driver::facts::{JobFacts, stem};
-use crate::driver::{self, setup};
+use crate::driver::known::Known;
+use crate::driver::survey::facts::{self, JobFacts, stem};
+use crate::driver::survey::limits::limits;
+use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
 use crate::plan::lint::{self, Lint, Subject};
 use crate::plan::{JobPlan, Plan};
@@ -20,16 +22,15 @@ use crate::plan::{JobPlan, Plan};
 pub(super) fn check(arguments: &CheckArguments) -> Answer {
     super::log::start();
     let plan = load_plan(&arguments.plan, &arguments.set)?;
-    let facts =
-        driver::read_facts(&plan).map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
+    let facts = read_facts(&plan).map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
     if arguments.signature {
         return signatures(&plan, &facts, arguments.json);
     }
-    let replay_facts = driver::replay_facts::read_replays(&plan, &facts).map_err(Failure::usage)?;
-    let (ceilings, floor) = driver::limits(&plan);
-    let known = vec![setup::Known::default(); plan.candidates().count()];
+    let replay_facts = replay_facts::read_replays(&plan, &facts).map_err(Failure::usage)?;
+    let (ceilings, floor) = limits(&plan);
+    let known = vec![Known::default(); plan.candidates().count()];
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
-    let spec = setup::spec(&plan, &facts, &known, ceilings, floor, cores);
+    let spec = spec::spec(&plan, &facts, &known, ceilings, floor, cores);
     let memory: Vec<JobMemory> = plan
         .jobs
         .iter()
@@ -249,7 +250,7 @@ fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> Answer {
 fn observed(job: &JobPlan, signature: &opt_shared::arguments::Signature) -> Result<Observed, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut observed = Observed::new();
-    for (arguments, leaves) in driver::facts::observed(job, &files, signature) {
+    for (arguments, leaves) in facts::observed(job, &files, signature) {
         observed.observe(&arguments, &leaves);
     }
     Ok(observed)

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
-use crate::driver::facts::JobFacts;
-use crate::driver::replay_facts::ReplayFacts;
+use crate::driver::survey::facts::JobFacts;
+use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
 /// One replay, with what it would owe if those candidates of its jobs made the calls that may owe most.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Answer, Failure, ctl_text, print_out};
 use crate::control::client::{Client, ClientError};
 use crate::control::{Mode, RoleName, SubmitParams, place};
-use crate::driver::control::{is_alive, living};
+use crate::driver::answer::requests::{is_alive, living};
 use crate::exit::Exit;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \

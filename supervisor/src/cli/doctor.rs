@@ -9,8 +9,8 @@ use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use super::{Answer, DoctorArguments, Failure, print_out};
-use crate::driver::ladder;
-use crate::driver::leaves::Leaves;
+use crate::driver::run::leaves::Leaves;
+use crate::driver::run::protections;
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
 use crate::memory::features::Features;
@@ -40,7 +40,7 @@ impl Findings {
         let started = Instant::now();
         // Doctors may meet: each has a key of its own.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
-        let rungs = ladder::climb(&executable, &mut leaves);
+        let rungs = protections::climb(&executable, &mut leaves);
         drop(leaves);
         let canaries_ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Self {

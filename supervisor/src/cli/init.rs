@@ -10,7 +10,7 @@ use opt_shared::capture::CaptureFile;
 
 use super::inspect::captures_in;
 use super::{Answer, Failure, InitArguments, print_out};
-use crate::driver::facts::stem;
+use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
 
 pub(super) fn init(arguments: &InitArguments) -> Answer {

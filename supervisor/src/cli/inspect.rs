@@ -9,7 +9,7 @@ use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 
 use super::{Answer, Failure, InspectArguments, print_out};
-use crate::driver::facts::stem;
+use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
 
 pub(super) fn inspect(arguments: &InspectArguments) -> Answer {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::core::event::Stage;
 use crate::core::predict::{Prediction, Term};
 use crate::core::spec::RunSpec;
-use crate::driver::facts::{EntryFact, JobFacts};
-use crate::driver::needs::JobNeeds;
+use crate::driver::survey::facts::{EntryFact, JobFacts};
+use crate::driver::survey::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use opt_shared::settings::ProfileEntries;
 

@@ -9,7 +9,7 @@ use opt_shared::ids::{CandidateId, JobId};
 
 use super::{Answer, Failure, ReproArguments, log, print_out};
 use crate::driver::RunOptions;
-use crate::driver::facts::JobFacts;
+use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::store::Store;
 
@@ -21,7 +21,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} holds no plan", arguments.run_dir.display())))?;
     // The stored plan is resolved: its paths are absolute, so it may stand anywhere.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
-    crate::driver::submissions::restore(&mut plan, &arguments.run_dir);
+    crate::driver::answer::submissions::restore(&mut plan, &arguments.run_dir);
     let (job, candidate) = find(&plan, &arguments.candidate)?;
     // Nothing else of the plan is left, so that the answer is about this call alone.
     let mut job = plan.jobs.swap_remove(job);

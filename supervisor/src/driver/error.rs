@@ -36,7 +36,7 @@ pub enum RunError {
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
     #[error(transparent)]
-    Replay(#[from] super::replay_facts::ReplayErrors),
+    Replay(#[from] super::survey::replay_facts::ReplayErrors),
     #[error("waiting for something to happen")]
     Poll(#[source] rustix::io::Errno),
     #[error("a law of the core was broken, which is a bug: {law}")]

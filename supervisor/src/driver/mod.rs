@@ -3,34 +3,12 @@
 //! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
 //! another. Decides nothing that the core could decide.
 
-mod answers;
-mod constants;
-pub mod control;
+pub mod answer;
 mod error;
-mod evidence;
-pub mod facts;
-mod finish;
 pub mod folder;
-mod forecast;
-mod hands;
-mod history;
-mod kin;
-pub mod ladder;
-pub mod leaves;
-mod limits;
-pub mod needs;
-mod overview;
-mod reads;
-mod replay;
-pub mod replay_facts;
-mod replay_standing;
-pub mod sample;
-mod score;
-mod seed;
-pub mod setup;
-pub mod submissions;
-mod tasks;
-mod told;
+pub mod known;
+pub mod run;
+pub mod survey;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,20 +20,22 @@ use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::answer::forecast::Forecast;
+use self::answer::{notifications, requests, submissions};
 pub use self::error::RunError;
-use self::evidence::Evidence;
-use self::facts::JobFacts;
-use self::folder::RunFolder;
-use self::forecast::Forecast;
-use self::hands::RunningAttempt;
-use self::history::History;
-use self::leaves::Leaves;
-pub use self::limits::limits;
-use self::limits::{limits_of, whole_memory};
-use self::replay::Replaying;
-use self::replay_facts::ReplayFacts;
-use self::sample::{MemoryFiles, Sampler};
-use self::setup::Known;
+use self::folder::evidence::{self, Evidence};
+use self::folder::{RunFolder, resume};
+use self::known::Known;
+use self::run::actions::RunningAttempt;
+use self::run::history::History;
+use self::run::leaves::Leaves;
+use self::run::protections;
+use self::run::replay::Replaying;
+use self::run::sample::{MemoryFiles, Sampler};
+use self::survey::facts::JobFacts;
+use self::survey::limits::{limits_of, whole_memory};
+use self::survey::replay_facts::{self, ReplayFacts};
+use self::survey::{read_facts, seed, spec};
 use crate::control::{Server, Token};
 use crate::core::Core;
 use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
@@ -103,7 +83,7 @@ pub struct Ended {
 /// `opened` is told the run's folder as soon as it is ours.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
-    let mut selected = setup::selected(&plan, &options.only)?;
+    let mut selected = spec::selected(&plan, &options.only)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
@@ -129,7 +109,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     }
     crate::report::summary::clear_leftover(folder.path())?;
     if options.resume && submissions::restore(&mut plan, folder.path()) {
-        selected = setup::selected(&plan, &options.only)?;
+        selected = spec::selected(&plan, &options.only)?;
     }
     store.run_started(&RunRow {
         name: plan.run.name.clone(),
@@ -139,23 +119,23 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     })?;
     store.plan(&resolved)?;
     store.command(&evidence::command_line())?;
-    let known = setup::register(&mut store, &plan, &facts, &selected, options.resume)?;
+    let known = resume::register(&mut store, &plan, &facts, &selected, options.resume)?;
     let whole = whole_memory();
     let (ceilings, floor) = limits_of(&plan, whole);
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
-    let spec = setup::spec(&plan, &facts, &known, ceilings, floor, cores);
+    let spec = spec::spec(&plan, &facts, &known, ceilings, floor, cores);
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
     let pool = Pool::new(folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
-    let rungs = ladder::climb(pool.executable(), &mut leaves);
+    let rungs = protections::climb(pool.executable(), &mut leaves);
     let mut run = Run {
         plan,
         min_speedup: options.min_speedup,
         each_candidate: options.each_candidate,
         each_look: options.each_look,
-        control: control::open(&folder, options.keep_open)?,
+        control: requests::open(&folder, options.keep_open)?,
         awaited: Vec::new(),
         metrics: Metrics::default(),
         scraped: options.metrics.map(Responder::bind).transpose()?,
@@ -212,17 +192,6 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     drop(run);
     folder.tidy();
     Ok(Ended { exit, folder: path })
-}
-
-/// Reads the captures of every job; headers only.
-pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
-    plan.jobs
-        .iter()
-        .map(|job| {
-            let files = crate::plan::entry_files(job)?;
-            Ok(JobFacts::read(job, &files))
-        })
-        .collect()
 }
 
 struct Run<'a> {
@@ -352,7 +321,7 @@ impl Run<'_> {
                 let ready =
                     self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
                 self.store.worker_ready(worker, ready)?;
-                self.tell(|| told::worker_ready(worker, ready));
+                self.tell(|| notifications::worker_ready(worker, ready));
                 if let Err(error) =
                     self.sampler.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)
                 {
@@ -419,7 +388,7 @@ impl Run<'_> {
                 self.feed(Event::RunnerDied { worker, pid })
             }
             FromWorker::Enforced { rungs } => {
-                let gone = ladder::confirm(&mut self.rungs, rungs);
+                let gone = protections::confirm(&mut self.rungs, rungs);
                 self.say_what_is_missing(Some(&gone));
                 self.record_host()
             }
@@ -473,7 +442,7 @@ impl Run<'_> {
 
     /// The other rungs hold, and the result says so.
     fn lose_the_leaves(&mut self, why: String) -> Result<(), RunError> {
-        ladder::lost(&mut self.rungs, CGROUP_LEAF, &why);
+        protections::lost(&mut self.rungs, CGROUP_LEAF, &why);
         self.leaves.give_up(why);
         self.say_what_is_missing(Some(&[CGROUP_LEAF.to_owned()]));
         self.record_host()

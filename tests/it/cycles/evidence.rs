@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use opt_supervisor::driver::setup::IDLE_WORKER;
+use opt_supervisor::driver::survey::spec::IDLE_WORKER;
 use opt_supervisor::record::UtcTime;
 use opt_supervisor::record::timeline::{Block, Track};
 use opt_supervisor::store::Store;

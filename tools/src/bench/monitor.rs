@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
 use opt_supervisor::core::event::Process;
-use opt_supervisor::driver::sample::{MemoryFiles, Sampler};
+use opt_supervisor::driver::run::sample::{MemoryFiles, Sampler};
 use opt_supervisor::memory::procfs::ProcessSampler;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;

@@ -16,7 +16,7 @@ use crate::memory::tree::TreeWalker;
 /// Of the time, at most one part in so many goes into walks over all processes.
 const SHARE: u32 = 20;
 
-pub struct Kin {
+pub struct Descendants {
     walker: Option<TreeWalker>,
     trees: BTreeMap<u32, Tree>,
 }
@@ -29,7 +29,7 @@ struct Tree {
 /// Owed, and reclaimable.
 type Weight = (Bytes, Bytes);
 
-impl Kin {
+impl Descendants {
     pub fn open(proc: &Path) -> Self {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
@@ -90,13 +90,13 @@ mod tests {
         let mut shell =
             Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("sh starts");
         let proc = Path::new("/proc");
-        let mut kin = Kin::open(proc);
+        let mut descendants = Descendants::open(proc);
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut owed = Bytes::ZERO;
         while owed < held && Instant::now() < deadline {
-            owed = kin.weigh(proc, shell.id(), |seen| seen.rss_anon.unwrap_or_default()).0;
+            owed = descendants.weigh(proc, shell.id(), |seen| seen.rss_anon.unwrap_or_default()).0;
         }
-        let members: Vec<u32> = kin.trees[&shell.id()].members.keys().copied().collect();
+        let members: Vec<u32> = descendants.trees[&shell.id()].members.keys().copied().collect();
         for pid in members.iter().copied().chain([shell.id()]) {
             let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
             // Children of a shell that is not reaped yet: their pids are still theirs, or they are gone.
@@ -105,9 +105,15 @@ mod tests {
         shell.wait().expect("is reaped");
         assert!(held <= owed, "{owed} of {held} were seen, in {members:?}");
         let until = Instant::now() + Duration::from_secs(60);
-        while kin.weigh(proc, shell.id(), |_| Bytes::mib(1)).0 != Bytes::ZERO && Instant::now() < until {}
-        assert_eq!(kin.weigh(proc, shell.id(), |_| Bytes::mib(1)).0, Bytes::ZERO, "the dead owe nothing");
-        kin.keep(|_| false);
-        assert!(kin.trees.is_empty());
+        while descendants.weigh(proc, shell.id(), |_| Bytes::mib(1)).0 != Bytes::ZERO
+            && Instant::now() < until
+        {}
+        assert_eq!(
+            descendants.weigh(proc, shell.id(), |_| Bytes::mib(1)).0,
+            Bytes::ZERO,
+            "the dead owe nothing"
+        );
+        descendants.keep(|_| false);
+        assert!(descendants.trees.is_empty());
     }
 }

@@ -5,9 +5,9 @@ use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::{Run, RunError};
 use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{CandidateView, LeaseView, WorkerView};
+use crate::driver::{Run, RunError};
 use crate::record::{CandidateRecord, Numbers, PolicyRecord};
 
 /// Of a record as it is answered: what is longer goes without its timed entries, which are in the run's document.
@@ -16,7 +16,7 @@ const MAX_RECORD: usize = 384 << 10;
 const LATEST: u32 = 5;
 
 impl Run<'_> {
-    pub(super) fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let view = self.core.run_view();
         let now = self.now();
         let leases: Vec<Value> = self
@@ -88,7 +88,7 @@ impl Run<'_> {
         })
     }
 
-    pub(super) fn workers(&self) -> Value {
+    pub(crate) fn workers(&self) -> Value {
         let of = |it: WorkerView| {
             json!({
                 "id": it.id,
@@ -110,7 +110,7 @@ impl Run<'_> {
     }
 
     /// By JOB/CANDIDATE, or by a name that only one job has.
-    pub(super) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
+    pub(crate) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
         let in_job = |job: &str, name: &str| {
             let job = self.plan.jobs.iter().find(|it| it.name == job)?;
             job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
@@ -131,7 +131,7 @@ impl Run<'_> {
     }
 
     /// How a candidate stands: its whole record once it has ended.
-    pub(super) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
+    pub(crate) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.full_name(id)));
         let view = self.core.candidate_view(id);
@@ -159,7 +159,7 @@ impl Run<'_> {
 
     // Why.
 
-    pub(super) fn why(&self, params: &WhyParams) -> Result<Reply, RunError> {
+    pub(crate) fn why(&self, params: &WhyParams) -> Result<Reply, RunError> {
         match (params.worker, &params.candidate) {
             (Some(worker), _) => self.why_worker(WorkerId(worker)),
             (None, Some(name)) => match self.candidate_named(name) {
@@ -284,13 +284,13 @@ impl Run<'_> {
     }
 
     /// A decision as it is answered: with the names of what its numbers stand for.
-    pub(super) fn decision(&self, row: &PolicyRecord) -> Value {
+    pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.names_in(&row.numbers);
         answer
     }
 
-    pub(super) fn names_in(&self, numbers: &Numbers) -> Value {
+    pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
         let names = numbers
             .iter()
             .filter_map(|(name, number)| Some((name.clone(), json!(self.named(name, number)?))));

@@ -9,15 +9,15 @@ use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use serde_json::{Value, json};
 
-use super::Run;
 use crate::control::Notification;
 use crate::core::event::{PolicyRow, Stage, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
+use crate::driver::Run;
 use crate::record::{Numbers, UtcTime};
 use crate::store::JobEnd;
 
 impl Run<'_> {
-    pub(super) fn tell(&mut self, what: impl FnOnce() -> Value) {
+    pub(crate) fn tell(&mut self, what: impl FnOnce() -> Value) {
         if let Some(server) = &mut self.control
             && server.has_listeners()
         {
@@ -30,20 +30,20 @@ impl Run<'_> {
     }
 }
 
-pub(super) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers, names: Value) -> Value {
+pub(crate) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers, names: Value) -> Value {
     json!({
         "kind": "policy", "t": t, "decision": row.decision, "reason": row.reason, "numbers": numbers, "names": names
     })
 }
 
-pub(super) fn attempt_started(candidate: &str, stage: Stage, number: u32, worker: WorkerId) -> Value {
+pub(crate) fn attempt_started(candidate: &str, stage: Stage, number: u32, worker: WorkerId) -> Value {
     json!({
         "kind": "attempt", "state": "started", "candidate": candidate, "stage": stage.name(), "number": number,
         "worker": worker
     })
 }
 
-pub(super) fn attempt_ended(
+pub(crate) fn attempt_ended(
     (candidate, stage, number, status, detail): (String, Stage, u32, Status, Option<String>),
     ms: Option<f64>,
 ) -> Value {
@@ -54,7 +54,7 @@ pub(super) fn attempt_ended(
 }
 
 /// In short: who wants all of it asks for the `result`.
-pub(super) fn candidate(result: &Value) -> Value {
+pub(crate) fn candidate(result: &Value) -> Value {
     let mut told = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {
         told[field] = result[field].clone();
@@ -63,26 +63,26 @@ pub(super) fn candidate(result: &Value) -> Value {
 }
 
 /// As `status` has it.
-pub(super) fn replay(mut standing: Value) -> Value {
+pub(crate) fn replay(mut standing: Value) -> Value {
     standing["kind"] = json!("replay");
     standing
 }
 
-pub(super) fn job(name: &str, end: &JobEnd) -> Value {
+pub(crate) fn job(name: &str, end: &JobEnd) -> Value {
     json!({
         "kind": "job", "job": name, "status": end.status, "winner": end.winner, "detail": end.detail
     })
 }
 
-pub(super) fn worker_started(worker: WorkerId, role: Role, pid: u32) -> Value {
+pub(crate) fn worker_started(worker: WorkerId, role: Role, pid: u32) -> Value {
     json!({ "kind": "worker", "state": "started", "worker": worker, "role": role, "pid": pid })
 }
 
-pub(super) fn worker_ready(worker: WorkerId, ready_ms: f64) -> Value {
+pub(crate) fn worker_ready(worker: WorkerId, ready_ms: f64) -> Value {
     json!({ "kind": "worker", "state": "ready", "worker": worker, "ready_ms": ready_ms })
 }
 
-pub(super) fn worker_ended(
+pub(crate) fn worker_ended(
     worker: WorkerId,
     class: WorkerEndClass,
     recycled: Option<RecycleReason>,
@@ -93,6 +93,6 @@ pub(super) fn worker_ended(
     })
 }
 
-pub(super) fn run_ended(exit_code: u8) -> Value {
+pub(crate) fn run_ended(exit_code: u8) -> Value {
     json!({ "kind": "run", "state": "ended", "exit_code": exit_code })
 }

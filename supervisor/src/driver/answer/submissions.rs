@@ -16,11 +16,12 @@ use opt_shared::settings::Language;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::needs::JobNeeds;
-use super::setup::{self, Known};
-use super::{Run, RunError};
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::{Answer, Control, Event};
+use crate::driver::known::Known;
+use crate::driver::survey::needs::JobNeeds;
+use crate::driver::survey::spec::candidate_spec;
+use crate::driver::{Run, RunError};
 use crate::plan::{CandidatePlan, Plan, Submission};
 use crate::record::SourceRecord;
 use crate::store::CandidateRow;
@@ -46,7 +47,7 @@ struct Kept {
 }
 
 impl Run<'_> {
-    pub(super) fn submit(&mut self, params: SubmitParams) -> Result<Reply, RunError> {
+    pub(crate) fn submit(&mut self, params: SubmitParams) -> Result<Reply, RunError> {
         let job = match self.job_for(params.job.as_deref()) {
             Ok(job) => job,
             Err(refusal) => return Ok(Err(refusal)),
@@ -107,7 +108,7 @@ impl Run<'_> {
         let known = Known::default();
         let job = &mut self.plan.jobs[job];
         let mut needs = JobNeeds::new(job, &self.facts[job.id.index()], self.cores);
-        let spec = setup::candidate_spec(&mut needs, &candidate, &known);
+        let spec = candidate_spec(&mut needs, &candidate, &known);
         job.candidates.push(candidate);
         self.known.push(known);
         self.feed(Event::Control(Control::Submit { candidate: Box::new(spec) }))?;

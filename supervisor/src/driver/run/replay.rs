@@ -13,13 +13,15 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
-use super::hands::RunningAttempt;
-use super::replay_standing::Figures;
+use super::actions::{RunningAttempt, span_of};
 use super::tasks::Tasks;
-use super::{Run, RunError, told};
 use crate::core::Core;
 use crate::core::event::{AttemptEnd, Order, PhaseRow, PolicyRow, StopReason};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
+use crate::driver::answer::notifications;
+use crate::driver::answer::replay_standing::Figures;
+use crate::driver::known::Known;
+use crate::driver::{Run, RunError};
 use crate::plan::{ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
 use crate::store::{ReplayEnd, ReplayPhaseRow, ReplayRow, ReplayStart};
@@ -34,7 +36,7 @@ struct Chosen {
 }
 
 /// A replay that is under way.
-pub(super) struct Underway {
+pub(crate) struct Underway {
     /// Its place in the plan.
     replay: usize,
     chosen: Vec<Chosen>,
@@ -49,27 +51,27 @@ pub(super) struct Underway {
 
 /// The part of the run after its jobs.
 #[derive(Default)]
-pub(super) struct Replaying {
+pub(crate) struct Replaying {
     /// The first that stands for a replay.
     first: usize,
     underway: Vec<Underway>,
     /// How each replay of the plan ended, where it has.
-    pub(super) ends: Vec<Option<Status>>,
+    pub(crate) ends: Vec<Option<Status>>,
     /// Of those that passed.
-    pub(super) figures: Vec<Option<Figures>>,
+    pub(crate) figures: Vec<Option<Figures>>,
 }
 
 impl Replaying {
-    pub(super) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self { first: usize::MAX, underway: Vec::new(), ends: vec![None; count], figures: vec![None; count] }
     }
 
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.first != usize::MAX
     }
 
     /// The one that stands for a replay of the plan.
-    pub(super) fn stand_in(&self, replay: usize) -> Option<CandidateId> {
+    pub(crate) fn stand_in(&self, replay: usize) -> Option<CandidateId> {
         let place = self.underway.iter().position(|it| it.replay == replay)?;
         Some(CandidateId(u32::try_from(self.first.checked_add(place)?).ok()?))
     }
@@ -81,7 +83,7 @@ impl Replaying {
 
 impl Run<'_> {
     /// Says what replays the run has; a result of an earlier part of it stands.
-    pub(super) fn register_replays(&mut self) -> Result<(), RunError> {
+    pub(crate) fn register_replays(&mut self) -> Result<(), RunError> {
         for (place, (replay, facts)) in self.plan.replays.iter().zip(self.replay_facts).enumerate() {
             self.store.replay(&ReplayRow {
                 place: u32::try_from(place).unwrap_or(u32::MAX),
@@ -95,7 +97,7 @@ impl Run<'_> {
     }
 
     /// All replays that can be done. None where there is nothing to do.
-    pub(super) fn replay_all(&mut self) -> Result<Option<StopReason>, RunError> {
+    pub(crate) fn replay_all(&mut self) -> Result<Option<StopReason>, RunError> {
         for place in 0..self.plan.replays.len() {
             match self.prepare_replay(place) {
                 Ok(underway) => match self.store.stored_replay(&self.plan.replays[place].name)? {
@@ -173,7 +175,7 @@ impl Run<'_> {
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
     }
 
-    pub(super) fn tasks(&self) -> Tasks<'_> {
+    pub(crate) fn tasks(&self) -> Tasks<'_> {
         Tasks {
             plan: &self.plan,
             facts: self.facts,
@@ -194,7 +196,7 @@ impl Run<'_> {
             batch: None,
         };
         let none: Arc<[StageSpec]> = Arc::from([nothing]);
-        let over = |(index, known): (usize, &super::setup::Known)| CandidateSpec {
+        let over = |(index, known): (usize, &Known)| CandidateSpec {
             id: CandidateId(u32::try_from(index).unwrap_or(u32::MAX)),
             job: JobId(0),
             partial: false,
@@ -254,12 +256,12 @@ impl Run<'_> {
     }
 
     /// `replay NAME`, for one that stands for a replay.
-    pub(super) fn replay_name(&self, candidate: CandidateId) -> Option<String> {
+    pub(crate) fn replay_name(&self, candidate: CandidateId) -> Option<String> {
         let underway = self.replaying.underway.get(self.replaying.place(candidate)?)?;
         Some(format!("replay {}", self.plan.replays[underway.replay].name))
     }
 
-    pub(super) fn start_replay(
+    pub(crate) fn start_replay(
         &mut self,
         worker: WorkerId,
         lease: LeaseId,
@@ -300,7 +302,7 @@ impl Run<'_> {
         };
         self.policy(&row)?;
         self.metrics.granted(order.stage().name());
-        self.tell(|| told::attempt_started(&name, order.stage(), attempt, worker));
+        self.tell(|| notifications::attempt_started(&name, order.stage(), attempt, worker));
         self.progress.started(lease, order.stage().name(), name, total, false);
         self.attempts.insert(lease, RunningAttempt::new(attempt));
         self.pool.send(worker, ToWorker::Start(Box::new(Task { lease, work: Work::Replay(task) })));
@@ -333,7 +335,7 @@ impl Run<'_> {
         })
     }
 
-    pub(super) fn replay_attempt_ended(
+    pub(crate) fn replay_attempt_ended(
         &mut self,
         lease: LeaseId,
         order: Order,
@@ -364,17 +366,17 @@ impl Run<'_> {
         let number = underway.attempts;
         self.metrics.attempt_ended(order.stage().name(), status.name(), took);
         let told = (name, order.stage(), number, status, Some(detail));
-        self.tell(|| told::attempt_ended(told, Some(took.as_secs_f64() * 1e3)));
+        self.tell(|| notifications::attempt_ended(told, Some(took.as_secs_f64() * 1e3)));
         Ok(())
     }
 
-    pub(super) fn replay_phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
+    pub(crate) fn replay_phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
         self.sampler.predicted(row.predicted);
         let Some(place) = self.replaying.place(row.order.candidate()) else { return Ok(()) };
         let underway = &mut self.replaying.underway[place];
         underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
         let name = self.plan.replays[underway.replay].name.clone();
-        let (started, ended) = super::hands::span_of(row);
+        let (started, ended) = span_of(row);
         self.store.replay_phase(&ReplayPhaseRow {
             name,
             worker: row.worker,
@@ -390,7 +392,7 @@ impl Run<'_> {
     }
 
     /// True where the candidate stands for a replay.
-    pub(super) fn replay_candidate_done(
+    pub(crate) fn replay_candidate_done(
         &mut self,
         candidate: CandidateId,
         status: Status,
@@ -445,7 +447,7 @@ impl Run<'_> {
         tracing::info!(replay = name, status = status.name(), "replay");
         self.progress.said(&format!("{:<20} replay {name}", status.name()));
         let told = self.replay_standing(replay);
-        self.tell(|| told::replay(told));
+        self.tell(|| notifications::replay(told));
         self.write_summary()
     }
 }

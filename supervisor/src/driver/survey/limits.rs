@@ -12,7 +12,7 @@ pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, whole_memory())
 }
 
-pub(super) fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
+pub(crate) fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceilings, Bytes) {
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
         // There is no device yet: whether it shares the host's memory is for the plan alone to say.
@@ -23,7 +23,7 @@ pub(super) fn limits_of(plan: &Plan, (whole, total): (Bytes, Bytes)) -> (Ceiling
 }
 
 /// What there is for us, and what the machine has. Asked once in a run: it takes room to read.
-pub(super) fn whole_memory() -> (Bytes, Bytes) {
+pub(crate) fn whole_memory() -> (Bytes, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
         .ok();

@@ -8,11 +8,13 @@ use opt_shared::message::{EntryRef, KillReason, Report, Role, ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::score::Standing;
-use super::setup::record_stage;
-use super::{Run, RunError, told};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow, Stage};
 use crate::core::recycle::RecycleReason;
+use crate::driver::answer::notifications;
+use crate::driver::folder::ranking::Standing;
+use crate::driver::folder::reads;
+use crate::driver::folder::resume::record_stage;
+use crate::driver::{Run, RunError};
 use crate::record::{Numbers, UtcTime};
 use crate::store::{
     AttemptEnd as StoredEnd, AttemptKey, AttemptRow, CandidateEnd, PhaseRow as StoredPhase, ProcessKind,
@@ -27,24 +29,24 @@ const SUMMARY_SHARE: u32 = 20;
 const NAMED_BATCHES: usize = 8;
 
 /// A running attempt, for the record.
-pub(super) struct RunningAttempt {
-    pub(super) number: u32,
-    pub(super) started: Instant,
+pub(crate) struct RunningAttempt {
+    pub(crate) number: u32,
+    pub(crate) started: Instant,
     /// Entries, as far as its worker has said.
-    pub(super) done: u32,
-    pub(super) total: u32,
+    pub(crate) done: u32,
+    pub(crate) total: u32,
     /// Of captures, gone through so far.
-    pub(super) bytes: Bytes,
+    pub(crate) bytes: Bytes,
 }
 
 impl RunningAttempt {
-    pub(super) fn new(number: u32) -> Self {
+    pub(crate) fn new(number: u32) -> Self {
         Self { number, started: Instant::now(), done: 0, total: 0, bytes: Bytes::ZERO }
     }
 }
 
 impl Run<'_> {
-    pub(super) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
+    pub(crate) fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
             Action::Start {
@@ -103,7 +105,7 @@ impl Run<'_> {
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
                 self.worker_started.remove(&worker);
                 self.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
-                self.tell(|| told::worker_ended(worker, class, recycled));
+                self.tell(|| notifications::worker_ended(worker, class, recycled));
                 self.store.worker_ended(
                     worker,
                     &WorkerEnd {
@@ -163,7 +165,7 @@ impl Run<'_> {
         match self.pool.start(worker, role) {
             Ok(pid) => {
                 self.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
-                self.tell(|| told::worker_started(worker, role, pid));
+                self.tell(|| notifications::worker_started(worker, role, pid));
                 Ok(())
             }
             Err(error) => {
@@ -213,7 +215,7 @@ impl Run<'_> {
             Work::Profile(profile) => (profile.entries.len(), false),
             Work::Replay(replay) => (replay.steps.len(), false),
         };
-        self.tell(|| told::attempt_started(&name, order.stage(), number, worker));
+        self.tell(|| notifications::attempt_started(&name, order.stage(), number, worker));
         self.progress.started(lease, order.stage().name(), name, total as u64, shows_bytes);
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
         self.evidence.phase_started(worker, self.attempts.len() == 1);
@@ -250,7 +252,7 @@ impl Run<'_> {
     }
 
     /// JOB/CANDIDATE, as `--only` takes it.
-    pub(super) fn full_name(&self, candidate: CandidateId) -> String {
+    pub(crate) fn full_name(&self, candidate: CandidateId) -> String {
         let plan = &self.plan;
         let Some(candidate) = plan.candidate(candidate) else {
             return self.replay_name(candidate).unwrap_or_else(|| candidate.to_string());
@@ -268,7 +270,7 @@ impl Run<'_> {
         let end = match ended {
             AttemptEnd::Stands(report) => {
                 self.learn(candidate, &report);
-                if let Some(row) = super::reads::policy_row(candidate, &report) {
+                if let Some(row) = reads::policy_row(candidate, &report) {
                     self.policy(&row)?;
                 }
                 let (status, detail) = match &*report {
@@ -311,7 +313,7 @@ impl Run<'_> {
         let told = (self.full_name(candidate), order.stage(), attempt.number, end.status, end.detail.clone());
         self.metrics.attempt_ended(order.stage().name(), end.status.name(), attempt.started.elapsed());
         self.store.attempt_finished(key, end)?;
-        self.tell(|| told::attempt_ended(told, ms));
+        self.tell(|| notifications::attempt_ended(told, ms));
         Ok(())
     }
 
@@ -365,7 +367,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    pub(super) fn write_summary(&mut self) -> Result<(), RunError> {
+    pub(crate) fn write_summary(&mut self) -> Result<(), RunError> {
         let begun = Instant::now();
         self.store.memory(self.sampler.totals)?;
         let document = self.store.document()?;
@@ -374,14 +376,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    pub(super) fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
+    pub(crate) fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
         let numbers: Numbers =
             row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let t = UtcTime::now();
         self.store.policy(t, row.decision, &row.reason, &numbers)?;
         let names = self.names_in(&numbers);
-        self.tell(|| told::policy(t, row, numbers, names));
+        self.tell(|| notifications::policy(t, row, numbers, names));
         Ok(())
     }
 
@@ -405,7 +407,7 @@ impl Run<'_> {
 }
 
 /// When a phase that has ended just now began and ended, by the clock on the wall.
-pub(super) fn span_of(row: &PhaseRow) -> (UtcTime, UtcTime) {
+pub(crate) fn span_of(row: &PhaseRow) -> (UtcTime, UtcTime) {
     let ended = UtcTime::now();
     let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);
     (UtcTime::from_millisecond(ended.as_millisecond() - took).unwrap_or(ended), ended)

@@ -4,12 +4,12 @@ use opt_shared::outcome::ReplayResult;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
-use super::Run;
 use crate::core::control::CandidateView;
+use crate::driver::Run;
 
 /// What is said of a result while the run goes on.
 #[derive(Clone, Copy)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     total_ms: f64,
     stall_ms: f64,
     bytes_moved: Bytes,
@@ -17,7 +17,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn of(result: &ReplayResult) -> Self {
+    pub(crate) fn of(result: &ReplayResult) -> Self {
         Self {
             total_ms: result.total_ms,
             stall_ms: result.stall_ms,
@@ -29,11 +29,11 @@ impl Figures {
 
 impl Run<'_> {
     /// Each replay of the plan, in its order.
-    pub(super) fn replay_standings(&self) -> Vec<Value> {
+    pub(crate) fn replay_standings(&self) -> Vec<Value> {
         (0..self.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
     }
 
-    pub(super) fn replay_standing(&self, replay: usize) -> Value {
+    pub(crate) fn replay_standing(&self, replay: usize) -> Value {
         let plan = &self.plan.replays[replay];
         let view = self.replaying.stand_in(replay).and_then(|id| self.core.candidate_view(id));
         let ended = self.replaying.ends[replay];

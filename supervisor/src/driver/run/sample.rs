@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
 
-use super::evidence::{Look, LookedAt};
-use super::kin::Kin;
+use super::descendants::Descendants;
 use crate::core::event::{Process, ProcessSample, Sample};
 use crate::core::pace::{IDLE, Pace, SHORTEST};
+use crate::driver::folder::evidence::{Look, LookedAt};
 use crate::memory::SampleError;
 use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
@@ -94,7 +94,7 @@ pub struct Sampler {
     machine: Option<MachineSampler>,
     /// Of the machine: at the first look, and at the last.
     traffic: Option<Traffic>,
-    kin: Kin,
+    descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
     /// What the last sample was made from, for the record.
@@ -114,7 +114,7 @@ impl Sampler {
             own: ProcessSampler::open(proc_root(), std::process::id()).ok().flatten(),
             machine: MachineSampler::open(proc_root()).ok(),
             traffic: None,
-            kin: Kin::open(proc_root()),
+            descendants: Descendants::open(proc_root()),
             totals,
             pace: Pace::default(),
             look: Look::default(),
@@ -155,17 +155,17 @@ impl Sampler {
 
     pub fn forget(&mut self, process: Process) {
         if let Some(watched) = self.watched.remove(&process) {
-            self.kin.forget(watched.pid);
+            self.descendants.forget(watched.pid);
         }
     }
 
     pub fn forget_runners(&mut self, worker: opt_shared::ids::WorkerId) {
         self.watched.retain(|process, _| !matches!(process, Process::Runner(id, _) if *id == worker));
-        self.forget_kin();
+        self.forget_descendants();
     }
 
-    fn forget_kin(&mut self) {
-        self.kin.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
+    fn forget_descendants(&mut self) {
+        self.descendants.keep(|pid| self.watched.values().any(|watched| watched.pid == pid));
     }
 
     /// When to look again: before a runner could have filled what is left to it.
@@ -193,7 +193,7 @@ impl Sampler {
             }
             if watched.tree {
                 let weigh = |seen: &crate::memory::procfs::ProcessSample| private_owed(seen, Bytes::ZERO);
-                let (more, files) = self.kin.weigh(proc_root(), watched.pid, weigh);
+                let (more, files) = self.descendants.weigh(proc_root(), watched.pid, weigh);
                 seen.owed += more;
                 seen.reclaimable += files;
             }

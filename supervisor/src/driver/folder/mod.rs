@@ -5,6 +5,12 @@
 //! A supervisor's death frees its lock an instant before its workers die of it: what they may still touch or hold
 //! is asked for again, for a bounded time.
 
+pub(super) mod evidence;
+mod finish;
+pub(super) mod ranking;
+pub(super) mod reads;
+pub(super) mod resume;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -238,7 +244,7 @@ pub fn is_locked(path: &Path) -> bool {
 }
 
 /// Clears what belongs to a run that nobody works in, holding its lock so that nobody can begin to meanwhile.
-pub(super) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
+pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
             clear();

@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 use crate::core::event::PolicyRow;
 
 /// None where nothing had to be chosen: a small set, or one in the cache.
-pub(super) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
+pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Report::Verify(report) = report else { return None };
     let reads = report.reads;
     let reason = match (reads.page_by_page, reads.left_to_kernel, reads.turned) {

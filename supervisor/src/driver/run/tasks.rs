@@ -5,10 +5,10 @@ use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, Verify
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::units::Bytes;
 
-use super::facts::JobFacts;
-use super::folder::RunFolder;
-use super::setup::Known;
 use crate::core::event::Order;
+use crate::driver::folder::RunFolder;
+use crate::driver::known::Known;
+use crate::driver::survey::facts::JobFacts;
 use crate::plan::{CandidatePlan, Plan};
 
 pub struct Tasks<'a> {
@@ -87,7 +87,7 @@ impl Tasks<'_> {
         Some((plan, self.facts.get(plan.job.index())?))
     }
 
-    pub(super) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
+    pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.of(candidate)?;
         Some(Callee {
             candidate: plan.name.clone(),

@@ -11,14 +11,15 @@ use opt_shared::message::Role;
 use opt_shared::units::Bytes;
 use serde_json::json;
 
-use super::folder::{RunFolder, clear_if_dead, is_locked};
-use super::{Run, RunError, told};
+use super::notifications;
 use crate::control::place::{self, Place};
 use crate::control::{
     CancelParams, Code, ControlError, RecycleParams, Refusal, Reply, Request, Server, Token,
 };
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Answer, Control, Event};
+use crate::driver::folder::{RunFolder, clear_if_dead, is_locked};
+use crate::driver::{Run, RunError};
 use crate::exit::Exit;
 use crate::metrics::Standing;
 use crate::metrics::http::Responder;
@@ -30,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
 /// A run can do without its socket, unless it is to stay open for submissions.
-pub(super) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
+pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
     for found in place::runs() {
         clear_if_dead(&found.run, || place::clear(&found));
     }
@@ -57,14 +58,14 @@ pub fn is_alive(run: &Path) -> bool {
 
 impl Run<'_> {
     /// Until the socket wants to be served of itself.
-    pub(super) fn control_due(&self) -> Duration {
+    pub(crate) fn control_due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.scraped.as_ref().and_then(Responder::next_moment)).min();
         next.map_or(NOT_DUE, |at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Everything that can be reached is there now.
-    pub(super) fn announce(&self) {
+    pub(crate) fn announce(&self) {
         if let Some(responder) = &self.scraped {
             let address = responder.address();
             if !address.ip().is_loopback() {
@@ -94,7 +95,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn serve(&mut self) -> Result<(), RunError> {
+    pub(crate) fn serve(&mut self) -> Result<(), RunError> {
         self.scrape();
         let Some(server) = &mut self.control else { return Ok(()) };
         let requests = server.serve(Instant::now());
@@ -161,7 +162,7 @@ impl Run<'_> {
     }
 
     /// Puts a request to the core, and its answer into words.
-    pub(super) fn ask(&mut self, request: Control) -> Result<Reply, RunError> {
+    pub(crate) fn ask(&mut self, request: Control) -> Result<Reply, RunError> {
         self.answered = None;
         self.feed(Event::Control(request))?;
         Ok(match self.answered.take() {
@@ -193,7 +194,7 @@ impl Run<'_> {
     }
 
     /// A candidate has ended: who waits for it, listens or reads lines is told.
-    pub(super) fn told_of_end(&mut self, id: CandidateId) -> Result<(), RunError> {
+    pub(crate) fn told_of_end(&mut self, id: CandidateId) -> Result<(), RunError> {
         let is_awaited = self.awaited.iter().any(|(_, awaited)| *awaited == id);
         let listened = self.control.as_ref().is_some_and(Server::has_listeners);
         if !is_awaited && !listened && self.each_candidate.is_none() {
@@ -206,7 +207,7 @@ impl Run<'_> {
         if let Some(each_candidate) = self.each_candidate {
             each_candidate(&result);
         }
-        self.tell(|| told::candidate(&result));
+        self.tell(|| notifications::candidate(&result));
         let (ready, still): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.awaited).into_iter().partition(|(_, awaited)| *awaited == id);
         self.awaited = still;
@@ -217,12 +218,12 @@ impl Run<'_> {
     }
 
     /// Nobody is left without an answer.
-    pub(super) fn close_control(&mut self, exit: Exit) {
+    pub(crate) fn close_control(&mut self, exit: Exit) {
         for (token, id) in std::mem::take(&mut self.awaited) {
             let why = format!("the run ended before {} did", self.full_name(id));
             self.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
-        self.tell(|| told::run_ended(exit.code()));
+        self.tell(|| notifications::run_ended(exit.code()));
         if let Some(server) = self.control.take() {
             server.close(FAREWELL);
         }

@@ -9,10 +9,10 @@ use opt_shared::outcome::Status;
 use serde_json::{Value, json};
 
 use super::forecast::Open;
-use super::{Run, RunError};
 use crate::control::{Code, Refusal, Reply};
 use crate::core::control::{CandidateView, RunnerView};
 use crate::core::event::{Process, Stage};
+use crate::driver::{Run, RunError};
 use crate::plan::JobPlan;
 use crate::store::ScoreRow;
 
@@ -23,7 +23,7 @@ const MOST_DECISIONS: u32 = 100;
 
 impl Run<'_> {
     /// From the `from`th on, in the order of the plan.
-    pub(super) fn candidates(&self, from: u32) -> Value {
+    pub(crate) fn candidates(&self, from: u32) -> Value {
         let total = self.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
         let mut left = from as usize;
         let mut page = Vec::new();
@@ -65,7 +65,7 @@ impl Run<'_> {
         answer
     }
 
-    pub(super) fn history(&self, since_s: f64) -> Reply {
+    pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` is no number of seconds since the run began")
         })?;
@@ -76,13 +76,13 @@ impl Run<'_> {
         Ok(json!({ "width_s": self.history.width().as_secs_f64(), "slots": slots.collect::<Vec<_>>() }))
     }
 
-    pub(super) fn decisions(&self, most: u32) -> Result<Value, RunError> {
+    pub(crate) fn decisions(&self, most: u32) -> Result<Value, RunError> {
         let rows = self.store.latest_decisions(most.min(MOST_DECISIONS))?;
         Ok(json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() }))
     }
 
     /// How it goes: what has ended since this process began, and how long the rest may take.
-    pub(super) fn pace(&self) -> Value {
+    pub(crate) fn pace(&self) -> Value {
         let now = self.now();
         let held: BTreeMap<CandidateId, Duration> = self
             .core
@@ -113,7 +113,7 @@ impl Run<'_> {
         })
     }
 
-    pub(super) fn runner(&self, worker: opt_shared::ids::WorkerId, it: &RunnerView) -> Value {
+    pub(crate) fn runner(&self, worker: opt_shared::ids::WorkerId, it: &RunnerView) -> Value {
         json!({
             "pid": it.pid,
             "age_s": self.sampler.age(Process::Runner(worker, it.pid)).map(|age| age.as_secs_f64()),
@@ -124,7 +124,7 @@ impl Run<'_> {
     }
 
     /// What an attempt that stands means for the estimate; one that is tried again says nothing.
-    pub(super) fn foresee(&mut self, candidate: CandidateId, stage: Stage, status: Status, took: Duration) {
+    pub(crate) fn foresee(&mut self, candidate: CandidateId, stage: Stage, status: Status, took: Duration) {
         if let Some(job) = self.plan.candidate(candidate).map(|it| it.job) {
             self.forecast.attempt_ended(job, stage, status == Status::Passed, took);
         }

@@ -3,9 +3,10 @@
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Status;
 
-use super::score::{Scores, Timed, scores};
-use super::{Run, RunError, told};
+use super::ranking::{Scores, Timed, scores};
 use crate::core::event::StopReason;
+use crate::driver::answer::notifications;
+use crate::driver::{Run, RunError};
 use crate::exit::Exit;
 use crate::plan::JobPlan;
 use crate::record::{JobStatus, RunStatus, UtcTime};
@@ -20,25 +21,25 @@ enum Verdict {
 }
 
 impl Run<'_> {
-    pub(super) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
+    pub(crate) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
         let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
         let name = job.name.clone();
         let Scores { rows, best } = self.job_scores(job);
         let end = self.job_end(job, baseline_failed, best);
         self.store.scores(&rows)?;
         self.store.job_status(id, &end)?;
-        self.tell(|| told::job(&name, &end));
+        self.tell(|| notifications::job(&name, &end));
         self.write_summary()
     }
 
     /// Ranks and speed-ups as they stand while others of the job are still to come.
-    pub(super) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
+    pub(crate) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
         let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
         let Scores { rows, .. } = self.job_scores(job);
         Ok(self.store.scores(&rows)?)
     }
 
-    pub(super) fn job_scores(&self, job: &JobPlan) -> Scores {
+    pub(crate) fn job_scores(&self, job: &JobPlan) -> Scores {
         let timed: Vec<Timed<'_>> = job
             .candidates
             .iter()
@@ -56,7 +57,7 @@ impl Run<'_> {
     }
 
     /// Who won a job, if anybody did.
-    pub(super) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
+    pub(crate) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
         let Scores { best, .. } = self.job_scores(job);
         let name = self.job_end(job, false, best).winner?;
         job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
@@ -142,7 +143,7 @@ impl Run<'_> {
     }
 
     /// Writes the end down and says the exit code.
-    pub(super) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
+    pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
         self.progress.clear();
         let skipped_whole = |job: &&JobPlan| {
             !job.candidates.iter().all(|it| self.known[it.id.index()].status == Some(Status::Skipped))

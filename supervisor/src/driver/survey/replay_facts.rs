@@ -133,7 +133,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
 }
 
 impl ReplayFacts {
-    pub(super) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
+    pub(crate) fn fact<'f>(&self, facts: &'f [JobFacts], step: usize) -> Option<&'f EntryFact> {
         let (job, place) = self.steps.get(step)?;
         facts.get(job.index())?.entries.get(*place)
     }

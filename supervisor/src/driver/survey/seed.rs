@@ -9,13 +9,13 @@ use crate::plan::Plan;
 const BITS: u32 = 53;
 
 /// From 1 on: 0 in a plan asks for a draw.
-pub(super) fn draw() -> u64 {
+pub(crate) fn draw() -> u64 {
     // Its keys are the system's random numbers.
     (RandomState::new().hash_one(0) >> (u64::BITS - BITS)).max(1)
 }
 
 /// What a plan would have to say for the same draws. None if it says so itself.
-pub(super) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
+pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs
         .iter()

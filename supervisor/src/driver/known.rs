@@ -1,0 +1,21 @@
+//! What a run knows of its candidates besides its plan: from an earlier part of it, and from attempts that ended well.
+
+use std::collections::BTreeMap;
+
+use opt_shared::outcome::{Artifact, Status};
+
+use super::folder::ranking::Standing;
+use crate::core::event::Stage;
+
+/// What is known of a candidate besides its plan.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub artifact: Option<Artifact>,
+    pub unsupported: Vec<opt_shared::ids::EntryId>,
+    pub profile: Option<Standing>,
+    pub status: Option<Status>,
+    /// Attempts of each stage that earlier parts of the run have numbered.
+    pub numbered: BTreeMap<Stage, u32>,
+    /// Finished before this part of the run began.
+    pub resumed: bool,
+}
