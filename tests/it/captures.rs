@@ -8,25 +8,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use opt_shared::capture::inspect::document;
-
-use crate::support::{Scenario, data};
+use opt_tests::places::files_below;
+use opt_tests::{Scenario, data};
 
 /// Files below a folder with their bytes, by their name in it.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(folder).expect("below the folder").to_owned();
-                files.insert(name, std::fs::read(&path).expect("a readable file"));
-            }
-        }
-    }
-    files
+    let named = |path: PathBuf| {
+        let name = path.strip_prefix(folder).expect("below the folder").to_owned();
+        (name, std::fs::read(&path).expect("a readable file"))
+    };
+    files_below(folder).into_iter().map(named).collect()
 }
 
 fn captures_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -50,7 +41,7 @@ fn blobs(store: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn every_fixture_comes_out_as_it_went_in() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = pack(&scenario, &data(""), "store");
     let outcome = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
     let (before, after) = (captures_below(&data("")), tree(&scenario.path().join("out")));
@@ -70,7 +61,7 @@ fn every_fixture_comes_out_as_it_went_in() {
 /// Values, digests, kinds of errors: what a reader makes of a file does not depend on where its bytes lie.
 #[test]
 fn a_packed_capture_is_read_as_the_file_it_was() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = pack(&scenario, &data(""), "store");
     for name in captures_below(&data("")).keys() {
         let (file, packed) = (data("").join(name), store.join("entries").join(name));
@@ -90,7 +81,7 @@ fn a_packed_capture_is_read_as_the_file_it_was() {
 
 #[test]
 fn a_store_has_every_storage_once() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = data("captures/torch_nn_functional_embedding");
     let copies = scenario.copy_captures(&folder, "set");
     for entry in captures_below(&folder).keys() {
@@ -103,7 +94,7 @@ fn a_store_has_every_storage_once() {
 
 #[test]
 fn nothing_is_written_over() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let folder = folder.to_str().expect("UTF-8");
     let store = pack(&scenario, Path::new(folder), "store");
@@ -147,7 +138,7 @@ fn nothing_is_written_over() {
 
 #[test]
 fn a_store_is_inspected_as_a_folder_is() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     pack(&scenario, &folder, "store");
     let of_files = scenario.run(&["inspect", "--json", folder.to_str().expect("UTF-8")]).expect_exit(0);

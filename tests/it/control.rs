@@ -6,10 +6,11 @@ mod hostile;
 mod metrics;
 mod open;
 
+use opt_tests::patience::until;
+use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
 
 use self::client::{Client, Going};
-use crate::support::{Scenario, repository, summary::list};
 
 /// A verification that takes a while: the captures of the demo's softmax, many times over.
 fn slow_plan(candidates: &[&str]) -> String {
@@ -25,8 +26,8 @@ fn slow_plan(candidates: &[&str]) -> String {
 }
 
 fn slow(candidates: &[&str]) -> Scenario {
-    let scenario = Scenario::new();
-    let from = crate::support::data("demo/torch_nn_functional_softmax");
+    let scenario = Scenario::create();
+    let from = opt_tests::data("demo/torch_nn_functional_softmax");
     let many = scenario.path().join("many");
     std::fs::create_dir(&many).expect("a folder");
     let files = ["entry_000000.pt", "entry_000001.pt"];
@@ -139,7 +140,7 @@ fn a_verifier_that_is_recycled_in_the_middle_changes_no_verdict() {
         if disturb {
             let mut client = run.client();
             // In the middle of a verification, as its progress tells.
-            run.until("an entry is verified", || {
+            until("an entry is verified", || {
                 let status = client.call("status", &json!({})).expect("the status");
                 list(&status["leases"]).iter().any(|lease| {
                     lease["stage"] == "verify" && lease["entries_done"].as_u64().is_some_and(|done| 0 < done)
@@ -178,7 +179,7 @@ fn a_running_job_is_cancelled_within_a_second() {
     // Its call would be waited for a minute.
     let run = Going::start(&scenario, &["--quiet"]);
     let mut client = run.client();
-    run.until("the loop is verified", || {
+    until("the loop is verified", || {
         let status = client.call("status", &json!({})).expect("the status");
         list(&status["leases"])
             .iter()

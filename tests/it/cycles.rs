@@ -1,24 +1,16 @@
 //! Fifty times from verification to timing and back: not one sample shows a verifier and a profiler at work together.
 
-mod evidence;
-mod yard;
-
 use std::path::Path;
 
 use opt_supervisor::driver::survey::spec::IDLE_WORKER;
-
-use self::yard::Cycles;
-use crate::support::{Scenario, Summary, binary};
+use opt_tests::cycles::{Cycles, TIMED, evidence, furnish};
+use opt_tests::{Scenario, Summary};
 
 const COUNT: u32 = 50;
 
 fn cycles(verifiers: u32) {
-    let scenario = Scenario::new();
-    let made = yard::furnish(
-        scenario.path(),
-        &binary().with_file_name("gen-captures"),
-        Cycles { count: COUNT, verifiers, spare: true },
-    );
+    let scenario = Scenario::create();
+    let made = furnish(scenario.path(), Cycles { count: COUNT, verifiers, spare: true });
     let plan = made.unwrap_or_else(|trouble| panic!("{trouble}"));
     let outcome = scenario.run(&[Path::new("run"), Path::new("--quiet"), &plan]).expect_exit(0);
     let run = scenario.path().join("runs/cycles");
@@ -27,7 +19,7 @@ fn cycles(verifiers: u32) {
 
     let evidence = evidence::read(&run, &summary.document).unwrap_or_else(|trouble| outcome.fail(trouble));
     // Timing on a busy machine may turn one down; what is asked here is that all were tried.
-    let right = COUNT * yard::TIMED;
+    let right = COUNT * TIMED;
     outcome.expect(
         (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
         format_args!("{} of {right} passed", evidence.candidates_passed),

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use opt_tests::{Scenario, Summary, repository, summary::list};
 use serde_json::Value;
-
-use crate::support::{Scenario, Summary, repository, summary::list};
 
 /// What each kind of misbehaviour comes to (DESIGN, "Verdicts"); the others pass.
 const BAD: &[(&str, &str)] = &[
@@ -62,7 +61,7 @@ fn the_published_expectations_are_the_table() {
 
 #[test]
 fn every_candidate_of_the_demo_ends_as_expected() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = scenario.path().join("demo");
     let plan = repository().join("configs/demo.toml");
     let outcome = scenario

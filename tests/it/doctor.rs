@@ -3,10 +3,9 @@
 use std::process::{Command, Stdio};
 
 use opt_shared::rung::RUNGS;
+use opt_tests::users::users;
+use opt_tests::{Outcome, Scenario, binary, repository, summary::list};
 use serde_json::Value;
-
-use crate::support::users::users;
-use crate::support::{Outcome, Scenario, binary, repository, summary::list};
 
 const DOCTOR: [&str; 2] = ["doctor", "--json"];
 
@@ -42,7 +41,7 @@ fn check(outcome: &Outcome, document: &Value) {
 #[test]
 fn a_machine_is_examined_by_every_user() {
     for user in users() {
-        let scenario = Scenario::new();
+        let scenario = Scenario::create();
         let program = user.program(&scenario);
         user.owns(&scenario);
         let mut command = Command::new(program);
@@ -66,7 +65,7 @@ fn a_machine_is_examined_by_every_user() {
 
 #[test]
 fn its_text_has_a_line_for_every_rung() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
     for kind in RUNGS {
@@ -92,7 +91,7 @@ fn its_text_has_a_line_for_every_rung() {
 /// With so few descriptors no canary can be started: nothing is claimed then.
 #[test]
 fn what_cannot_be_tried_is_not_claimed() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let script = format!("ulimit -n 8; exec '{}' doctor --json", binary().display());
     let child = Command::new("sh")
         .args(["-c", &script])
@@ -140,7 +139,7 @@ fn the_papers_name_every_rung_and_field() {
     for kind in RUNGS {
         assert!(text.contains(&format!("| `{}` |", kind.name)), "docs/doctor.md has no row of {}", kind.name);
     }
-    let document = Scenario::new().run(&DOCTOR).json();
+    let document = Scenario::create().run(&DOCTOR).json();
     let fields = document.as_object().expect("an object");
     for (field, value) in fields {
         assert!(text.contains(&format!("| `{field}` |")), "docs/doctor.md has no row of {field}");

@@ -9,8 +9,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::users::{User, set_mode, users};
-use crate::support::{Outcome, Scenario, Summary, data};
+use opt_tests::users::{User, set_mode, users};
+use opt_tests::{Outcome, Scenario, Summary, data};
 
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 
@@ -33,7 +33,7 @@ fn text(path: &Path) -> String {
 
 /// Captures, kernels, and the stand-in in `private`; the plan is the test's.
 fn scenario() -> Scenario {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     scenario.copy_captures(&data(CAPTURES), "captures");
     for name in ["relu.h", "works.c", "raises.c", "raises_without_end.c", "fails_silently.c", "other_name.c"]
     {
@@ -153,7 +153,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
         return;
     };
     for user in users() {
-        let scenario = Scenario::new();
+        let scenario = Scenario::create();
         for op in ["layer_norm", "pad"] {
             let from = data(&format!("captures/torch_nn_functional_{op}"));
             scenario.copy_captures(&from, &format!("captures/{op}"));

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
+use opt_tests::{Outcome, Scenario, data};
 use serde_json::Value;
-
-use crate::support::{Outcome, Scenario, data};
 
 /// There are so many; fewer would mean that some were not found.
 const FIXTURES: usize = 140;
@@ -24,7 +23,7 @@ fn every_fixture_is_inspected_as_expected() {
         .map(|row| row["file"].as_str().expect("a row names its file"))
         .collect();
     assert_eq!(files.len(), FIXTURES);
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let wrong: Vec<String> = files
         .iter()
         .filter_map(|name| {
@@ -88,7 +87,7 @@ fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<Strin
 
 #[test]
 fn a_tree_for_people_shows_dtypes_shapes_and_bytes() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let path = data("captures/torch_nn_functional_embedding/entry_000000.pt");
     let outcome = scenario.run(&["inspect".as_ref(), path.as_os_str()]).expect_exit(0);
     outcome.expect_stdout(&["float32[", "int64[", "weight"]);

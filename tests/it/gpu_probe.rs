@@ -1,10 +1,10 @@
 //! `gpu-probe` on whatever machine this is: a table where there is a driver, and a plain word where there is none.
 
-use crate::support::{Scenario, binary};
+use opt_tests::{Scenario, binary};
 
 #[test]
 fn without_a_driver_it_says_so_and_ends_with_3() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let probe = binary().with_file_name("gpu-probe");
     assert!(
         probe.is_file(),

@@ -8,9 +8,8 @@ mod captures;
 mod run;
 
 use captures::Markers;
+use opt_tests::Scenario;
 use run::{Run, generate, generate_embedding, plan_path, run};
-
-use crate::support::Scenario;
 
 /// How a hostile kernel may end.
 struct Expected {
@@ -142,7 +141,7 @@ fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
 
 #[test]
 fn a_runner_reads_no_byte_beside_its_inputs() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = generate(&scenario, "softmax", "1024,512", 2);
     let markers = Markers::of_captures(&folder);
     assert!((60..=250).contains(&markers.count()), "{} markers", markers.count());
@@ -169,7 +168,7 @@ fn a_runner_reads_no_byte_beside_its_inputs() {
 
 #[test]
 fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 2);
     let mut plan = LIMITS.to_owned();
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
@@ -201,7 +200,7 @@ fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
 
 #[test]
 fn large_inputs_are_mapped_not_loaded() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     generate_embedding(&scenario, 2, "128MiB");
     let kernel = plan_path("kernels/naive/embedding.c");
     let include = plan_path("kernels/naive");

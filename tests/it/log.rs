@@ -1,10 +1,10 @@
 //! The log of a run: JSON lines in its folder, readable lines on standard error, as far as `RUST_LOG` lets them.
 
+use opt_tests::summary::list;
+use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::Value;
 
 use crate::results::plans::{Plan, SOFTMAX};
-use crate::support::summary::list;
-use crate::support::{Outcome, Scenario, Summary};
 
 fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>, Summary) {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());

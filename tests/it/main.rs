@@ -21,6 +21,5 @@ mod replay;
 mod report;
 mod results;
 mod storm;
-mod support;
 mod tidy;
 mod top;

@@ -1,8 +1,7 @@
 //! Law 3 and law 5 on real runs: what `check` names is what a run needs, and what is predicted is what is measured.
 
+use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
-
-use crate::support::{Outcome, Scenario, Summary, data, summary::list};
 
 const MIB: u64 = 1 << 20;
 /// Of what is predicted or named: the slack where a tenth would be less.

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::users::{User, users};
-use crate::support::{Scenario, Summary, data};
+use opt_tests::users::{User, users};
+use opt_tests::{Scenario, Summary, data};
 
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
@@ -46,7 +46,7 @@ fn has_openmp(folder: &Path) -> bool {
 #[test]
 fn four_threads_run_beside_thirty_other_processes_of_the_user() {
     for user in users() {
-        let scenario = Scenario::new();
+        let scenario = Scenario::create();
         if !has_openmp(scenario.path()) {
             let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work here)");
             return;

@@ -1,6 +1,6 @@
 //! All golden captures of plain floats, verified with the naive kernels: every entry passes.
 
-use crate::support::{Scenario, data, repository, summary::list};
+use opt_tests::{Scenario, data, repository, summary::list};
 
 /// Op, and how many of its entries hold floats of the four dtypes only; complex, float8 and integer ones are left out.
 const OPS: &[(&str, u64)] = &[

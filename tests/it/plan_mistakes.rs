@@ -1,6 +1,6 @@
 //! Plans with mistakes: one clear message each, at its place, exit code 2, and nothing is started.
 
-use crate::support::{Outcome, Scenario, data, repository};
+use opt_tests::{Outcome, Scenario, data, repository};
 
 /// A job that is right, in the first three lines; mistakes are written below it, from line 4 on.
 fn job() -> String {

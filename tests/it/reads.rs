@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use opt_shared::cache::cached_pages;
+use opt_tests::users::{User, users};
+use opt_tests::{Scenario, Summary, binary, repository, summary::list};
 use rustix::fs::{Advice, fadvise};
-
-use crate::support::users::{User, users};
-use crate::support::{Scenario, Summary, binary, repository, summary::list};
 
 /// Two tables: one of about 100 MB, one of about 20.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
@@ -55,7 +54,7 @@ fn plan(ceiling: &str, root: &Path) -> String {
 }
 
 fn reads(user: User) {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let files = captures(&scenario);
     for (name, from) in
         [("sparse.c", "configs/demo/embedding/fast.c"), ("dense.c", "tools/src/bench/reads/dense.c")]
@@ -121,7 +120,7 @@ fn a_run_reads_what_is_used_and_leaves_the_cache_as_it_was() {
 /// Entries of a store lie in other files than their own, some of them in the same: what timing reads of those goes, too.
 #[test]
 fn a_profile_from_a_store_leaves_the_cache_as_it_was() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     scenario.run(&["captures", "pack", "captures", "packed"]).expect_exit(0);
     for (name, from) in

@@ -1,9 +1,8 @@
 //! Law 4: after a large validation job the verifier is gone before a profiler is given anything, and the record
 //! proves it.
 
+use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};
 use serde_json::Value;
-
-use crate::support::{Outcome, Scenario, Summary, repository, summary::list};
 
 fn plan(recycle: &str) -> String {
     let root = repository().display();

@@ -9,9 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use opt_shared::replay::Recording;
+use opt_tests::{Outcome, Scenario, Summary, binary, repository, summary::list};
 use serde_json::Value;
-
-use crate::support::{Outcome, Scenario, Summary, binary, repository, summary::list};
 
 fn generate(scenario: &Scenario, folder: &str, arguments: &[&str]) {
     let program = binary().with_file_name("gen-captures");
@@ -82,7 +81,7 @@ fn replay<'s>(summary: &'s Summary, name: &str) -> &'s Value {
 
 #[test]
 fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let (floor, whole) = floor(&scenario, "lookups");
     assert!(floor + 4096 < whole, "floor {floor}, everything {whole}");
@@ -129,7 +128,7 @@ fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
 
 #[test]
 fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let (floor, _) = floor(&scenario, "lookups");
     let below = format!("{}B", floor - 1);
@@ -170,7 +169,7 @@ fn expect_refused(scenario: &Scenario, parts: &[&str]) {
 
 #[test]
 fn a_schedule_that_is_not_what_happens_leaves_no_result() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let text = plan("lookups", &[("model", "64MiB", "")]);
     let (_, summary) = run(&scenario, 0, &text, &[]);
@@ -220,7 +219,7 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
 
 #[test]
 fn a_store_replays_as_files_do() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     scenario.run(&["captures", "pack", "lookups", "store"]).expect_exit(0);
     let budget = format!("{}B", floor(&scenario, "store").0);
@@ -237,7 +236,7 @@ fn a_store_replays_as_files_do() {
 /// What a job does not give, a replay cannot have.
 #[test]
 fn a_replay_of_a_job_without_a_kernel_that_passed_is_skipped() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let text = plan("lookups", &[("model", "64MiB", "")]);
     let broken = Path::new("configs/demo/softmax/bad/wrong_by_nine_percent.c");

@@ -2,15 +2,14 @@
 
 pub mod browser;
 
-use std::time::{Duration, Instant};
-
 use browser::Browser;
+use opt_tests::patience::until;
+use opt_tests::{Outcome, Scenario, Summary, summary::list};
 use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::results::plans::{Plan, SOFTMAX};
-use crate::support::{Outcome, Scenario, Summary, summary::list};
 
 const HOSTILE: &str = "</title><script>alert('1')</script>\\\" onload=\\\"x()\\\" &amp;";
 
@@ -30,7 +29,7 @@ fn reported(scenario: &Scenario, format: &str) -> Outcome {
 /// A wrong name is a matter of the command line; a database that is damaged, of the host.
 #[test]
 fn a_folder_that_holds_no_run_is_a_mistake_in_the_command_line() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     scenario.write("empty/file", "mine");
     scenario.write(
         "damaged/run.sqlite",
@@ -203,10 +202,7 @@ fn samples_outlive_a_killed_supervisor_and_go_on_with_the_run() {
     let scenario = Scenario::with_plan(&plan.text());
     let arguments = ["run", "plan.toml"];
     let child = scenario.command(&arguments).spawn().expect("it starts");
-    let patience = Instant::now() + Duration::from_secs(120);
-    while blocks(&scenario).is_empty() && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("a block of samples", || !blocks(&scenario).is_empty());
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::KILL).expect("it runs");
     let killed = scenario.finish(child, &arguments);

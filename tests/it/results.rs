@@ -3,10 +3,9 @@
 mod commands;
 pub mod plans;
 
+use opt_tests::{Scenario, Summary, data, summary::list};
 use plans::{Plan, SOFTMAX};
 use serde_json::Value;
-
-use crate::support::{Scenario, Summary, data, summary::list};
 
 #[test]
 fn a_good_run_ends_with_0_and_one_document_everywhere() {
@@ -144,7 +143,7 @@ fn candidates_of_a_failed_baseline_are_verified_and_timed() {
 
 #[test]
 fn a_damaged_capture_is_not_the_candidates_fault() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let truncated = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "truncated");
     let entry = truncated.join("entry_000000.pt");
     let bytes = std::fs::read(&entry).expect("a capture");
@@ -284,7 +283,7 @@ fn what_entries_of_a_store_share_is_copied_once() {
         let term = terms.iter().find(|term| term["name"] == "copied inputs").cloned().expect("the term");
         (term["bytes"].as_u64(), stage["batches"][0]["bytes"].as_u64())
     };
-    let folder = Scenario::new();
+    let folder = Scenario::create();
     let captures = folder.path().join("six");
     std::fs::create_dir(&captures).expect("a folder");
     let original = data("demo/torch_nn_functional_softmax/entry_000000.pt");

@@ -2,15 +2,14 @@
 //! finished stays finished, and no process and no temporary file is left.
 
 mod record;
-mod yard;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use opt_tests::binary;
+use opt_tests::storm::{Chance, VICTIMS, Yard};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::record::Record;
-use self::yard::{Chance, VICTIMS, Yard};
 
 /// Moments at which a supervisor is killed; two to a run.
 const SUPERVISOR_KILLS: usize = 8;
@@ -18,13 +17,6 @@ const SUPERVISOR_KILLS: usize = 8;
 const OTHER_KILLS: usize = 10;
 
 type Checked = Result<(), String>;
-
-fn binary() -> PathBuf {
-    let own = std::env::current_exe().expect("a running test has a file");
-    let path = own.ancestors().nth(2).expect("target/<profile>/deps/it").join("opt-supervisor");
-    assert!(path.is_file(), "{} is missing: run `cargo build` first", path.display());
-    path
-}
 
 fn yard() -> Yard {
     Yard::create(binary()).expect("a yard")
@@ -46,12 +38,7 @@ fn signal(child: &std::process::Child, signal: Signal) {
 fn is_at_work(yard: &Yard, role: &str) -> bool {
     let marked = yard.marked();
     let workers: Vec<u32> = marked.iter().filter(|it| it.is_worker(role)).map(|it| it.pid).collect();
-    marked.iter().any(|it| it.is_runner() && parent(it.pid).is_some_and(|pid| workers.contains(&pid)))
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    marked.iter().any(|it| it.is_runner() && workers.contains(&it.parent))
 }
 
 fn everything_is_in_order(yard: &Yard) -> Checked {

@@ -6,15 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
+use opt_tests::patience::{LONG, holds_within};
+use opt_tests::processes::ends_within;
+use opt_tests::{Scenario, repository};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::control::client::Going;
-use crate::support::{Scenario, repository};
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `top` with a terminal of its own.
 struct View {
@@ -89,16 +88,12 @@ impl View {
     }
 
     fn until(&mut self, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.seen().contains(what) {
-            let ended = self.child.try_wait().expect("a child of ours");
-            assert!(
-                ended.is_none() && Instant::now() < deadline,
-                "never {what:?} ({ended:?}):\n{}",
-                self.seen()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut ended = None;
+        let in_time = holds_within(LONG, || {
+            ended = self.child.try_wait().expect("a child of ours");
+            self.seen().contains(what) || ended.is_some()
+        });
+        assert!(in_time && self.seen().contains(what), "never {what:?} ({ended:?}):\n{}", self.seen());
     }
 
     fn press(&mut self, keys: &str) {
@@ -107,14 +102,8 @@ impl View {
 
     /// Its exit code and all it has written; the terminal is as it was.
     fn finish(mut self) -> (Option<i32>, String) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child of ours") {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.seen());
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        assert!(ends_within(&self.child, LONG), "it does not end:\n{}", self.seen());
+        let status = self.child.wait().expect("a child of ours");
         let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
         drop(self.terminal);
         self.reader.join().expect("a reader");
@@ -193,7 +182,7 @@ fn a_run_is_seen_steered_and_left() {
 
 #[test]
 fn without_a_terminal_or_a_run_it_says_so() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["draws on a terminal", "ctl status"]);
     let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
     assert_eq!(code, Some(2), "{said}");

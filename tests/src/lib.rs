@@ -1,1 +1,19 @@
-//! Shared by nothing: the tests live in `it/`.
+//! What tests of the built program stand on, and the benches of `opt-tools` with them: scenarios, what a command left
+//! behind, yards to kill in.
+//!
+//! Panics where a test would. The tests themselves are in `it/`.
+
+pub mod cycles;
+pub mod outcome;
+pub mod patience;
+pub mod places;
+pub mod processes;
+pub mod scenario;
+pub mod storm;
+pub mod summary;
+pub mod users;
+
+pub use self::outcome::Outcome;
+pub use self::places::{binary, built, data, repository};
+pub use self::scenario::Scenario;
+pub use self::summary::Summary;

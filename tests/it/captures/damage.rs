@@ -4,9 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use opt_supervisor::captures::check::{Checked, check};
+use opt_tests::{Scenario, data};
 
 use super::{blobs, pack, tree};
-use crate::support::{Scenario, data};
 
 fn checked(store: &Path) -> Checked {
     check(store, |_| {}, &|_| {}).unwrap_or_else(|error| panic!("{error}"))
@@ -23,7 +23,7 @@ fn small_store(scenario: &Scenario) -> std::path::PathBuf {
 
 #[test]
 fn every_flipped_bit_is_found() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = small_store(&scenario);
     assert!(checked(&store).findings.is_empty());
     let files = tree(&store);
@@ -47,7 +47,7 @@ fn every_flipped_bit_is_found() {
 
 #[test]
 fn what_is_missing_or_too_much_is_named() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = small_store(&scenario);
     let all = blobs(&store);
     let away = scenario.path().join("away");
@@ -92,7 +92,7 @@ fn what_is_missing_or_too_much_is_named() {
 /// A store from a stranger cannot make `unpack` write elsewhere or hand out files beside it.
 #[test]
 fn a_hostile_store_reaches_nothing_beside_it() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = small_store(&scenario);
     let index = std::fs::read_to_string(store.join("captures.json")).expect("an index");
     let with_index = |text: &str| {

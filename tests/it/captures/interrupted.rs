@@ -1,38 +1,18 @@
 //! `pack`, killed at fifty moments: what is there is never wrong, and going on gives the same store.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
+use opt_tests::patience::until;
+use opt_tests::places::files_below;
+use opt_tests::storm::Chance;
+use opt_tests::{Scenario, data};
 use serde_json::Value;
 
 use super::{captures_below, pack, tree};
-use crate::support::{Scenario, data};
 
 const KILLS: u32 = 50;
 /// How much further a store may come between two kills.
 const MOST_FILES: u64 = 40;
-
-/// The same numbers in every run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
-fn files(store: &Path) -> u64 {
-    let mut count = 0;
-    let mut folders = vec![store.to_owned()];
-    while let Some(folder) = folders.pop() {
-        // It is being changed while we look.
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.path().is_dir() { folders.push(entry.path()) } else { count += 1 }
-        }
-    }
-    count
-}
 
 /// All but the time at which it was begun.
 fn same_store(one: &Path, other: &Path) {
@@ -50,7 +30,7 @@ fn same_store(one: &Path, other: &Path) {
 
 #[test]
 fn an_interrupted_pack_goes_on_to_the_same_store() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let whole = pack(&scenario, &data(""), "whole");
     let source = data("");
     let arguments = ["captures", "pack", source.to_str().expect("UTF-8"), "store"];
@@ -60,19 +40,13 @@ fn an_interrupted_pack_goes_on_to_the_same_store() {
     while kills < KILLS {
         // The last kill may have come after the end: a whole store is not packed over, and that is said.
         let was_whole = store.join("captures.json").exists();
-        let target = files(&store) + chance.below(MOST_FILES);
+        let target = files_below(&store).len() + usize::try_from(chance.below(MOST_FILES)).expect("few");
         let mut child = scenario.command(&arguments).spawn().expect("started");
-        let deadline = Instant::now() + Duration::from_secs(120);
-        let ended = loop {
-            if let Some(status) = child.try_wait().expect("a child of ours") {
-                break Some(status);
-            }
-            if target <= files(&store) {
-                break None;
-            }
-            assert!(Instant::now() < deadline, "no end and no {target} files");
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let mut ended = None;
+        until("the end, or enough files", || {
+            ended = child.try_wait().expect("a child of ours");
+            ended.is_some() || target <= files_below(&store).len()
+        });
         child.kill().expect("killed or dead");
         child.wait().expect("reaped");
         // Nothing that is under its final name is half there. A kill may have come before there was anything.
@@ -101,7 +75,7 @@ fn an_interrupted_pack_goes_on_to_the_same_store() {
 
 #[test]
 fn an_unfinished_store_is_said_to_be_one() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let store = pack(&scenario, &folder, "store");
     // As it is before the last step.
@@ -128,14 +102,14 @@ fn an_unfinished_store_is_said_to_be_one() {
 /// What changed between two runs is packed anew, and nothing of what it was stays behind.
 #[test]
 fn a_capture_that_changed_in_between_is_packed_again() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     let arguments = ["captures", "pack", "set", "store"];
     let store = scenario.path().join("store");
     let mut child = scenario.command(&arguments).spawn().expect("started");
-    while !store.join("entries/entry_000001.pt").exists() && child.try_wait().expect("ours").is_none() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the end, or a second entry", || {
+        store.join("entries/entry_000001.pt").exists() || child.try_wait().expect("ours").is_some()
+    });
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");
     if store.join("captures.json").exists() {

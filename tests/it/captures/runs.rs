@@ -4,11 +4,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use opt_shared::capture::CaptureFile;
+use opt_tests::{Scenario, Summary, data};
 use serde_json::Value;
 
 use super::{blobs, pack};
 use crate::results::plans::{Plan, SOFTMAX};
-use crate::support::{Scenario, Summary, data};
 
 const CANDIDATES: [&str; 4] =
     ["fast", "bad/wrong_by_nine_percent", "bad/writes_into_an_input", "bad/segfaults"];
@@ -51,7 +51,7 @@ fn verdicts(summary: &Summary) -> Vec<Value> {
 #[test]
 fn a_run_from_a_store_is_a_run_from_files() {
     let files = data("demo/torch_nn_functional_softmax");
-    let packing = Scenario::new();
+    let packing = Scenario::create();
     let store = pack(&packing, &files, "store");
     let (of_files, of_store) = (run(&files).1, run(&store).1);
     assert_eq!(verdicts(&of_store), verdicts(&of_files));
@@ -66,7 +66,7 @@ fn a_run_from_a_store_is_a_run_from_files() {
 /// Every kind of input: shared storages, strided views, lazy conjugates, scalars, lists.
 #[test]
 fn checks_of_a_store_are_checks_of_files() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     for folder in std::fs::read_dir(data("captures")).expect("fixtures") {
         let folder = folder.expect("a folder").path();
         let op = folder.file_name().expect("a name").to_string_lossy().into_owned();
@@ -85,7 +85,7 @@ fn checks_of_a_store_are_checks_of_files() {
 
 #[test]
 fn a_missing_blob_is_the_captures_fault_and_other_jobs_go_on() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let files = data("demo/torch_nn_functional_softmax");
     pack(&scenario, &files, "good");
     let broken = pack(&scenario, &files, "broken");
@@ -108,7 +108,7 @@ fn a_missing_blob_is_the_captures_fault_and_other_jobs_go_on() {
 /// Damage that keeps the size shows only in the values; what looks like the candidate's fault is looked into.
 #[test]
 fn a_damaged_blob_is_not_the_candidates_fault() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let store = pack(&scenario, &data("demo/torch_nn_functional_softmax"), "store");
     let first = CaptureFile::open(&store.join("entries/entry_000000.pt")).expect("a packed capture");
     let expected =

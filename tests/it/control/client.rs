@@ -4,15 +4,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use opt_tests::patience::until;
+use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
-
-use crate::support::{Outcome, Scenario, Summary};
 
 /// For something that happens soon, on a machine with other work.
 const PATIENCE: Duration = Duration::from_secs(120);
-const POLL: Duration = Duration::from_millis(5);
 
 /// A run of `plan.toml` that goes on while the test does other things.
 pub struct Going<'s> {
@@ -35,7 +34,7 @@ impl<'s> Going<'s> {
             .expect("a free name");
         let child = scenario.command(&arguments).spawn().expect("the program starts");
         let going = Self { scenario, child, folder, arguments };
-        going.until("its socket is there", || going.folder.join("control.sock").exists());
+        until("its socket is there", || going.folder.join("control.sock").exists());
         going
     }
 
@@ -66,14 +65,6 @@ impl<'s> Going<'s> {
         self.scenario.run(&all)
     }
 
-    pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < deadline, "never: {what}");
-            std::thread::sleep(POLL);
-        }
-    }
-
     /// The sum of these lines of the supervisor's status, in KiB.
     pub fn kib(&self, names: &[&str]) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
@@ -101,7 +92,7 @@ impl<'s> Going<'s> {
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         let outcome = self.scenario.finish(self.child, &self.arguments);
-        let left = crate::support::processes::left(outcome.pid, &self.folder);
+        let left = opt_tests::processes::left(outcome.pid, &self.folder);
         assert!(left.is_empty(), "its processes die with it: {left:?}");
     }
 }

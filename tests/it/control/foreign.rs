@@ -3,12 +3,12 @@
 
 use std::process::Command;
 
+use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
 
 use super::client::Going;
 use super::slow;
 use crate::report::browser::skipped;
-use crate::support::{Scenario, repository};
 
 /// What the paper has between a fence of this kind and the next one, the first that holds the mark.
 fn of_the_paper(kind: &str, mark: &str) -> String {

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use opt_tests::Scenario;
+use opt_tests::patience::until;
+use opt_tests::users::{User, set_mode};
 use serde_json::{Value, json};
 
 use super::client::{Client, Going};
 use super::slow;
 use crate::report::browser::skipped;
-use crate::support::Scenario;
-use crate::support::users::{User, set_mode};
 
 /// The law's bound, here for what is the supervisor's own: how much of its file is resident is the machine's affair.
 const MOST_KIB: u64 = 20 << 10;
@@ -86,7 +87,7 @@ fn ten_thousand_lines_two_hundred_clients_and_one_who_never_reads() {
         watch.join().expect("the supervisor lives")
     });
     // The run is as it was: somebody who behaves is served.
-    run.until("there is room", || Client::connect(&socket).call("workers", &json!({})).is_ok());
+    until("there is room", || Client::connect(&socket).call("workers", &json!({})).is_ok());
     println!("VmHWM: {} KiB", run.kib(&["VmHWM:"]));
     run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
     run.ctl(&["shutdown"]).expect_exit(0);
@@ -137,7 +138,7 @@ fn talk<'scope>(
 
 /// Two hundred at once: 32 are served, every other one is told that we are busy.
 fn crowd(run: &Going<'_>) {
-    run.until("nobody of before is left, and 32 are served", || {
+    until("nobody of before is left, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
         let answers: Vec<Value> = all
             .iter_mut()
@@ -176,16 +177,16 @@ fn who_is_turned_away_is_told_why() {
     assert!(late.line().is_none(), "and closed");
     run.ctl(&["status"]).expect_exit(3).expect_stderr(&["busy"]);
     drop(kept);
-    run.until("there is room", || run.ctl(&["status"]).code == Some(0));
+    until("there is room", || run.ctl(&["status"]).code == Some(0));
     run.ctl(&["shutdown", "--mode", "now"]).expect_exit(0);
     run.finish_any();
 }
 
 /// `ctl` by another user, at the socket itself.
-fn by_another(scenario: &Scenario, other: User, socket: &str) -> crate::support::Outcome {
+fn by_another(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outcome {
     let program = scenario.path().join("opt-supervisor");
     if !program.exists() {
-        std::fs::copy(crate::support::binary(), &program).expect("a copy of the program");
+        std::fs::copy(opt_tests::binary(), &program).expect("a copy of the program");
     }
     let arguments = ["ctl", "--socket", socket, "status"];
     let mut command = scenario.command_of(&program, &arguments);

@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use opt_supervisor::metrics::{Metrics, Standing};
+use opt_tests::summary::list;
+use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
 
 use super::client::Going;
 use super::slow;
 use crate::report::browser::skipped;
-use crate::support::summary::list;
-use crate::support::{Scenario, repository};
 
 fn scrape(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).expect("a connection");
@@ -125,9 +125,9 @@ fn the_unit_is_one_to_systemd() {
     for line in ["Type=notify", "Delegate=yes"] {
         assert!(unit.lines().any(|it| it == line), "{line}");
     }
-    let scenario = Scenario::new();
-    let placed = unit
-        .replace("ExecStart=opt-supervisor ", &format!("ExecStart={} ", crate::support::binary().display()));
+    let scenario = Scenario::create();
+    let placed =
+        unit.replace("ExecStart=opt-supervisor ", &format!("ExecStart={} ", opt_tests::binary().display()));
     let file = scenario.write("opt-supervisor@.service", placed);
     let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(file).output();
     let Ok(output) = verified else {

@@ -1,9 +1,9 @@
 //! The inner loop: candidates handed in to an open run, and `eval`.
 
+use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
 
 use super::client::{Client, Going};
-use crate::support::{Scenario, repository, summary::list};
 
 fn kernel(name: &str) -> String {
     format!("{}/configs/demo/softmax/{name}.c", repository().display())
@@ -107,7 +107,7 @@ fn what_was_submitted_is_known_again_after_any_end() {
     run.kill();
     let (outcome, summary) = {
         let outcome = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]).expect_exit(0);
-        let summary = crate::support::Summary::read(&scenario.run_folder(), &outcome);
+        let summary = opt_tests::Summary::read(&scenario.run_folder(), &outcome);
         (outcome, summary)
     };
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "what had ended stands");
@@ -168,7 +168,7 @@ fn a_service_manager_is_told_when_the_run_can_be_reached() {
 
 #[test]
 fn completions_and_the_manual_name_every_command() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     for shell in ["bash", "zsh", "fish"] {
         scenario.run(&["completions", shell]).expect_exit(0).expect_stdout(&["opt-supervisor", "recycle"]);
     }

@@ -1,9 +1,10 @@
 //! Memory bombs, one for each kind of memory that is owed: each is stopped near its runner's limit, is called what it
 //! is, and the run goes on.
 
+use opt_tests::Scenario;
+
 use super::run::{generate, run};
 use super::{Expected, PASSED, candidate, ends, must_all_end, stem, table};
-use crate::support::Scenario;
 
 const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
 
@@ -55,7 +56,7 @@ const OVERSHOOT: u64 = 16 << 20;
 
 #[test]
 fn every_kind_of_bomb_is_stopped_near_its_limit() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 1);
     let mut plan = PLAN.to_owned() + &candidate("good", "good.c", "");
     for Expected { file, .. } in BOMBS {

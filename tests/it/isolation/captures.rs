@@ -4,8 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use opt_shared::capture::CaptureFile;
-
-use crate::support::binary;
+use opt_tests::binary;
 
 /// Long enough that none occurs by chance.
 pub(super) const MARKER_BYTES: usize = 24;

@@ -4,9 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use opt_tests::{Outcome, Scenario, Summary, binary, data, summary::list};
 use serde_json::Value;
-
-use crate::support::{Outcome, Scenario, Summary, binary, data, summary::list};
 
 /// A file of this package's data as plans name it.
 pub(super) fn plan_path(below: &str) -> String {

@@ -1,12 +1,13 @@
 //! Other commands on plans and runs that have replays: `eval`, `repro`, every format of `report`, two runs compared,
 //! every mistake at once.
 
+use opt_tests::{Scenario, repository};
+
 use super::{captures, floor, plan, replay, run};
-use crate::support::{Scenario, repository};
 
 #[test]
 fn eval_and_repro_of_a_plan_with_replays_are_about_one_candidate() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
     let fast = repository().join("configs/demo/softmax/fast.c").display().to_string();
@@ -25,7 +26,7 @@ fn eval_and_repro_of_a_plan_with_replays_are_about_one_candidate() {
 
 #[test]
 fn every_report_tells_of_replays() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let (least, whole) = floor(&scenario, "lookups");
     let of = |budget: u64| plan("lookups", &[("model", &format!("{budget}B"), "")]);
@@ -57,7 +58,7 @@ fn every_report_tells_of_replays() {
 
 #[test]
 fn all_mistakes_of_all_replays_are_told_at_once() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let text = plan(
         "lookups",

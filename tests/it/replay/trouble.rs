@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use opt_shared::capture::CaptureFile;
+use opt_tests::patience::until;
+use opt_tests::{Scenario, repository, summary::list};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{captures, forget_result, generate, plan, replay, run};
 use crate::control::client::{Client, Going};
-use crate::support::{Scenario, repository, summary::list};
 
 /// The demo's softmax with something before it: `before` sees `args`.
 fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
@@ -37,7 +38,7 @@ fn steps(entries: &[u32]) -> String {
 
 #[test]
 fn a_winner_that_leaves_an_entry_out_makes_no_call_of_a_replay_that_has_it() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
     generate(&scenario, "more", &["op", "--name", "softmax", "--shape", "32,256", "--entries", "1"]);
     let other = scenario.path().join("rows/entry_000002.pt");
@@ -81,7 +82,7 @@ fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>)
 /// Damaged after it was verified: the candidate is blamed for nothing.
 #[test]
 fn a_capture_that_was_damaged_since_is_the_captures_fault() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     let (_, summary) = run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
     let first = replay(&summary, "model")["result"]["outputs_digest"].clone();
@@ -125,7 +126,7 @@ fn a_capture_that_was_damaged_since_is_the_captures_fault() {
 /// Both have the table, and the pool loads it from the first: damaged there, in a row that only the second looks up.
 #[test]
 fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     captures(&scenario);
     run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
     let path = |entry: u32| scenario.path().join(format!("lookups/entry_{entry:06}.pt"));
@@ -165,8 +166,8 @@ fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
 }
 
 /// Until the next attempt runs, or nobody answers any more: a runner whose call is done can be killed in vain.
-fn kill_runners(going: &Going<'_>, client: &mut Client, of_attempt: u64) {
-    going.until("an attempt of the replay is over", || {
+fn kill_runners(client: &mut Client, of_attempt: u64) {
+    until("an attempt of the replay is over", || {
         let Ok(answer) = client.call("workers", &json!({})) else { return true };
         let mut workers = list(&answer["workers"]).iter();
         let Some(worker) = workers.find(|it| it["lease"]["stage"] == "replay") else { return false };
@@ -183,7 +184,7 @@ fn kill_runners(going: &Going<'_>, client: &mut Client, of_attempt: u64) {
 }
 
 fn slow_replay() -> Scenario {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
     let kernel = softmax(&scenario, "slow", &sleeping(200));
     let entries: Vec<u32> = (0..16).map(|step| step % 2).collect();
@@ -203,7 +204,7 @@ fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
     let mut client = going.client();
-    kill_runners(&going, &mut client, 1);
+    kill_runners(&mut client, 1);
     let now = std::fs::read_to_string(going.folder().join("summary.json")).unwrap_or_default();
     let now: Value = serde_json::from_str(&now).expect("the summary is whole at any moment");
     assert!(list(&now["replays"]).iter().all(|it| it["result"].is_null()), "{}", now["replays"]);
@@ -230,8 +231,8 @@ fn a_runner_that_is_killed_again_ends_the_replay_without_a_row() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
     let mut client = going.client();
-    kill_runners(&going, &mut client, 1);
-    kill_runners(&going, &mut client, 2);
+    kill_runners(&mut client, 1);
+    kill_runners(&mut client, 2);
     let (outcome, summary) = going.finish(1);
     let it = replay(&summary, "model");
     outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Outcome, Scenario};
+use opt_tests::{Outcome, Scenario};
 
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -86,7 +86,7 @@ fn a_console_error_is_seen() {
         skipped("no browser was tried: there is no chromium here");
         return;
     };
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let page =
         scenario.write("page.html", "<!doctype html><script>console.error('seen')</script><p>text</p>");
     let shown = browser.open(&scenario, &page);

@@ -1,14 +1,14 @@
 //! The commands around a run: what comes before it, and what follows a failure.
 
+use opt_tests::{Scenario, data, summary::list};
 use serde_json::Value;
 
 use super::plans::{Plan, SOFTMAX};
-use crate::support::{Scenario, data, summary::list};
 
 #[test]
 fn a_first_plan_is_accepted_and_its_skeleton_compiles() {
     let captures = data("captures/torch_nn_functional_embedding");
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let made = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(0);
     made.expect_stdout(&["plan.toml", "kernels/torch_nn_functional_embedding.c"]);
     scenario.run(&["check", "plan.toml"]).expect_exit(0);
@@ -84,7 +84,7 @@ fn a_check_tells_what_a_run_will_need_and_runs_nothing() {
 
 #[test]
 fn a_folder_is_inspected_by_signature_classes() {
-    let scenario = Scenario::new();
+    let scenario = Scenario::create();
     let folder = data("captures/torch_nn_functional_embedding");
     let outcome = scenario.run(&["inspect".as_ref(), folder.as_os_str()]).expect_exit(0);
     outcome.expect_stdout(&["6 entries", "entry_000000", "class"]);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use crate::support::{data, repository};
+use opt_tests::{data, repository};
 
 pub const SOFTMAX: &str = "softmax";
 

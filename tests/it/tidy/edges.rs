@@ -14,7 +14,7 @@ const CRATES: [(&str, &[&str]); 5] = [
     // To the worker by `main.rs` alone, see below.
     ("opt-supervisor", &["opt-shared", "opt-worker"]),
     ("opt-tests", &["opt-shared", "opt-supervisor", "opt-worker"]),
-    ("opt-tools", &["opt-shared", "opt-supervisor", "opt-worker"]),
+    ("opt-tools", &["opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 
 /// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.

@@ -1,21 +1,17 @@
 //! Many times from verification to timing and back: no sample with both at work, how long the switch takes with and
 //! without a spare, and whether the supervisor stays as it is meanwhile.
 
-#[path = "../../../tests/it/cycles/evidence.rs"]
-mod evidence;
 mod outside;
-#[path = "../../../tests/it/cycles/yard.rs"]
-mod yard;
 
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use opt_tests::cycles::evidence::{self, Evidence};
+use opt_tests::cycles::{Cycles, TIMED, furnish};
 use serde_json::{Value, json};
 
-use self::evidence::Evidence;
 use self::outside::Outside;
-use self::yard::Cycles;
 use super::figures::{Figures, conditions, mib, show};
 use super::product::binary;
 use super::verify_large::tempdir;
@@ -98,8 +94,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
-    let plan =
-        yard::furnish(&folder, &binary("gen-captures")?, cycles).map_err(|trouble| anyhow!(trouble))?;
+    let plan = furnish(&folder, cycles).map_err(|trouble| anyhow!(trouble))?;
     let began = Instant::now();
     let outside = outside::watch(&binary("opt-supervisor")?, &plan)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -146,7 +141,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
         "pair": pair, "spare": cycles.spare, "seconds": (seconds * 10.0).round() / 10.0,
         "switch": switch.to_json("us"), "samples": evidence.moments, "at_work": evidence.at_work,
         "both_at_work": evidence.both, "such_as": evidence.told, "sample_width_ms": evidence.width,
-        "candidates_right": cycles.count * yard::TIMED, "candidates_passed": evidence.candidates_passed,
+        "candidates_right": cycles.count * TIMED, "candidates_passed": evidence.candidates_passed,
         "idle_owed_bytes": evidence.idle, "ready": ready, "settled_after_cycles": settled, "supervisor": stays,
     });
     Ok((row, good))

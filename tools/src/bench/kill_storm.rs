@@ -3,15 +3,12 @@
 //!
 //! The test command does the same ten times, with the same yard.
 
-#[path = "../../../tests/it/storm/yard.rs"]
-mod yard;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use opt_tests::storm::{Chance, VICTIMS, Yard};
 
-use self::yard::{Chance, VICTIMS, Yard};
 use super::product::binary;
 
 #[derive(clap::Args)]

@@ -3,17 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 
 /// A binary of this workspace, beside this one.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
-    ensure!(
-        path.is_file(),
-        "{} is missing: build it first (cargo build --release --workspace --bins)",
-        path.display()
-    );
-    Ok(path)
+    opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
 
 /// `run PLAN --json` and the document it prints, whatever the exit code says of the candidates.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::processes;
+use crate::places::files_below;
+use crate::processes;
 
 /// Of a listing and of a log: enough to see what went on.
 const MOST_LINES: usize = 120;
@@ -125,21 +126,4 @@ impl fmt::Display for Outcome {
         }
         Ok(())
     }
-}
-
-/// All files, sockets and links; sorted. What vanishes meanwhile is not there.
-pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                _ => files.push(entry.path()),
-            }
-        }
-    }
-    files.sort();
-    files
 }

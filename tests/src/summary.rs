@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Outcome;
+use crate::outcome::Outcome;
 
 pub struct Summary {
     pub document: Value,

@@ -1,5 +1,4 @@
-//! What the record of a run of many cycles proves: who owed what beside whom, and how long each switch took. The bench
-//! `cycles` uses this file too.
+//! What the record of a run of many cycles proves: who owed what beside whom, and how long each switch took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,6 +8,8 @@ use opt_supervisor::record::UtcTime;
 use opt_supervisor::record::timeline::{Block, Track};
 use opt_supervisor::store::Store;
 use serde_json::Value;
+
+use crate::summary::list;
 
 /// A phase's times are stamped when they are written: a sample nearer to it than this counts as taken in it.
 const MARGIN: u64 = 25;
@@ -61,10 +62,6 @@ pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
         side_by_side(moment[0].0, &workers, &mut evidence);
     }
     Ok(evidence)
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn workers(summary: &Value, evidence: &mut Evidence) -> Result<BTreeMap<u32, Worker>, String> {

@@ -1,5 +1,5 @@
 //! A yard to kill in: a small plan in a folder of its own, supervisors that carry a mark, and what is to be true
-//! when the dust has settled. The bench `kill-storm` uses this file too.
+//! when the dust has settled.
 //!
 //! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years and which every descendant inherits
 //! whatever it does to its session, its parent or its environment. So a process is told to be ours even when it is
@@ -13,11 +13,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Resource, Rlimit};
 
-/// For everything that takes a moment on a machine with time, and is only bounded here.
-pub const LONG: Duration = Duration::from_secs(180);
-const POLL: Duration = Duration::from_millis(2);
+use crate::patience::{LONG, holds_within};
+use crate::places::{files_below, repository};
+use crate::processes::{Process, kill_if, look, pids};
 
 /// Candidates of the plan, and how each has to end: status and blame.
 pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
@@ -43,25 +43,22 @@ pub struct Yard {
     mark: u64,
 }
 
-/// A living process that carries the mark.
-#[derive(Clone, Debug)]
-pub struct Marked {
-    pub pid: u32,
-    pub arguments: Vec<String>,
-}
-
-impl Marked {
+impl Process {
     pub fn is_worker(&self, role: &str) -> bool {
-        self.arguments.iter().any(|it| it == "__worker") && self.arguments.iter().any(|it| it == role)
+        self.has("__worker") && self.has(role)
     }
 
     pub fn is_runner(&self) -> bool {
-        self.arguments.iter().any(|it| it == "__runner")
+        self.has("__runner")
     }
 
     /// A runner, a compiler, or something that a compiler started.
     pub fn is_below_a_worker(&self) -> bool {
-        self.is_runner() || !self.arguments.iter().any(|it| it == "__worker" || it == "run")
+        self.is_runner() || !(self.has("__worker") || self.has("run"))
+    }
+
+    fn has(&self, argument: &str) -> bool {
+        self.arguments.iter().any(|it| it == argument)
     }
 }
 
@@ -102,17 +99,16 @@ impl Yard {
     }
 
     fn furnish(&self) -> std::io::Result<()> {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
         for folder in ["kernels", "runtime", "temporary"] {
             fs::create_dir_all(self.folder.join(folder))?;
         }
         for kernel in KERNELS {
-            let source = repository.join("configs/demo/softmax").join(kernel);
+            let source = repository().join("configs/demo/softmax").join(kernel);
             let name = Path::new(kernel).file_name().unwrap_or_default();
             fs::copy(source, self.folder.join("kernels").join(name))?;
         }
         fs::write(self.folder.join("kernels/does_not_compile.c"), "#error on purpose\n")?;
-        let captures = repository.join("tests/data/demo/torch_nn_functional_softmax");
+        let captures = repository().join("tests/data/demo/torch_nn_functional_softmax");
         fs::write(
             &self.plan,
             format!(
@@ -187,38 +183,20 @@ impl Yard {
         Err(format!("{status} instead of exit code {code}\n{}", self.state()))
     }
 
-    pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + LONG;
-        while !holds() {
-            if deadline <= Instant::now() {
-                return Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()));
-            }
-            std::thread::sleep(POLL);
+    pub fn until(&self, what: &str, holds: impl FnMut() -> bool) -> Result<(), String> {
+        if holds_within(LONG, holds) {
+            return Ok(());
         }
-        Ok(())
+        Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()))
     }
 
-    /// Every living process of this yard. A zombie lives no more: reaping it is for who holds it.
-    pub fn marked(&self) -> Vec<Marked> {
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|&pid| carries(pid, self.mark) && lives(pid))
-            .map(|pid| {
-                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                let arguments =
-                    line.split(|&byte| byte == 0).map(|it| String::from_utf8_lossy(it).into_owned());
-                Marked { pid, arguments: arguments.collect() }
-            })
-            .collect()
+    /// Every living process of this yard.
+    pub fn marked(&self) -> Vec<Process> {
+        pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
     }
 
-    /// SIGKILL, to that process and no other of its number.
-    pub fn kill(&self, process: &Marked) -> bool {
-        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
-        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        carries(process.pid, self.mark) && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
+    pub fn kill(&self, process: &Process) -> bool {
+        kill_if(process.pid, || carries(process.pid, self.mark))
     }
 
     /// One whole run, in which the first verifier, profiler or runner is killed that lives from this moment on. Who it
@@ -228,7 +206,7 @@ impl Yard {
         victim: &str,
         moment: Duration,
         chance: &mut Chance,
-    ) -> Result<Option<Marked>, String> {
+    ) -> Result<Option<Process>, String> {
         let mut child = self.start(&[])?;
         let started = Instant::now();
         let mut killed = None;
@@ -352,24 +330,7 @@ fn carries(pid: u32, mark: u64) -> bool {
     line.and_then(|line| line.split_ascii_whitespace().next()).is_some_and(|it| it == mark.to_string())
 }
 
-fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 fn names(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for path in names(folder).into_iter().map(|name| folder.join(name)) {
-        if path.is_dir() {
-            found.extend(files_below(&path));
-        } else {
-            found.push(path);
-        }
-    }
-    found
 }

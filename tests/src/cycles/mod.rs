@@ -1,11 +1,15 @@
 //! A plan whose every job is one cycle: candidates are verified side by side, the verifiers go, and a profiler that has
-//! done nothing yet times the two that are right. The bench `cycles` uses this file too.
+//! done nothing yet times the two that are right.
 //!
 //! Candidates owe 16 MiB of their own, so that a process at work is told from an idle one by what it owes.
+
+pub mod evidence;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::places::{built, repository};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cycles {
@@ -40,12 +44,11 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 "#;
 
 /// Makes captures, candidates (one for each verifier at least, built beforehand) and the plan; where the plan is.
-pub fn furnish(folder: &Path, gen_captures: &Path, cycles: Cycles) -> Result<PathBuf, String> {
+pub fn furnish(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
     let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().map_err(fail)?;
     let kernels = folder.join("kernels");
     fs::create_dir_all(&kernels).map_err(fail)?;
-    did(Command::new(gen_captures)
+    did(Command::new(built("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "8,8", "--entries", "1", "--out"])
         .arg(folder.join("relu")))?;
     let source = folder.join("relu.c");
@@ -61,7 +64,7 @@ pub fn furnish(folder: &Path, gen_captures: &Path, cycles: Cycles) -> Result<Pat
                 &format!("-DRIGHT={right}"),
                 "-I",
             ])
-            .arg(repository.join("worker/include"))
+            .arg(repository().join("worker/include"))
             .arg(&source)
             .arg("-o")
             .arg(kernels.join(format!("relu{variant}.so"))))?;

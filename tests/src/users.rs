@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Scenario, binary};
+use crate::places::binary;
+use crate::scenario::Scenario;
 
 /// Users that no system hands out, so that nobody else's processes count as their own.
 const FIRST: u32 = 61_000;

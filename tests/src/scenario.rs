@@ -3,48 +3,19 @@
 //!
 //! Builds nothing and decides nothing about what is right.
 
-pub mod outcome;
-pub mod processes;
-pub mod summary;
-pub mod users;
-
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-pub use self::outcome::Outcome;
-pub use self::summary::Summary;
+use crate::outcome::Outcome;
+use crate::places::binary;
+use crate::processes;
+use crate::summary::Summary;
 
 /// No command takes a tenth of this on an idle machine; a busy one may take its time.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The folder of the workspace.
-pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the workspace")
-}
-
-/// A file or folder below `tests/data`.
-pub fn data(path: &str) -> PathBuf {
-    repository().join("tests/data").join(path)
-}
-
-/// The built program: it lies above the folder of this test's executable.
-pub fn binary() -> PathBuf {
-    let own = std::env::current_exe().expect("a running test has a file");
-    let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps/it-…");
-    let path = profile.join("opt-supervisor");
-    assert!(
-        path.is_file(),
-        "{} is missing: build it first, with `cargo build` for the same profile, as the README's test command does",
-        path.display()
-    );
-    path
-}
 
 /// One test's folder; gone with it.
 pub struct Scenario {
@@ -52,7 +23,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub fn new() -> Self {
+    pub fn create() -> Self {
         processes::adopt_orphans();
         // Short: a socket's path below it holds 107 bytes.
         let folder = tempfile::Builder::new().prefix("ot").tempdir().expect("a temporary folder");
@@ -63,7 +34,7 @@ impl Scenario {
 
     /// A scenario with a plan.
     pub fn with_plan(plan: &str) -> Self {
-        let scenario = Self::new();
+        let scenario = Self::create();
         scenario.write("plan.toml", plan);
         scenario
     }
@@ -132,7 +103,7 @@ impl Scenario {
     pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
-        let in_time = wait_for_end(&child, PATIENCE);
+        let in_time = processes::ends_within(&child, PATIENCE);
         if !in_time {
             let _ = child.kill();
         }
@@ -177,24 +148,4 @@ fn drain<R: std::io::Read + Send + 'static>(stream: Option<R>) -> std::thread::J
         }
         String::from_utf8_lossy(&bytes).into_owned()
     })
-}
-
-fn wait_for_end(child: &Child, patience: Duration) -> bool {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
-    // An unreaped child of ours keeps its pid.
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd of a child");
-    let deadline = std::time::Instant::now() + patience;
-    loop {
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
-        let timeout = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("waiting for the program: {error}"),
-        }
-    }
 }

@@ -1,0 +1,50 @@
+//! Where things lie: the repository, its test data, the built programs.
+
+use std::path::{Path, PathBuf};
+
+/// The folder of the workspace.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the workspace")
+}
+
+/// A file or folder below `tests/data`.
+pub fn data(path: &str) -> PathBuf {
+    repository().join("tests/data").join(path)
+}
+
+/// A built program of this workspace, of the profile that this process was built with.
+pub fn built(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("looking for this process's file: {error}"))?;
+    // Programs lie in `target/<profile>`, tests in `deps` below it.
+    let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap_or(&own);
+    let path = folder.join(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!(
+        "{} is missing: build it first, with `cargo build --workspace --bins` for the same profile",
+        path.display()
+    ))
+}
+
+/// The built program.
+pub fn binary() -> PathBuf {
+    built("opt-supervisor").unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+/// All files, sockets and links; sorted. What vanishes meanwhile is not there.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                _ => files.push(entry.path()),
+            }
+        }
+    }
+    files.sort();
+    files
+}
