@@ -12,15 +12,18 @@ use ipc_channel::ipc::IpcSender;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Signature;
-use crate::batch::{Constant, Share};
+use crate::batch::Share;
 use crate::ids::{EntryId, LeaseId};
-use crate::outcome::{Artifact, BuildReport, ProfileReport, ReplayReport, VerifyReport};
+use crate::numbers::EntryNumbers;
+use crate::outcome::Artifact;
+pub use crate::outcome::Report;
 pub use crate::rung::Rung;
 use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
+use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -118,6 +121,17 @@ pub struct Task {
     pub work: Work,
 }
 
+impl Task {
+    pub fn stage(&self) -> Stage {
+        match self.work {
+            Work::Build(_) => Stage::Build,
+            Work::Verify(_) => Stage::Verify,
+            Work::Profile(_) => Stage::Profile,
+            Work::Replay(_) => Stage::Replay,
+        }
+    }
+}
+
 #[expect(clippy::large_enum_variant, reason = "a task is made once per attempt, and boxed in `Start`")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Work {
@@ -145,21 +159,14 @@ pub struct EntryRef {
     /// File stem: `entry_000123`.
     pub name: String,
     pub path: PathBuf,
-    /// Size of the file when the plan was checked; another size now is a capture error.
-    pub file_bytes: Bytes,
     /// Number of entries alike in shapes, dtypes and scalars.
     pub weight: u64,
-    /// Of all inputs together; what batches are composed by.
-    pub input_bytes: Bytes,
-    /// What they take where they are copied.
-    pub copied_bytes: Bytes,
-    /// What of them other entries of the job have, too.
-    pub constants: Vec<Constant>,
+    pub numbers: EntryNumbers,
 }
 
 impl EntryRef {
     pub fn share(&self) -> Share<'_> {
-        Share { inputs: self.input_bytes, constants: &self.constants }
+        self.numbers.share()
     }
 }
 
@@ -181,6 +188,9 @@ pub struct VerifyTask {
     /// In the order they are to be run.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
+    /// Entries next to each other share a runner as long as their U + O together stay within this; zero is a runner an
+    /// entry.
+    pub shared_runner: Bytes,
     /// Leave no page of the captures in the cache that was not there before.
     pub drop_cache: bool,
 }
@@ -291,12 +301,4 @@ pub enum FromWorker {
         lease: Option<LeaseId>,
         detail: String,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Report {
-    Build(BuildReport),
-    Verify(VerifyReport),
-    Profile(ProfileReport),
-    Replay(ReplayReport),
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::DType;
+use crate::language::Language;
 use crate::units::Bytes;
 
 /// `[verify]`.
@@ -183,18 +184,6 @@ pub struct CandidateSource {
     pub sources: Vec<PathBuf>,
     pub language: Language,
     pub symbol: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Language {
-    C,
-    Cpp,
-    /// A shared library built elsewhere.
-    So,
-    Cuda,
-    Ptx,
-    Cubin,
 }
 
 #[cfg(test)]

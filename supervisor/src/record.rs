@@ -20,6 +20,7 @@ use opt_shared::outcome::{
     Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
     WorstError,
 };
+pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -112,17 +113,6 @@ words! {
         CaptureError = "CAPTURE_ERROR",
         DoesNotFit = "DOES_NOT_FIT",
         Skipped = "SKIPPED",
-    }
-}
-
-words! {
-    /// What an attempt does with a candidate.
-    Stage {
-        Build = "build",
-        Verify = "verify",
-        Profile = "profile",
-        Confirm = "confirm",
-        Replay = "replay",
     }
 }
 

@@ -9,12 +9,11 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use opt_shared::ids::LeaseId;
+use opt_shared::language::Toolchain;
 use opt_shared::message::{BuildTask, KillReason};
-use opt_shared::outcome::{Artifact, BuildReport, Status};
-use opt_shared::settings::Language;
+use opt_shared::outcome::{Artifact, Built, Head, Status};
 use opt_shared::units::Bytes;
 
 use crate::executor::compiler::{Compiler, CompilerEnd, CompilerSpec};
@@ -42,45 +41,37 @@ fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> B
     move |source| BuildTrouble::File { action, path: path.to_owned(), source }
 }
 
-pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &BuildTask) -> Result<BuildReport, BuildTrouble> {
-    let started = Instant::now();
-    let mut report = BuildReport {
-        status: Status::Passed,
-        detail: String::new(),
-        artifact: None,
-        compiler: None,
-        command: Vec::new(),
-        log_head: String::new(),
-        source_digest: String::new(),
-        ms: 0.0,
-        peak_owed: None,
-    };
+pub(crate) fn run(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &BuildTask,
+    head: &mut Head,
+) -> Result<Built, BuildTrouble> {
+    let mut built = Built::default();
     match opt_shared::digest::of_sources(&task.source.sources) {
-        Ok(digest) => report.source_digest = digest,
+        Ok(digest) => built.source_digest = digest,
         Err((path, error)) => {
-            report.status = Status::CompileError;
-            report.detail = format!("cannot read {}: {error}", path.display());
-            return Ok(report);
+            head.end_as(Status::CompileError, format!("cannot read {}: {error}", path.display()));
+            return Ok(built);
         }
     }
-    match task.source.language {
-        Language::So => {
+    let kind = task.source.language.kind();
+    if kind.needs_device {
+        head.end_as(Status::CompileError, "device code needs the CUDA device, which this version has not");
+        return Ok(built);
+    }
+    match kind.toolchain {
+        Toolchain::Prebuilt => {
             let [library] = task.source.sources.as_slice() else {
-                report.status = Status::CompileError;
-                report.detail = "a prebuilt library is one file".to_owned();
-                return Ok(report);
+                head.end_as(Status::CompileError, "a prebuilt library is one file");
+                return Ok(built);
             };
-            report.artifact = Some(keep(library, &task.artifacts)?);
-            report.detail = "prebuilt".to_owned();
+            built.artifact = Some(keep(library, &task.artifacts)?);
+            head.end_as(Status::Passed, "prebuilt");
         }
-        Language::C | Language::Cpp => compile(link, lease, task, &mut report)?,
-        Language::Cuda | Language::Ptx | Language::Cubin => {
-            report.status = Status::CompileError;
-            report.detail = "device code needs the CUDA device, which this version has not".to_owned();
-        }
+        Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc => compile(link, lease, task, head, &mut built)?,
     }
-    report.ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(report)
+    Ok(built)
 }
 
 /// Moves a library under its digest, atomically; a second build of the same bytes finds the first.
@@ -122,7 +113,8 @@ fn compile(
     link: &mut Link,
     lease: LeaseId,
     task: &BuildTask,
-    report: &mut BuildReport,
+    head: &mut Head,
+    report: &mut Built,
 ) -> Result<(), BuildTrouble> {
     let scratch = Scratch::create(&task.scratch, lease)?;
     let include = scratch.path.join("include");
@@ -136,9 +128,10 @@ fn compile(
         .collect();
     report.compiler = version(&compiler);
     let Some(program) = find_program(&compiler) else {
-        report.status = Status::InfraError;
-        report.detail =
-            format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)");
+        head.end_as(
+            Status::InfraError,
+            format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)"),
+        );
         return Ok(());
     };
     let mut readable: Vec<PathBuf> = task
@@ -167,8 +160,8 @@ fn compile(
     }
     let CompilerEnd { end, killed, log_head, peak_owed } = running.finish(link, LOG_HEAD).map_err(trouble)?;
     report.log_head = log_head;
-    report.peak_owed = Some(peak_owed);
-    (report.status, report.detail) = match (killed, end) {
+    head.peak_owed = Some(peak_owed);
+    (head.status, head.detail) = match (killed, end) {
         (Some(KillReason::Timeout { limit }), _) => {
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
         }
@@ -226,8 +219,8 @@ fn a_part_was_killed(log: &str) -> bool {
 /// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… -Wl,-rpath… LIBRARIES`.
 fn command(task: &BuildTask, own_include: &Path, built: &Path) -> (String, Vec<OsString>) {
     let build = &task.build;
-    let compiler = match task.source.language {
-        Language::Cpp => &build.cxx,
+    let compiler = match task.source.language.kind().toolchain {
+        Toolchain::Cxx => &build.cxx,
         _ => &build.cc,
     };
     let mut arguments: Vec<OsString> = Vec::new();

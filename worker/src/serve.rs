@@ -4,10 +4,11 @@
 //! for the worker's own reasons is reported as INFRA_ERROR, and the worker goes on: the core decides what next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use opt_shared::causes::chain;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
-use opt_shared::outcome::{BuildReport, ProfileReport, Status, VerifyReport};
+use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
 
 use crate::executor::spawn::Namespaces;
@@ -95,39 +96,23 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
 }
 
 fn perform(link: &mut Link, task: &Task) -> Report {
-    match &task.work {
-        Work::Build(build) => {
-            Report::Build(build::run(link, task.lease, build).unwrap_or_else(|error| BuildReport {
-                status: Status::InfraError,
-                detail: chain(&error),
-                artifact: None,
-                compiler: None,
-                command: Vec::new(),
-                log_head: String::new(),
-                source_digest: String::new(),
-                ms: 0.0,
-                peak_owed: None,
-            }))
-        }
-        Work::Verify(verify) => Report::Verify(
-            verify::run(link, task.lease, verify)
-                .unwrap_or_else(|error| VerifyReport::of_nothing(Status::InfraError, chain(&error))),
-        ),
-        Work::Replay(replay) => Report::Replay(replay::run(link, task.lease, replay)),
-        Work::Profile(profile) => {
-            Report::Profile(profile::run(link, task.lease, profile).unwrap_or_else(|error| ProfileReport {
-                status: Status::InfraError,
-                detail: chain(&error),
-                entries: Vec::new(),
-                failures: Vec::new(),
-                end: None,
-                baseline_failed: false,
-                ms: 0.0,
-                runner_peak_owed: Bytes::ZERO,
-                output_truncated: false,
-                cpus: Vec::new(),
-                reads: opt_shared::outcome::ReadReport::default(),
-            }))
-        }
-    }
+    let started = Instant::now();
+    let mut head = Head::passed();
+    let body = attempt(link, task, &mut head);
+    let mut report = match body {
+        Ok(body) => Report::new(head, body),
+        Err(error) => Report::failed(task.stage(), Status::InfraError, chain(&*error)),
+    };
+    report.head.ms = started.elapsed().as_secs_f64() * 1e3;
+    report
+}
+
+fn attempt(link: &mut Link, task: &Task, head: &mut Head) -> Result<Body, Box<dyn std::error::Error>> {
+    let lease = task.lease;
+    Ok(match &task.work {
+        Work::Build(build) => Body::Build(build::run(link, lease, build, head)?),
+        Work::Verify(verify) => Body::Verify(verify::run(link, lease, verify, head)?),
+        Work::Profile(profile) => Body::Profile(profile::run(link, lease, profile, head)?),
+        Work::Replay(replay) => Body::Replay(replay::run(link, lease, replay, head)),
+    })
 }

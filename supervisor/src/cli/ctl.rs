@@ -5,11 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use opt_shared::message::Role;
+use opt_shared::mode::Mode;
 use serde_json::{Value, json};
 
 use super::{Answer, Failure, ctl_text, print_out};
 use crate::control::client::{Client, ClientError};
-use crate::control::{Mode, RoleName, SubmitParams, place};
+use crate::control::{SubmitParams, place};
 use crate::driver::answer::requests::{is_alive, living};
 use crate::exit::Exit;
 
@@ -124,7 +126,7 @@ impl When {
 
 #[derive(Clone, Copy)]
 enum Who {
-    Role(RoleName),
+    Role(Role),
     Worker(u32),
 }
 
@@ -132,13 +134,10 @@ impl std::str::FromStr for Who {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "verifier" => Ok(Self::Role(RoleName::Verifier)),
-            "profiler" => Ok(Self::Role(RoleName::Profiler)),
-            _ => worker_number(text)
-                .map(Self::Worker)
-                .ok_or_else(|| "neither a role (verifier, profiler) nor a worker (worker-3)".to_owned()),
-        }
+        Role::from_name(text)
+            .map(Self::Role)
+            .or_else(|| worker_number(text).map(Self::Worker))
+            .ok_or_else(|| "neither a role (verifier, profiler) nor a worker (worker-3)".to_owned())
     }
 }
 

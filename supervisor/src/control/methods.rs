@@ -1,5 +1,8 @@
 //! Every method, with its parameters. An unknown parameter is an error: a misspelt `mode` must not mean the default.
 
+use opt_shared::language::Language;
+use opt_shared::message::Role;
+use opt_shared::mode::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -43,22 +46,6 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// What is running may finish.
-    #[default]
-    Drain,
-    Now,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RoleName {
-    Verifier,
-    Profiler,
-}
-
 /// One of `worker` and `role`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +53,7 @@ pub struct RecycleParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<RoleName>,
+    pub role: Option<Role>,
     #[serde(default)]
     pub mode: Mode,
 }
@@ -119,14 +106,6 @@ pub struct DecisionsParams {
     pub most: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Language {
-    C,
-    Cpp,
-    So,
-}
-
 /// One of `sources` and `text`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,7 +119,11 @@ pub struct SubmitParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// For a text; files tell it by their suffixes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "Language::deserialize_runnable"
+    )]
     pub language: Option<Language>,
     /// A number is added where it is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]

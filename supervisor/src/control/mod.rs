@@ -25,8 +25,8 @@ mod tests;
 
 pub use message::{Code, Notification, Refusal, Reply};
 pub use methods::{
-    CancelParams, CandidatesParams, DecisionsParams, HistoryParams, Language, Mode, RecycleParams, Request,
-    ResultParams, RoleName, SetParams, SubmitParams, WhyParams,
+    CancelParams, CandidatesParams, DecisionsParams, HistoryParams, RecycleParams, Request, ResultParams,
+    SetParams, SubmitParams, WhyParams,
 };
 pub use server::{ControlError, Server, Token};
 

@@ -5,13 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use opt_shared::message::Role;
+use opt_shared::mode::Mode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::connection::{IDLE_TIME, LINE_TIME, MAX_QUEUED};
 use super::message::{self, Notification};
 use super::place::Place;
-use super::{Code, MAX_LINE, Mode, Request, RoleName, Server, Token};
+use super::{Code, MAX_LINE, Request, Server, Token};
 
 /// A server in a folder of its own: the run's folder is not asked what it is.
 struct Bench {
@@ -92,8 +94,7 @@ fn requests_are_typed_and_answered_by_their_id() {
     assert_eq!(answer["id"], 2);
     let text = answer["result"].as_str().expect("a text");
     assert!(
-        text.contains(&format!("{:?}", Some(RoleName::Verifier)))
-            && text.contains(&format!("{:?}", Mode::Now))
+        text.contains(&format!("{:?}", Some(Role::Verifier))) && text.contains(&format!("{:?}", Mode::Now))
     );
 }
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use opt_shared::ids::{CandidateId, JobId, WorkerId};
 use opt_shared::message::{KillReason, Role};
+pub use opt_shared::mode::Mode;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
@@ -60,13 +61,6 @@ pub enum Which {
     Worker(WorkerId),
     /// Every worker that has this role now.
     Role(Role),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// What is running may finish.
-    Drain,
-    Now,
 }
 
 /// What became of a request. The text is for people.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Report, Role};
 use opt_shared::outcome::{Blame, Status};
+pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
 pub use super::control::{Answer, Control};
@@ -142,30 +143,6 @@ impl Order {
             Self::Profile { .. } => Stage::Profile,
             Self::Replay { .. } => Stage::Replay,
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stage {
-    Build,
-    Verify,
-    Profile,
-    Replay,
-}
-
-impl Stage {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Build => "build",
-            Self::Verify => "verify",
-            Self::Profile => "profile",
-            Self::Replay => "replay",
-        }
-    }
-
-    /// Nothing else of ours runs beside it.
-    pub fn is_alone(self) -> bool {
-        Self::Profile <= self
     }
 }
 
@@ -314,10 +291,6 @@ mod tests {
 
     #[test]
     fn what_is_recorded_under_these_names_stays_readable() {
-        assert_eq!(
-            [Stage::Build, Stage::Verify, Stage::Profile].map(Stage::name),
-            ["build", "verify", "profile"]
-        );
         let classes = [
             WorkerEndClass::Ended,
             WorkerEndClass::Killed,

@@ -1,8 +1,8 @@
 //! What the end of an attempt means for its candidate.
 
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Report};
-use opt_shared::outcome::{Blame, EntryFailure, RunnerEnd, Status};
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::job::Progress;
@@ -20,7 +20,7 @@ impl Core {
         let lease = lease.clone();
         it.state = if it.killed.is_some() { State::Terminating } else { State::Idle };
         it.seen_idle = false;
-        if let Report::Verify(verified) = &*report {
+        if let Body::Verify(verified) = &report.body {
             it.validated += verified.bytes_validated;
         }
         let idle = it.is_idle();
@@ -121,7 +121,7 @@ impl Core {
             return;
         }
         self.name_the_second_kill(lease.order, &mut report);
-        let Said { status, detail, baseline_failed, .. } = said(&report);
+        let (status, detail) = (report.head.status, report.head.detail.clone());
         if status == Status::InfraError {
             match lease.short_of_memory {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
@@ -131,15 +131,15 @@ impl Core {
             }
             return;
         }
-        if baseline_failed {
+        if report.baseline_failed() {
             self.baseline_lost(&lease, &detail);
             return;
         }
         let candidate = lease.order.candidate();
-        let entries_passed = match &*report {
-            Report::Verify(verify) => verify.entries_passed,
+        let entries_passed = match &report.body {
+            Body::Verify(verified) => verified.entries_passed,
             // What was verified is what is timed: nothing may turn out to be unsupported now.
-            Report::Build(_) | Report::Profile(_) | Report::Replay(_) => 0,
+            Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.spec.candidates[candidate.index()].partial
@@ -166,18 +166,18 @@ impl Core {
 
     /// Without a namespace nobody can tell whether a candidate killed itself: twice on one entry is its own doing.
     fn name_the_second_kill(&mut self, order: Order, report: &mut Report) {
-        let Said { status, baseline_failed, end, entry, .. } = said(report);
-        if status != Status::InfraError || !end.is_some_and(|end| end.unknown_sender) {
+        let head = &report.head;
+        if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
             return;
         }
-        let Some(entry) = entry.map(str::to_owned) else { return };
+        let Some(entry) = head.failed_entry().map(str::to_owned) else { return };
         let whose = match order {
-            Order::Profile { baseline: Some(baseline), .. } if baseline_failed => baseline,
+            Order::Profile { baseline: Some(baseline), .. } if report.baseline_failed() => baseline,
             _ => order.candidate(),
         };
         let before = self.candidates[whose.index()].killed_at.replace(entry.clone());
         if before.as_ref() == Some(&entry) {
-            call_it_crashed(report);
+            call_it_crashed(&mut report.head);
         }
     }
 
@@ -287,84 +287,30 @@ fn short_of(reason: KillReason) -> String {
     }
 }
 
-/// What reports of all stages have in common.
-struct Said<'a> {
-    status: Status,
-    detail: String,
-    baseline_failed: bool,
-    /// How the runner ended that decided the status.
-    end: Option<&'a RunnerEnd>,
-    entry: Option<&'a str>,
-}
-
-fn said(report: &Report) -> Said<'_> {
-    match report {
-        Report::Build(build) => Said {
-            status: build.status,
-            detail: build.detail.clone(),
-            baseline_failed: false,
-            end: None,
-            entry: None,
-        },
-        Report::Verify(verify) => Said {
-            status: verify.status,
-            detail: verify.detail.clone(),
-            baseline_failed: false,
-            end: verify.end.as_ref(),
-            entry: first_entry(&verify.failures),
-        },
-        Report::Profile(profile) => Said {
-            status: profile.status,
-            detail: profile.detail.clone(),
-            baseline_failed: profile.baseline_failed,
-            end: profile.end.as_ref(),
-            entry: first_entry(&profile.failures),
-        },
-        Report::Replay(replay) => Said {
-            status: replay.status,
-            detail: replay.detail.clone(),
-            baseline_failed: false,
-            end: replay.end.as_ref(),
-            entry: first_entry(&replay.failures),
-        },
-    }
-}
-
-/// The first failure is the one that the status is of.
-fn first_entry(failures: &[EntryFailure]) -> Option<&str> {
-    failures.first().map(|failure| failure.entry.as_str())
-}
-
 /// A report that cannot be of this order: nothing in it is believed.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
-    let what = match (order, report) {
-        (Order::Build { .. }, Report::Build(build)) => (build.status == Status::Passed
-            && build.artifact.is_none())
-        .then_some("built nothing and says it passed"),
-        (Order::Verify { .. }, Report::Verify(_)) => None,
-        (Order::Profile { baseline, .. }, Report::Profile(profile)) => (profile.baseline_failed
-            && (baseline.is_none() || profile.status == Status::Passed))
+    let passed = report.head.status == Status::Passed;
+    let what = match (order, &report.body) {
+        (Order::Build { .. }, Body::Build(build)) => {
+            (passed && build.artifact.is_none()).then_some("built nothing and says it passed")
+        }
+        (Order::Verify { .. }, Body::Verify(_)) => None,
+        (Order::Profile { baseline, .. }, Body::Profile(profile)) => (profile.baseline_failed
+            && (baseline.is_none() || passed))
             .then_some("says that a baseline failed that did not"),
         // A result stands for a replay that went as it was to go, and no other leaves one.
-        (Order::Replay { .. }, Report::Replay(replay)) => ((replay.status == Status::Passed)
-            != replay.result.is_some())
-        .then_some("has a result and did not pass, or passed without one"),
+        (Order::Replay { .. }, Body::Replay(replay)) => (passed != replay.result.is_some())
+            .then_some("has a result and did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
     what.map(|what| format!("the worker's report of the {} {what}", order.stage().name()))
 }
 
-fn call_it_crashed(report: &mut Report) {
-    let (status, detail, failures) = match report {
-        Report::Build(_) => return,
-        Report::Verify(verify) => (&mut verify.status, &mut verify.detail, &mut verify.failures),
-        Report::Profile(profile) => (&mut profile.status, &mut profile.detail, &mut profile.failures),
-        Report::Replay(replay) => (&mut replay.status, &mut replay.detail, &mut replay.failures),
-    };
+fn call_it_crashed(head: &mut Head) {
     let again = ", and so it was the time before: no namespace says by whom (sender unknown)";
-    *status = Status::Crashed;
-    detail.push_str(again);
-    if let Some(failure) = failures.first_mut() {
+    head.status = Status::Crashed;
+    head.detail.push_str(again);
+    if let Some(failure) = head.failures.first_mut() {
         failure.status = Status::Crashed;
         failure.detail.push_str(again);
     }

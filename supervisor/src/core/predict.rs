@@ -6,9 +6,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use std::sync::Arc;
-
 use opt_shared::batch::{Constant, Share, Together, batches, input_bytes};
+use opt_shared::numbers::EntryNumbers;
 use opt_shared::placement::{STAGING_SLOT, STAGING_SLOTS};
 use opt_shared::replay;
 use opt_shared::settings::{
@@ -29,28 +28,6 @@ const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
 /// Batches are cut finer at most so often: each cut halves the largest.
 const MOST_CUTS: usize = 40;
-
-/// What the formula needs to know of one entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EntryNumbers {
-    pub file: Bytes,
-    /// I.
-    pub inputs: Bytes,
-    /// O: allocated, all outputs together.
-    pub outputs: Bytes,
-    /// U.
-    pub unmapped: Bytes,
-    /// What the inputs take where they are copied.
-    pub copied: Bytes,
-    /// What of them other entries have, too.
-    pub constants: Arc<[Constant]>,
-}
-
-impl EntryNumbers {
-    fn share(&self) -> Share<'_> {
-        Share { inputs: self.inputs, constants: &self.constants }
-    }
-}
 
 /// One term of a sum, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

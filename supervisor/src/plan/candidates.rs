@@ -1,11 +1,11 @@
 //! From what a job says about its candidates (tables, patterns, a baseline) to the list of them, each with a name.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use opt_shared::settings::{CandidateSource, Language};
+use opt_shared::language::{Language, Toolchain};
+use opt_shared::settings::CandidateSource;
 
 use super::error::{Findings, Located, Spot, list, nearest, quote};
 use super::glob::{Match, expand};
@@ -87,7 +87,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
         return None;
     }
     let first = raw.sources.first()?;
-    if language == Some(Language::So) && raw.sources.len() > 1 {
+    if language.is_some_and(is_prebuilt) && raw.sources.len() > 1 {
         findings
             .report(&raw.sources[1].spot, "a shared library is a candidate by itself")
             .expected("one source");
@@ -119,10 +119,10 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
 fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Option<Language> {
     let mut common: Option<Language> = None;
     for source in sources {
-        let Some(language) = language_of(Path::new(&source.value)) else {
+        let Some(language) = Language::of_path(Path::new(&source.value)) else {
             findings
                 .report(&source.spot, "the suffix of this file tells no language")
-                .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+                .expected(suffixes())
                 .help("or give the candidate a `language`");
             return None;
         };
@@ -163,7 +163,7 @@ fn from_pattern(
         if !seen.insert(identity(&path)) {
             continue;
         }
-        match language_of(&path) {
+        match Language::of_path(&path) {
             None => foreign.push(relative),
             Some(language) if on_device(language) => device.push(relative),
             Some(language) => {
@@ -189,7 +189,7 @@ fn from_pattern(
         let which = format!("{} of {total} matching files, `{}` for one", foreign.len(), quote(first));
         findings
             .report(&pattern.spot, format!("the suffix tells no language: {which}"))
-            .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+            .expected(suffixes())
             .help("narrow the pattern, to `**/*.{c,cpp}` say");
     }
 }
@@ -294,10 +294,10 @@ fn find_baseline(
             return None;
         }
     }
-    let Some(language) = language_of(&path) else {
+    let Some(language) = Language::of_path(&path) else {
         findings
             .report(&baseline.spot, "the suffix of this file tells no language")
-            .expected(list(&SUFFIXES.map(|(suffix, _)| suffix)))
+            .expected(suffixes())
             .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
         return None;
     };
@@ -320,22 +320,16 @@ fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-const SUFFIXES: [(&str, Language); 8] = [
-    ("c", Language::C),
-    ("cpp", Language::Cpp),
-    ("cc", Language::Cpp),
-    ("cxx", Language::Cpp),
-    ("so", Language::So),
-    ("cu", Language::Cuda),
-    ("ptx", Language::Ptx),
-    ("cubin", Language::Cubin),
-];
-
-pub(super) fn language_of(path: &Path) -> Option<Language> {
-    let suffix = path.extension().and_then(OsStr::to_str)?;
-    SUFFIXES.iter().find(|(known, _)| *known == suffix).map(|(_, language)| *language)
+/// Told where one of them was expected.
+fn suffixes() -> String {
+    list(&Language::suffixes().collect::<Vec<_>>())
 }
 
 pub(super) fn on_device(language: Language) -> bool {
-    matches!(language, Language::Cuda | Language::Ptx | Language::Cubin)
+    language.kind().needs_device
+}
+
+/// Its one source is the artifact.
+pub(super) fn is_prebuilt(language: Language) -> bool {
+    language.kind().toolchain == Toolchain::Prebuilt
 }

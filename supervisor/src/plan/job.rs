@@ -6,10 +6,10 @@ use std::path::Path;
 
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
-use opt_shared::settings::Language;
+use opt_shared::language::Language;
 use toml::de::DeValue;
 
-use super::candidates::{language_of, on_device};
+use super::candidates::on_device;
 use super::codec::{Codec, Flag, NonEmptyText, Word, integer, number, string};
 use super::error::{Findings, Located, Spot};
 use super::layers::Layers;
@@ -141,7 +141,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     let language = take::<Word<Language>>(&mut table, "language", findings);
     let for_device = language.as_ref().is_some_and(|language| on_device(language.value));
     let device_source =
-        |source: &Located<String>| language_of(Path::new(&source.value)).is_some_and(on_device);
+        |source: &Located<String>| Language::of_path(Path::new(&source.value)).is_some_and(on_device);
     if for_device || sources.iter().flatten().flatten().any(device_source) {
         // The candidate is refused as a whole; its keys are right.
         for key in DEVICE_KEYS {

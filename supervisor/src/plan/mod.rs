@@ -47,6 +47,7 @@ use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::settings::{
     BuildSettings, CandidateSource, LimitSettings, ProfileSettings, RecycleSettings, VerifySettings,
 };
+use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
 pub use compare::changed_keys;
@@ -137,19 +138,19 @@ pub struct Stages {
     pub profile: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Build,
-    Verify,
-    Profile,
-}
-
 impl Stages {
-    fn list(self) -> Vec<Stage> {
-        [(self.build, Stage::Build), (self.verify, Stage::Verify), (self.profile, Stage::Profile)]
-            .into_iter()
-            .filter_map(|(runs, stage)| runs.then_some(stage))
-            .collect()
+    pub fn runs(mut self, stage: Stage) -> bool {
+        self.flag(stage).is_some_and(|flag| *flag)
+    }
+
+    /// None for a replay, which is a table of its own and no stage of a candidate.
+    fn flag(&mut self, stage: Stage) -> Option<&mut bool> {
+        match stage {
+            Stage::Build => Some(&mut self.build),
+            Stage::Verify => Some(&mut self.verify),
+            Stage::Profile => Some(&mut self.profile),
+            Stage::Replay => None,
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use super::candidates::language_of;
+use opt_shared::language::Language;
+
 use super::codec::{Codec, NonEmptyText, Word};
 use super::job::Plain;
 use super::layers::Settings;
@@ -85,8 +86,11 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
     let sources: Vec<String> =
         candidate.source.sources.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     line("sources", &List::<NonEmptyText>::print(&sources), text);
-    let by_suffix =
-        candidate.source.sources.iter().all(|path| language_of(path) == Some(candidate.source.language));
+    let by_suffix = candidate
+        .source
+        .sources
+        .iter()
+        .all(|path| Language::of_path(path) == Some(candidate.source.language));
     if !by_suffix {
         line("language", &Word::print(&candidate.source.language), text);
     }

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use opt_shared::capture::DType;
+use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
-    BeforeProfile, BuildSettings, CacheState, InputMemory, Language, LimitSettings, Nonfinite,
-    ProfileEntries, ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile,
-    VerifySettings,
+    BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries,
+    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, VerifySettings,
 };
+use opt_shared::stage::Stage;
 use toml::Spanned;
 
 use super::amounts::{Ceiling, FloorExpression, Kibibytes, Percentage, Size, Time};
@@ -24,7 +25,7 @@ use super::lists::{Appended, Environment, Folder, List, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
-use super::{Device, MemorySettings, ReplayCandidates, RunSettings, Stage, Stages, SwapUse, Unified};
+use super::{Device, MemorySettings, ReplayCandidates, RunSettings, Stages, SwapUse, Unified};
 
 /// One table of a plan, read from one place; what it does not say is left to weaker layers.
 pub(super) trait Section: Clone + Default {
@@ -189,7 +190,18 @@ words! {
     InputMemory { Mapped = "mapped", Copied = "copied" }
     ReplayCandidates { Winners = "winners", Baseline = "baseline" }
     Stage { Build = "build", Verify = "verify", Profile = "profile" }
-    Language { C = "c", Cpp = "cpp", So = "so", Cuda = "cuda", Ptx = "ptx", Cubin = "cubin" }
+}
+
+impl Words for Language {
+    const ALL: &'static [(&'static str, Self)] = &{
+        let mut all = [("", Self::C); KINDS.len()];
+        let mut at = 0;
+        while at < KINDS.len() {
+            all[at] = (KINDS[at].name, KINDS[at].language);
+            at += 1;
+        }
+        all
+    };
 }
 
 /// Which table, if any, a key belongs in.
@@ -293,12 +305,7 @@ impl Codec for StageList {
         let items = located_list::<Word<Stage>>(value, spot, findings)?;
         let mut stages = Stages { build: false, verify: false, profile: false };
         for item in items {
-            let slot = match item.value {
-                Stage::Build => &mut stages.build,
-                Stage::Verify => &mut stages.verify,
-                Stage::Profile => &mut stages.profile,
-            };
-            if std::mem::replace(slot, true) {
+            if stages.flag(item.value).is_some_and(|flag| std::mem::replace(flag, true)) {
                 findings.report(&item.spot, "this stage stands here twice");
                 return None;
             }
@@ -322,7 +329,8 @@ impl Codec for StageList {
     }
 
     fn print(value: &Stages) -> String {
-        List::<Word<Stage>>::print(&value.list())
+        let runs: Vec<Stage> = Stage::ALL.into_iter().filter(|&stage| value.runs(stage)).collect();
+        List::<Word<Stage>>::print(&runs)
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use opt_shared::ids::CandidateId;
-use opt_shared::settings::{CandidateSource, Language};
+use opt_shared::language::Language;
+use opt_shared::settings::CandidateSource;
 
-use super::candidates::{DEFAULT_SYMBOL, language_of, on_device};
+use super::candidates::{DEFAULT_SYMBOL, is_prebuilt, on_device};
 use super::names::{LONGEST_NAME, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
@@ -51,7 +52,7 @@ impl JobPlan {
         if on_device(language) {
             return Err(SubmissionError::Device);
         }
-        if language == Language::So && 1 < submission.sources.len() {
+        if is_prebuilt(language) && 1 < submission.sources.len() {
             return Err(SubmissionError::SeveralLibraries);
         }
         let stem = || first.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -93,8 +94,9 @@ impl JobPlan {
 }
 
 fn common_language(sources: &[PathBuf]) -> Result<Language, SubmissionError> {
-    let of =
-        |path: &Path| language_of(path).ok_or_else(|| SubmissionError::NoLanguage { path: path.to_owned() });
+    let of = |path: &Path| {
+        Language::of_path(path).ok_or_else(|| SubmissionError::NoLanguage { path: path.to_owned() })
+    };
     let mut common = None;
     for path in sources {
         let language = of(path)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
-use opt_shared::settings::{BeforeProfile, CacheState, Language, ToleranceProfile};
+use opt_shared::language::Language;
+use opt_shared::settings::{BeforeProfile, CacheState, ToleranceProfile};
 use opt_shared::units::Bytes;
 use proptest::prelude::*;
 

@@ -3,10 +3,7 @@
 //! Owns the translation only. Which status and blame a candidate ends with, its rank and its speed-up are given to
 //! the record by those who decide them.
 
-use opt_shared::message::Report;
-use opt_shared::outcome::{
-    BuildReport, EntryFailure, EntryProfile, ProfileReport, RunnerEnd, Status, VerifyReport,
-};
+use opt_shared::outcome::{Body, Built, EntryProfile, Head, Profiled, Report, Status, Verified};
 use opt_shared::units::Bytes;
 
 use super::{
@@ -46,70 +43,65 @@ impl CandidateRecord {
 
     /// Takes in what a stage reported; a later report of the same stage replaces the earlier one, and evidence of a
     /// failure (signal, failing entries) is that of the last report that has any.
-    pub fn absorb(&mut self, report: Report) {
-        match report {
-            Report::Build(report) => self.absorb_build(report),
-            Report::Verify(report) => self.absorb_verify(report),
-            Report::Profile(report) => self.absorb_profile(report),
+    pub fn absorb(&mut self, Report { head, body }: Report) {
+        match body {
+            Body::Build(built) => self.absorb_build(head, built),
+            Body::Verify(verified) => self.absorb_verify(head, verified),
+            Body::Profile(profiled) => self.absorb_profile(head, profiled),
             // No candidate's own.
-            Report::Replay(_) => {}
+            Body::Replay(_) => {}
         }
     }
 
-    fn absorb_build(&mut self, report: BuildReport) {
-        self.artifact_digest = report.artifact.map(|artifact| artifact.digest);
-        if !report.source_digest.is_empty() {
-            self.source.digest = Some(report.source_digest);
+    fn absorb_build(&mut self, head: Head, built: Built) {
+        self.artifact_digest = built.artifact.map(|artifact| artifact.digest);
+        if !built.source_digest.is_empty() {
+            self.source.digest = Some(built.source_digest);
         }
         self.build = Some(BuildRecord {
-            compiler: report.compiler,
-            flags: report.command,
-            log_head: report.log_head,
-            ms: report.ms,
-            peak_owed_bytes: report.peak_owed,
+            compiler: built.compiler,
+            flags: built.command,
+            log_head: built.log_head,
+            ms: head.ms,
+            peak_owed_bytes: head.peak_owed,
         });
     }
 
-    fn absorb_verify(&mut self, report: VerifyReport) {
-        self.absorb_evidence(report.status, report.end, report.failures, report.output_truncated);
-        self.absorb_runner_peak(report.runner_peak_owed);
+    fn absorb_verify(&mut self, head: Head, verified: Verified) {
         self.verify = Some(VerifyRecord {
-            entries_run: report.entries_run,
-            entries_passed: report.entries_passed,
-            entries_unsupported: report.entries_unsupported,
-            max_absolute_error: report.max_absolute_error,
-            max_relative_error: report.max_relative_error,
-            worst: report.worst,
-            validated_bytes: report.bytes_validated,
-            ms: report.ms,
-            reads: report.reads,
+            entries_run: verified.entries_run,
+            entries_passed: verified.entries_passed,
+            entries_unsupported: verified.entries_unsupported,
+            max_absolute_error: verified.max_absolute_error,
+            max_relative_error: verified.max_relative_error,
+            worst: verified.worst,
+            validated_bytes: verified.bytes_validated,
+            ms: head.ms,
+            reads: verified.reads,
         });
+        self.absorb_runner_peak(head.peak_owed);
+        self.absorb_evidence(head);
     }
 
-    fn absorb_profile(&mut self, report: ProfileReport) {
-        // What the baseline did in a shared profile is no evidence against the candidate.
-        if !report.baseline_failed {
-            self.absorb_evidence(report.status, report.end, report.failures, report.output_truncated);
-        }
-        self.absorb_runner_peak(report.runner_peak_owed);
+    fn absorb_profile(&mut self, head: Head, profiled: Profiled) {
         self.profile = Some(ProfileRecord {
             times: CandidateTimes::default(),
             breaches: Vec::new(),
-            cpus: report.cpus,
-            ms: report.ms,
-            reads: report.reads,
-            entries: report.entries.into_iter().map(EntryTimingRecord::from).collect(),
+            cpus: profiled.cpus,
+            ms: head.ms,
+            reads: profiled.reads,
+            entries: profiled.entries.into_iter().map(EntryTimingRecord::from).collect(),
         });
+        self.absorb_runner_peak(head.peak_owed);
+        // What the baseline did in a shared profile is no evidence against the candidate.
+        if !profiled.baseline_failed {
+            self.absorb_evidence(head);
+        }
     }
 
-    fn absorb_evidence(
-        &mut self,
-        status: Status,
-        end: Option<RunnerEnd>,
-        mut failures: Vec<EntryFailure>,
-        truncated: bool,
-    ) {
-        self.output_truncated |= truncated || end.as_ref().is_some_and(|end| end.output_truncated);
+    fn absorb_evidence(&mut self, head: Head) {
+        let Head { status, end, mut failures, output_truncated, .. } = head;
+        self.output_truncated |= output_truncated || end.as_ref().is_some_and(|end| end.output_truncated);
         if status == Status::Passed {
             return;
         }
@@ -121,9 +113,7 @@ impl CandidateRecord {
         self.stderr_tail = (!end.stderr_tail.is_empty()).then_some(end.stderr_tail);
     }
 
-    /// Zero is what a worker says that has measured nothing: a process that ran owed something.
-    fn absorb_runner_peak(&mut self, peak: Bytes) {
-        let peak = (peak != Bytes::ZERO).then_some(peak);
+    fn absorb_runner_peak(&mut self, peak: Option<Bytes>) {
         self.resources.runner_peak_owed_bytes = self.resources.runner_peak_owed_bytes.max(peak);
     }
 }

@@ -5,8 +5,7 @@
 
 use std::fmt::Write as _;
 
-use opt_shared::message::Report;
-use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, RunnerEnd, Status};
+use opt_shared::outcome::{Body, EntryFailure, EntryProfile, Mismatch, Pattern, Report, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
 use super::figures::{one_line, percent, printable, small, speedup, time};
@@ -23,49 +22,31 @@ const MAX_ARGUMENTS: usize = 500;
 
 /// The feedback of a stage that reported.
 pub fn feedback(stage: Stage, report: &Report) -> String {
-    let facts = match report {
-        Report::Build(build) => Facts {
-            log: &build.log_head,
-            peak: build.peak_owed,
-            ..Facts::new(stage, build.status, &build.detail)
-        },
-        Report::Verify(verify) => Facts {
-            failures: &verify.failures,
-            end: verify.end.as_ref(),
-            peak: Some(verify.runner_peak_owed),
-            entries: Some((verify.entries_passed, verify.entries_run)),
-            ..Facts::new(stage, verify.status, &verify.detail)
-        },
-        Report::Profile(profile) => {
-            let mut facts = Facts {
-                failures: &profile.failures,
-                end: profile.end.as_ref(),
-                peak: Some(profile.runner_peak_owed),
-                ..Facts::new(stage, profile.status, &profile.detail)
-            };
-            facts.timed = profile
-                .entries
-                .iter()
-                .map(|entry| (entry.entry.as_str(), entry))
-                .min_by(|(_, one), (_, other)| pace(one).total_cmp(&pace(other)))
-                .map(|(name, entry)| {
-                    let pace = entry.speedup.as_ref().map_or_else(
-                        || time(entry.times.median_time_ms),
-                        |ratio| format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms)),
-                    );
-                    format!("{name} ({pace}, noise {})", percent(entry.noise))
-                });
-            facts.baseline_failed = profile.baseline_failed;
-            facts
-        }
-        Report::Replay(replay) => Facts {
-            failures: &replay.failures,
-            end: replay.end.as_ref(),
-            peak: Some(replay.runner_peak_owed),
-            ..Facts::new(stage, replay.status, &replay.detail)
-        },
+    let head = &report.head;
+    let mut facts = Facts {
+        failures: &head.failures,
+        end: head.end.as_ref(),
+        peak: head.peak_owed,
+        baseline_failed: report.baseline_failed(),
+        ..Facts::new(stage, head.status, &head.detail)
     };
+    match &report.body {
+        Body::Build(built) => facts.log = &built.log_head,
+        Body::Verify(verified) => facts.entries = Some((verified.entries_passed, verified.entries_run)),
+        Body::Profile(profiled) => facts.timed = least_gain(&profiled.entries),
+        Body::Replay(_) => {}
+    }
     compose(&facts)
+}
+
+/// The timed entry with the least gain, and its figures.
+fn least_gain(entries: &[EntryProfile]) -> Option<String> {
+    let entry = entries.iter().min_by(|one, other| pace(one).total_cmp(&pace(other)))?;
+    let pace = entry.speedup.as_ref().map_or_else(
+        || time(entry.times.median_time_ms),
+        |ratio| format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms)),
+    );
+    Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
 /// The feedback of an attempt whose worker died, or that was never made.
@@ -73,7 +54,7 @@ pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> St
     compose(&Facts::new(stage, status, detail))
 }
 
-fn pace(entry: &opt_shared::outcome::EntryProfile) -> f64 {
+fn pace(entry: &EntryProfile) -> f64 {
     // Without a baseline the slowest entry stands first.
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }

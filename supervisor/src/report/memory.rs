@@ -102,7 +102,6 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             Stage::Build => 'b',
             Stage::Verify => 'v',
             Stage::Profile => 'p',
-            Stage::Confirm => 'c',
             Stage::Replay => 'r',
         };
         // Timing is what the rest is for: it is seen even where a column holds other things too.

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use opt_shared::message::Report;
-use opt_shared::outcome::{EntryFailure, RunnerEnd};
+use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
 /// Of a name or a path: Linux has no longer path. A longer one is refused, never cut: names must stay different.
 pub(super) const MAX_NAME: usize = 4096;
@@ -46,32 +45,17 @@ fn clip_in_place(text: &mut String, limit: usize) {
 
 /// Cuts every text of a report to what is kept of it. What counts (status, figures, entries) stays whole.
 pub(super) fn clip_report(report: &mut Report) {
-    match report {
-        Report::Build(report) => {
-            clip_in_place(&mut report.detail, MAX_DETAIL);
-            clip_in_place(&mut report.log_head, MAX_LOG);
-            report.command.truncate(MAX_COMMAND);
-            for part in &mut report.command {
-                clip_in_place(part, MAX_NAME);
-            }
-            if let Some(compiler) = &mut report.compiler {
-                clip_in_place(compiler, MAX_DETAIL);
-            }
+    clip_in_place(&mut report.head.detail, MAX_DETAIL);
+    clip_failures(&mut report.head.failures);
+    clip_end(report.head.end.as_mut());
+    if let Body::Build(built) = &mut report.body {
+        clip_in_place(&mut built.log_head, MAX_LOG);
+        built.command.truncate(MAX_COMMAND);
+        for part in &mut built.command {
+            clip_in_place(part, MAX_NAME);
         }
-        Report::Verify(report) => {
-            clip_in_place(&mut report.detail, MAX_DETAIL);
-            clip_failures(&mut report.failures);
-            clip_end(report.end.as_mut());
-        }
-        Report::Profile(report) => {
-            clip_in_place(&mut report.detail, MAX_DETAIL);
-            clip_failures(&mut report.failures);
-            clip_end(report.end.as_mut());
-        }
-        Report::Replay(report) => {
-            clip_in_place(&mut report.detail, MAX_DETAIL);
-            clip_failures(&mut report.failures);
-            clip_end(report.end.as_mut());
+        if let Some(compiler) = &mut built.compiler {
+            clip_in_place(compiler, MAX_DETAIL);
         }
     }
 }

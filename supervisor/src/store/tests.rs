@@ -6,8 +6,8 @@ mod samples;
 use std::path::Path;
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
-use opt_shared::message::{Report, Role};
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::message::Role;
+use opt_shared::outcome::{Blame, Body, Status};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
@@ -271,7 +271,7 @@ fn strangers_texts_are_cut_and_names_are_refused() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = begun(folder.path());
     let mut report = build_report();
-    if let Report::Build(build) = &mut report {
+    if let Body::Build(build) = &mut report.body {
         build.log_head = "é".repeat(1 << 20);
     }
     run_attempt(&mut store, attempt(1, Stage::Build, 1), Status::Passed, Some(report));

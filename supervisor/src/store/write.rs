@@ -3,7 +3,7 @@
 //! Workers, kills and decisions are written by `processes`.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::message::Report;
+use opt_shared::outcome::Body;
 use opt_shared::units::Bytes;
 use rusqlite::params;
 use serde::Serialize;
@@ -217,9 +217,9 @@ impl Store {
                 clip_report(&mut report);
                 let text = self.json(&report, OPERATION)?;
                 self.check_length(&text, "its report", MAX_REPORT, OPERATION)?;
-                let artifact = match report {
-                    Report::Build(build) => build.artifact,
-                    Report::Verify(_) | Report::Profile(_) | Report::Replay(_) => None,
+                let artifact = match report.body {
+                    Body::Build(built) => built.artifact,
+                    Body::Verify(_) | Body::Profile(_) | Body::Replay(_) => None,
                 };
                 (Some(text), artifact)
             }

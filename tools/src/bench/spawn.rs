@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::language::Language;
 use opt_shared::message::{BuildTask, FromWorker, Role, Task, ToWorker, Work};
-use opt_shared::settings::{BuildSettings, CandidateSource, Language};
+use opt_shared::settings::{BuildSettings, CandidateSource};
 use opt_shared::units::Bytes;
 use opt_supervisor::memory::Seen;
 use opt_supervisor::memory::procfs::ProcessSampler;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use opt_shared::ids::{LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Report};
-use opt_shared::outcome::{ProfileReport, Status, VerifyReport};
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Core;
@@ -259,7 +259,7 @@ impl Machine {
                     it.lease = None;
                     it.reserved = laws.spec.idle_worker;
                     it.sampled_idle = false;
-                    if let Report::Verify(report) = &**report {
+                    if let Body::Verify(report) = &report.body {
                         it.validated += report.bytes_validated;
                     }
                 }
@@ -323,12 +323,12 @@ impl Machine {
             | Action::JobDone { .. } => {}
             Action::Answered(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {
-                AttemptEnd::Stands(report) => match &*report {
-                    Report::Verify(VerifyReport { status: Status::Crashed, end: Some(_), .. })
-                    | Report::Profile(ProfileReport { status: Status::Crashed, end: Some(_), .. }) => {
-                        "crashed_unknown"
-                    }
-                    Report::Replay(report) if report.result.is_some() => "replayed",
+                AttemptEnd::Stands(report) => match (&report.head, &report.body) {
+                    (
+                        Head { status: Status::Crashed, end: Some(_), .. },
+                        Body::Verify(_) | Body::Profile(_),
+                    ) => "crashed_unknown",
+                    (_, Body::Replay(replayed)) if replayed.result.is_some() => "replayed",
                     _ => "stands",
                 },
                 AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
@@ -438,7 +438,7 @@ impl Machine {
             27 | 28 => reports::killed_at(stage, "entry_000001", true),
             29..=31 if stage == Stage::Profile => {
                 let status = if choice == 29 { Status::Passed } else { Status::Timeout };
-                Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) })
+                reports::of_the_baseline(reports::report(stage, status))
             }
             29..=31 if stage == Stage::Replay => {
                 self.outcome.note("replay_lie");

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId};
-use opt_shared::message::Report;
-use opt_shared::outcome::{ReplayReport, Status};
+use opt_shared::outcome::{Body, Report, Status};
 use opt_shared::units::Bytes;
 use opt_supervisor::core::event::{Action, AttemptEnd, Control, Order, Stage};
 use opt_supervisor::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
@@ -58,12 +57,13 @@ pub(crate) fn may_be_asked(request: &Control) -> bool {
 
 /// It passed and shows nothing, or it shows what it did not do.
 pub(crate) fn a_lie(choice: u8) -> Report {
-    let passed = reports::replay(Status::Passed);
-    Report::Replay(match choice % 3 {
-        0 => ReplayReport { result: None, ..passed },
-        1 => ReplayReport { status: Status::InfraError, ..passed },
-        _ => ReplayReport { status: Status::CaptureError, ..passed },
-    })
+    let mut report = reports::report(Stage::Replay, Status::Passed);
+    match choice % 3 {
+        0 => report.body = Body::of_nothing(Stage::Replay),
+        1 => report.head.status = Status::InfraError,
+        _ => report.head.status = Status::CaptureError,
+    }
+    report
 }
 
 /// What holds of replays, kept from the actions alone.
@@ -93,13 +93,13 @@ impl ReplayLaws {
             Action::AttemptEnded { lease, order, ended, .. } => {
                 self.open.remove(lease);
                 if let (AttemptEnd::Stands(report), Stage::Replay) = (ended, order.stage()) {
-                    let Report::Replay(report) = &**report else {
+                    let Body::Replay(replayed) = &report.body else {
                         return Err(format!("{action:?}: that is no report of a replay"));
                     };
-                    if (report.status == Status::Passed) != report.result.is_some() {
+                    if (report.head.status == Status::Passed) != replayed.result.is_some() {
                         return Err(format!("{action:?}: a result without having passed, or none"));
                     }
-                    if report.result.is_some() {
+                    if replayed.result.is_some() {
                         self.complete.insert(order.candidate());
                     }
                 }

@@ -148,7 +148,7 @@ fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut together = Together::default();
     entries
         .iter()
-        .map(|entry| together.add(entry.copied_bytes, &entry.constants, |constant| constant.placed))
+        .map(|entry| together.add(entry.numbers.copied, &entry.numbers.constants, |constant| constant.placed))
         .last()
         .unwrap_or_default()
 }
@@ -228,6 +228,7 @@ impl Source for PieceSource<'_> {
 mod tests {
     use opt_shared::batch::Constant;
     use opt_shared::ids::StorageId;
+    use opt_shared::numbers::EntryNumbers;
 
     use super::*;
 
@@ -259,11 +260,12 @@ mod tests {
             id: EntryId(0),
             name: String::new(),
             path: std::path::PathBuf::new(),
-            file_bytes: Bytes::ZERO,
             weight: 1,
-            input_bytes: Bytes::ZERO,
-            copied_bytes: Bytes::kib(copied_kib),
-            constants: constants.to_vec(),
+            numbers: EntryNumbers {
+                copied: Bytes::kib(copied_kib),
+                constants: constants.into(),
+                ..EntryNumbers::default()
+            },
         };
         let entries = [entry(12, &[table]), entry(9, &[table]), entry(4, &[])];
         assert_eq!(placed_bytes(&entries), Bytes::kib(12 + 1 + 4));

@@ -107,11 +107,11 @@ impl Recorded {
         let name = || entry.name.clone();
         let capture = CaptureFile::open(&entry.path)
             .map_err(|source| PrepareError::Capture { name: name(), source })?;
-        if capture.file_bytes() != entry.file_bytes {
+        if capture.file_bytes() != entry.numbers.file {
             return Err(PrepareError::Changed {
                 name: name(),
                 now: capture.file_bytes(),
-                then: entry.file_bytes,
+                then: entry.numbers.file,
             });
         }
         let recorded = Entry::from_value(capture.root())

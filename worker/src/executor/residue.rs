@@ -69,6 +69,7 @@ mod tests {
     use std::io::Write;
 
     use opt_shared::ids::EntryId;
+    use opt_shared::numbers::EntryNumbers;
     use opt_shared::units::Bytes;
 
     use super::*;
@@ -83,11 +84,8 @@ mod tests {
             id: EntryId(0),
             name: name.to_owned(),
             path: folder.path().join(name),
-            file_bytes: Bytes::ZERO,
             weight: 1,
-            input_bytes: Bytes::ZERO,
-            copied_bytes: Bytes::ZERO,
-            constants: Vec::new(),
+            numbers: EntryNumbers::default(),
         };
         std::fs::hard_link(&path, folder.path().join("entry_000001.pt")).expect("linked");
         let entries = [entry("entry_000000.pt"), entry("entry_000001.pt"), entry("entry_000000.pt")];

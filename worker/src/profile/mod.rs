@@ -9,13 +9,11 @@ mod idle;
 mod length;
 mod plausible;
 
-use std::time::Instant;
-
 use opt_shared::batch::{Share, batches};
 use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, ProfileTask};
-use opt_shared::outcome::{EntryFailure, EntryProfile, ProfileReport, ReadReport, Status};
+use opt_shared::outcome::{EntryFailure, EntryProfile, Head, Profiled, Status};
 use opt_shared::settings::InputMemory;
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
@@ -38,23 +36,15 @@ use crate::verify::name_death;
 /// Most calls in one block; bounds the ring of outputs of a tiny call.
 pub(crate) const MAX_CALLS: u32 = 16_384;
 
-pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result<ProfileReport, Trouble> {
-    let started = Instant::now();
+pub(crate) fn run(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &ProfileTask,
+    head: &mut Head,
+) -> Result<Profiled, Trouble> {
     let candidate = Callable::open(&task.callee)?;
     let baseline = task.baseline.as_ref().map(Callable::open).transpose()?;
-    let mut report = ProfileReport {
-        status: Status::Passed,
-        detail: String::new(),
-        entries: Vec::new(),
-        failures: Vec::new(),
-        end: None,
-        baseline_failed: false,
-        ms: 0.0,
-        runner_peak_owed: Bytes::ZERO,
-        output_truncated: false,
-        cpus: candidate.cpus.clone(),
-        reads: ReadReport::default(),
-    };
+    let mut report = Profiled { cpus: candidate.cpus.clone(), ..Profiled::default() };
     let batches = batches(&shares(task), task.profile.batch_bytes);
     let mut copied = match task.profile.inputs {
         InputMemory::Mapped => None,
@@ -77,9 +67,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
             of_worker: Bytes::ZERO,
         };
         if let Some(failure) = batch.open(range, &mut residue)? {
-            report.status = failure.status;
-            report.detail = format!("{}: {}", failure.entry, failure.detail);
-            report.failures.push(failure);
+            head.fail(failure);
             break;
         }
         if let Some(copied) = &mut copied {
@@ -87,9 +75,7 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
                 Ok(()) => {}
                 Err(Uncopied { entry: Some(entry), error }) if !is_want_of_means(&error) => {
                     let failure = batch.failure(entry, Status::CaptureError, chain(&error));
-                    report.status = failure.status;
-                    report.detail = format!("{}: {}", failure.entry, failure.detail);
-                    report.failures.push(failure);
+                    head.fail(failure);
                     break;
                 }
                 Err(Uncopied { error, .. }) => return Err(unplaced(task, error)),
@@ -110,14 +96,13 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ProfileTask) -> Result
         if stopped.is_none() {
             stopped = batch.time_all(link, first, total, &mut report)?;
         }
-        batch.end(link, stopped, &mut report)?;
+        batch.end(link, stopped, head, &mut report)?;
         drop(batch);
         report.reads.absorb(&residue.release());
-        if report.status != Status::Passed {
+        if head.status != Status::Passed {
             break;
         }
     }
-    report.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(report)
 }
 
@@ -246,7 +231,7 @@ impl<'a> Batch<'a> {
         link: &mut Link,
         first: usize,
         total: u32,
-        report: &mut ProfileReport,
+        report: &mut Profiled,
     ) -> Result<Option<Stopped<'a>>, Trouble> {
         for side in &mut self.sides {
             side.measure_handoff()?;
@@ -283,7 +268,8 @@ impl<'a> Batch<'a> {
         &mut self,
         link: &mut Link,
         stopped: Option<Stopped<'a>>,
-        report: &mut ProfileReport,
+        head: &mut Head,
+        report: &mut Profiled,
     ) -> Result<(), Trouble> {
         let mut sides: Vec<Side<'a>> = self.sides.drain(..).collect();
         let mut stop = None;
@@ -294,9 +280,9 @@ impl<'a> Batch<'a> {
         for (number, side) in sides.into_iter().enumerate() {
             let callable = side.callable;
             let death = side.runner.finish(link).map_err(|source| callable.trouble(source))?;
-            report.runner_peak_owed = report.runner_peak_owed.max(death.peak_owed);
+            head.saw(death.peak_owed);
             if number == 0 {
-                report.output_truncated |= death.report.output_truncated;
+                head.output_truncated |= death.report.output_truncated;
             }
             let Some((_, why)) = stop.take_if(|(stopped, _)| *stopped == number) else { continue };
             let failure = match why {
@@ -306,14 +292,12 @@ impl<'a> Batch<'a> {
                         Some(prepared) => name_death(&death, prepared),
                         None => Verdict { status: Status::InfraError, detail: "an empty batch".to_owned() },
                     };
-                    report.end = kept(&death.report);
+                    head.end = kept(&death.report);
                     self.failure(entry, status, detail)
                 }
             };
             report.baseline_failed = number == 1;
-            report.status = failure.status;
-            report.detail = format!("{}: {}", failure.entry, failure.detail);
-            report.failures.push(failure);
+            head.fail(failure);
         }
         Ok(())
     }

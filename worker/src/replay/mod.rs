@@ -11,12 +11,12 @@ pub mod planner;
 pub mod pool;
 pub mod session;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, ReplayTask};
-use opt_shared::outcome::{ReplayReport, ReplayResult, Status};
+use opt_shared::outcome::{Head, ReplayResult, Replayed, Status};
 use opt_shared::replay::Recording;
 use opt_shared::units::Bytes;
 
@@ -47,31 +47,16 @@ enum ReplayError {
     Session(#[from] SessionError<StepError>),
 }
 
-pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ReplayTask) -> ReplayReport {
-    let started = Instant::now();
-    let mut report = ReplayReport {
-        status: Status::Passed,
-        detail: String::new(),
-        failures: Vec::new(),
-        end: None,
-        result: None,
-        ms: 0.0,
-        runner_peak_owed: Bytes::ZERO,
-        output_truncated: false,
-    };
-    match attempt(link, lease, task, &mut report) {
-        Ok(result) => report.result = Some(Box::new(result)),
-        Err(error) => name(error, &mut report),
-    }
-    report.ms = ms(started.elapsed());
-    report
+pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &ReplayTask, head: &mut Head) -> Replayed {
+    let result = attempt(link, lease, task, head).map_err(|error| name(error, head)).ok();
+    Replayed { result: result.map(Box::new) }
 }
 
 fn attempt(
     link: &mut Link,
     lease: LeaseId,
     task: &ReplayTask,
-    report: &mut ReplayReport,
+    head: &mut Head,
 ) -> Result<ReplayResult, ReplayError> {
     let (recording, locations) = recording(link, lease, task)?;
     let sets = recording.working_sets();
@@ -113,8 +98,8 @@ fn attempt(
         output_truncated: false,
     };
     let done = session::replay(&recording, &plan, pool, &mut calls);
-    report.runner_peak_owed = calls.peak_owed;
-    report.output_truncated = calls.output_truncated;
+    head.saw(calls.peak_owed);
+    head.output_truncated = calls.output_truncated;
     let done = done?;
     Ok(result(task, &recording, &plan, done, calls))
 }
@@ -181,9 +166,9 @@ fn result(
 }
 
 /// Whose fault it was; nothing of a result is left.
-fn name(error: ReplayError, report: &mut ReplayReport) {
-    report.detail = chain(&error);
-    report.status = match error {
+fn name(error: ReplayError, head: &mut Head) {
+    head.detail = chain(&error);
+    head.status = match error {
         error if is_want_of_means(&error) => Status::InfraError,
         ReplayError::Captures(_)
         | ReplayError::Session(
@@ -193,10 +178,10 @@ fn name(error: ReplayError, report: &mut ReplayReport) {
         ReplayError::BelowFloor(_) => Status::DoesNotFit,
         ReplayError::Session(SessionError::Call { source: StepError::Failed(failed), .. }) => {
             let status = failed.failure.status;
-            report.detail =
+            head.detail =
                 format!("step {}, {}: {}", failed.step, failed.failure.entry, failed.failure.detail);
-            report.failures.push(failed.failure);
-            report.end = failed.end;
+            head.failures.push(failed.failure);
+            head.end = failed.end;
             status
         }
         ReplayError::File(_) | ReplayError::Device(_) | ReplayError::Trouble(_) | ReplayError::Session(_) => {

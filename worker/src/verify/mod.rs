@@ -7,13 +7,11 @@
 mod calls;
 mod opened;
 
-use std::time::Instant;
-
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, VerifyTask};
-use opt_shared::outcome::{EntryFailure, ReadReport, RunnerEnd, Status, VerifyReport, WorstError};
+use opt_shared::outcome::{EntryFailure, Head, ReadReport, RunnerEnd, Status, Verified, WorstError};
 use opt_shared::units::Bytes;
 
 use self::calls::{Calls, Ended};
@@ -33,10 +31,14 @@ const KEPT_FAILURES: usize = 3;
 /// cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
-pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<VerifyReport, Trouble> {
-    let started = Instant::now();
+pub(crate) fn run(
+    link: &mut Link,
+    lease: LeaseId,
+    task: &VerifyTask,
+    head: &mut Head,
+) -> Result<Verified, Trouble> {
     let callable = Callable::open(&task.callee)?;
-    let mut report = VerifyReport::of_nothing(Status::Passed, String::new());
+    let mut report = Verified::default();
     let mut failed = 0;
     let total = u32::try_from(task.entries.len()).unwrap_or(u32::MAX);
     let mut next: Option<Opened> = None;
@@ -66,9 +68,9 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
         let outcome = outcome?;
         report.reads.absorb(&released.unwrap_or_default());
         (over, whole) = (Some(outcome.residue), outcome.whole);
-        report.bytes_validated += entry.file_bytes;
-        report.runner_peak_owed = report.runner_peak_owed.max(outcome.peak_owed);
-        report.output_truncated |= outcome.output_truncated;
+        report.bytes_validated += entry.numbers.file;
+        head.saw(outcome.peak_owed);
+        head.output_truncated |= outcome.output_truncated;
         report.reads.absorb(&outcome.reads);
         report.max_absolute_error = report.max_absolute_error.max(outcome.check.max_absolute_error);
         report.max_relative_error = report.max_relative_error.max(outcome.check.max_relative_error);
@@ -85,14 +87,12 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
             }
             Some(failure) => {
                 if failed == 0 {
-                    report.status = failure.status;
-                    report.detail = format!("{}: {}", failure.entry, failure.detail);
-                    report.end = outcome.end;
+                    head.end = outcome.end;
+                    head.fail(failure);
+                } else if head.failures.len() < KEPT_FAILURES {
+                    head.failures.push(failure);
                 }
                 failed += 1;
-                if report.failures.len() < KEPT_FAILURES {
-                    report.failures.push(failure);
-                }
             }
         }
         let _ = link.send(FromWorker::Progress {
@@ -112,13 +112,14 @@ pub(crate) fn run(link: &mut Link, lease: LeaseId, task: &VerifyTask) -> Result<
     }
     report.reads.absorb(&over.map(Residue::release).unwrap_or_default());
     if failed == 0 && 0 < report.entries_unsupported {
-        report.status = Status::Unsupported;
-        report.detail = format!(
-            "{} of {} entries are not supported by this candidate (set `partial = true` to rank it on the others)",
-            report.entries_unsupported, report.entries_run
+        head.end_as(
+            Status::Unsupported,
+            format!(
+                "{} of {} entries are not supported by this candidate (set `partial = true` to rank it on the others)",
+                report.entries_unsupported, report.entries_run
+            ),
         );
     }
-    report.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(report)
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use opt_shared::message::{KillReason, Report};
-use opt_shared::outcome::{Blame, ProfileReport, Status};
+use opt_shared::message::KillReason;
+use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
 use super::desk::{Desk, kills, plan};
 use super::reports;
@@ -94,7 +94,7 @@ fn words_of_the_dead_and_of_other_leases_change_nothing() {
     desk.feed(Event::Finished {
         worker: second.worker,
         lease: first.lease,
-        report: Box::new(reports::build(Status::Passed)),
+        report: Box::new(reports::report(Stage::Build, Status::Passed)),
     });
     assert_eq!(desk.log.len(), lines, "{:?}", &desk.log[lines..]);
 }
@@ -214,8 +214,7 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
-    let failed =
-        |status| Report::Profile(ProfileReport { baseline_failed: true, ..reports::profile(status) });
+    let failed = |status| reports::of_the_baseline(reports::report(Stage::Profile, status));
     let paired = desk.lease();
     desk.finish(paired, Status::InfraError);
     let paired = desk.lease();
@@ -236,9 +235,8 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
 #[test]
 fn reports_that_cannot_be_are_the_workers_fault() {
     let nothing_built = || {
-        let Report::Build(mut build) = reports::build(Status::Passed) else { unreachable!() };
-        build.artifact = None;
-        Report::Build(build)
+        let Report { head, .. } = reports::report(Stage::Build, Status::Passed);
+        Report::new(head, Body::of_nothing(Stage::Build))
     };
     for report in [nothing_built(), reports::report(Stage::Verify, Status::Passed)] {
         let mut desk = Desk::new(plan(1));
@@ -273,11 +271,7 @@ fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
             assert_eq!(desk.done(0), Some(expected), "{entries:?} {unknown}");
             if expected == crash {
                 let Some(AttemptEnd::Stands(report)) = desk.ends().pop() else { panic!("{:?}", desk.ends()) };
-                let (status, failures) = match *report {
-                    Report::Verify(report) => (report.status, report.failures),
-                    Report::Profile(report) => (report.status, report.failures),
-                    Report::Build(_) | Report::Replay(_) => unreachable!(),
-                };
+                let Head { status, failures, .. } = report.head;
                 assert_eq!((status, failures[0].status), (Status::Crashed, Status::Crashed));
                 assert!(failures[0].detail.contains("sender unknown"), "{failures:?}");
             }
@@ -294,10 +288,8 @@ fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
     }
     for _ in 0..2 {
         let given = desk.lease();
-        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else {
-            return;
-        };
-        desk.report(given, Report::Profile(ProfileReport { baseline_failed: true, ..report }));
+        let report = reports::killed_at(Stage::Profile, "entry_000001", true);
+        desk.report(given, reports::of_the_baseline(report));
     }
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0 P1/0#2 P1#3");
@@ -314,10 +306,8 @@ fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
     }
     for baseline_failed in [true, false] {
         let given = desk.lease();
-        let Report::Profile(report) = reports::killed_at(Stage::Profile, "entry_000001", true) else {
-            panic!("a profile");
-        };
-        desk.report(given, Report::Profile(ProfileReport { baseline_failed, ..report }));
+        let report = reports::killed_at(Stage::Profile, "entry_000001", true);
+        desk.report(given, if baseline_failed { reports::of_the_baseline(report) } else { report });
     }
     assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Host))));
     assert!(desk.policies("baseline_lost").is_empty());

@@ -1,12 +1,11 @@
 //! What is done, in which order, and what is left out.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::message::Report;
-use opt_shared::outcome::{Blame, Status, VerifyReport};
+use opt_shared::outcome::{Blame, Report, Status};
 
 use super::desk::{Desk, plan};
 use super::reports;
-use crate::core::event::{Action, StopReason};
+use crate::core::event::{Action, Stage, StopReason};
 use crate::core::spec::{Resumed, RunSpec};
 
 fn job_done(desk: &Desk) -> Vec<bool> {
@@ -128,8 +127,8 @@ fn unsupported_entries_are_forgiven_to_the_partial_only() {
         let build = desk.lease();
         desk.finish(build, Status::Passed);
         let verify = desk.lease();
-        let report = VerifyReport { entries_passed, ..reports::verify(Status::Unsupported) };
-        desk.report(verify, Report::Verify(report));
+        let Report { head, .. } = reports::report(Stage::Verify, Status::Unsupported);
+        desk.report(verify, Report::new(head, reports::verified(entries_passed)));
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.done(0), Some(expected));
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::batch::Constant;
+use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
     CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
     ToleranceProfile, VerifySettings,
 };
 use opt_shared::units::Bytes;
 
-use crate::core::predict::{EntryNumbers, Prediction, Sides, Term, build, profile, replay, ring, verify};
+use crate::core::predict::{Prediction, Sides, Term, build, profile, replay, ring, verify};
 
 fn limits(memory: Option<Bytes>, threads: Option<u32>) -> LimitSettings {
     LimitSettings {

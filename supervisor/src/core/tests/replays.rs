@@ -1,13 +1,13 @@
 //! A replay in the core: one stage, alone, with everybody else's rights and limits.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::message::{KillReason, Report};
+use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, STAGE, plan};
 use super::reports;
-use crate::core::event::{Action, Order, StopReason};
+use crate::core::event::{Action, Order, Stage, StopReason};
 use crate::core::spec::{RunSpec, StageSpec};
 
 /// One job, whose only candidate stands for a replay.
@@ -40,9 +40,10 @@ fn a_result_stands_with_passed_and_with_nothing_else() {
         let mut desk = Desk::new(replaying(STAGE));
         for _ in 0..2 {
             let given = desk.lease();
-            let mut report = reports::replay(status);
-            report.result = reports::replay(Status::Passed).result.filter(|_| with_result);
-            desk.report(given, Report::Replay(report));
+            let mut report = reports::report(Stage::Replay, status);
+            let shown = if with_result { Status::Passed } else { Status::InfraError };
+            report.body = reports::report(Stage::Replay, shown).body;
+            desk.report(given, report);
         }
         assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))), "{status}");
     }

@@ -1,86 +1,62 @@
 //! What workers report, in short. The simulated machine in `tools/src/simulate` says the same: it includes this file.
 
-use opt_shared::message::Report;
 use opt_shared::outcome::{
-    Artifact, BuildReport, EntryFailure, ProfileReport, ReplayReport, ReplayResult, RunnerEnd, Status,
-    VerifyReport,
+    Artifact, Body, Built, EntryFailure, Head, ReplayResult, Replayed, Report, RunnerEnd, Status, Verified,
 };
 use opt_shared::units::Bytes;
 
 use super::Stage;
 
 pub(super) fn report(stage: Stage, status: Status) -> Report {
-    match stage {
-        Stage::Build => build(status),
-        Stage::Verify => Report::Verify(verify(status)),
-        Stage::Profile => Report::Profile(profile(status)),
-        Stage::Replay => Report::Replay(replay(status)),
-    }
+    let passed = status == Status::Passed;
+    let body = match stage {
+        Stage::Build => Body::Build(Built {
+            artifact: passed
+                .then(|| Artifact { digest: "d".to_owned(), path: std::path::PathBuf::from("d.so") }),
+            ..Built::default()
+        }),
+        Stage::Verify => verified(1),
+        Stage::Profile => Body::of_nothing(stage),
+        Stage::Replay => Body::Replay(Replayed { result: passed.then(|| Box::new(replayed())) }),
+    };
+    Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-pub(super) fn build(status: Status) -> Report {
-    Report::Build(BuildReport {
-        status,
-        detail: status.name().to_owned(),
-        artifact: (status == Status::Passed)
-            .then(|| Artifact { digest: "d".to_owned(), path: std::path::PathBuf::from("d.so") }),
-        compiler: None,
-        command: Vec::new(),
-        log_head: String::new(),
-        source_digest: String::new(),
-        ms: 1.0,
-        peak_owed: None,
+/// So many of two entries passed.
+pub(super) fn verified(entries_passed: u32) -> Body {
+    Body::Verify(Verified {
+        entries_run: 2,
+        entries_passed,
+        bytes_validated: Bytes::mib(100),
+        ..Verified::default()
     })
 }
 
-pub(super) fn verify(status: Status) -> VerifyReport {
-    let detail = status.name().to_owned();
-    VerifyReport {
-        entries_run: 2,
-        entries_passed: 1,
-        bytes_validated: Bytes::mib(100),
-        ms: 1.0,
-        ..VerifyReport::of_nothing(status, detail)
+/// A profile whose end was the baseline's.
+pub(super) fn of_the_baseline(mut report: Report) -> Report {
+    if let Body::Profile(profiled) = &mut report.body {
+        profiled.baseline_failed = true;
     }
-}
-
-pub(super) fn profile(status: Status) -> ProfileReport {
-    ProfileReport {
-        status,
-        detail: status.name().to_owned(),
-        entries: Vec::new(),
-        failures: Vec::new(),
-        end: None,
-        baseline_failed: false,
-        ms: 1.0,
-        runner_peak_owed: Bytes::ZERO,
-        output_truncated: false,
-        cpus: Vec::new(),
-        reads: opt_shared::outcome::ReadReport::default(),
-    }
+    report
 }
 
 /// A SIGKILL by nobody knows whom, at this entry.
 pub(super) fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
-    let failures = vec![EntryFailure {
+    let mut report = report(stage, Status::InfraError);
+    report.head.failures.push(EntryFailure {
         entry: entry.to_owned(),
         status: Status::InfraError,
         detail: "killed in a call by an unknown sender".to_owned(),
         args: Vec::new(),
         mismatch: None,
-    }];
-    let end = Some(RunnerEnd { unknown_sender, ..RunnerEnd::default() });
-    match stage {
-        Stage::Build => build(Status::InfraError),
-        Stage::Verify => Report::Verify(VerifyReport { failures, end, ..verify(Status::InfraError) }),
-        Stage::Profile => Report::Profile(ProfileReport { failures, end, ..profile(Status::InfraError) }),
-        Stage::Replay => Report::Replay(ReplayReport { failures, end, ..replay(Status::InfraError) }),
-    }
+    });
+    report.head.end = Some(RunnerEnd { unknown_sender, ..RunnerEnd::default() });
+    report
 }
 
 /// One without a step: what a report says is the core's affair, what a replay measures is not.
-pub(super) fn replay(status: Status) -> ReplayReport {
-    let nothing = ReplayResult {
+fn replayed() -> ReplayResult {
+    ReplayResult {
         budget_bytes: Bytes::ZERO,
         floor_bytes: Bytes::ZERO,
         all_resident_bytes: Bytes::ZERO,
@@ -101,15 +77,5 @@ pub(super) fn replay(status: Status) -> ReplayReport {
         outputs_digest: String::new(),
         steps: Vec::new(),
         step_count: 0,
-    };
-    ReplayReport {
-        status,
-        detail: status.name().to_owned(),
-        failures: Vec::new(),
-        end: None,
-        result: (status == Status::Passed).then(|| Box::new(nothing)),
-        ms: 1.0,
-        runner_peak_owed: Bytes::ZERO,
-        output_truncated: false,
     }
 }

@@ -90,13 +90,7 @@ impl Run<'_> {
             .iter()
             .filter_map(|it| it.lease.as_ref().map(|lease| (lease.candidate, lease.held)))
             .collect();
-        let stages = &self.plan.run.stages;
-        let is_run = |stage| match stage {
-            Stage::Build => stages.build,
-            Stage::Verify => stages.verify,
-            Stage::Profile => stages.profile,
-            Stage::Replay => false,
-        };
+        let is_run = |stage| self.plan.run.stages.runs(stage);
         let open = self.plan.candidates().filter_map(|it| match self.core.candidate_view(it.id)? {
             CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {
                 Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })

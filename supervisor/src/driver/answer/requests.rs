@@ -16,7 +16,7 @@ use crate::control::place::{self, Place};
 use crate::control::{
     CancelParams, Code, ControlError, RecycleParams, Refusal, Reply, Request, Server, Token,
 };
-use crate::core::control::{Mode, Which};
+use crate::core::control::Which;
 use crate::core::event::{Answer, Control, Event};
 use crate::driver::folder::{RunFolder, clear_if_dead, is_locked};
 use crate::driver::{Run, RunError};
@@ -130,7 +130,7 @@ impl Run<'_> {
             Request::Recycle(params) => self.ask(recycle(&params))?,
             Request::Pause => self.ask(Control::Pause)?,
             Request::Resume => self.ask(Control::Resume)?,
-            Request::Shutdown { mode } => self.ask(Control::Shutdown { mode: mode_of(mode) })?,
+            Request::Shutdown { mode } => self.ask(Control::Shutdown { mode })?,
             Request::Cancel(params) => match self.cancel(&params) {
                 Ok(request) => self.ask(request)?,
                 Err(refusal) => Err(refusal),
@@ -231,19 +231,9 @@ impl Run<'_> {
 }
 
 fn recycle(params: &RecycleParams) -> Control {
-    let role = match params.role {
-        Some(crate::control::RoleName::Profiler) => Role::Profiler,
-        Some(crate::control::RoleName::Verifier) | None => Role::Verifier,
-    };
+    let role = params.role.unwrap_or(Role::Verifier);
     let which = params.worker.map_or(Which::Role(role), |worker| Which::Worker(WorkerId(worker)));
-    Control::Recycle { which, mode: mode_of(params.mode) }
-}
-
-fn mode_of(mode: crate::control::Mode) -> Mode {
-    match mode {
-        crate::control::Mode::Drain => Mode::Drain,
-        crate::control::Mode::Now => Mode::Now,
-    }
+    Control::Recycle { which, mode: params.mode }
 }
 
 /// As a plan writes it.

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use opt_shared::ids::CandidateId;
-use opt_shared::settings::Language;
+use opt_shared::language::{Language, Toolchain};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -138,7 +138,7 @@ fn take_in(
         let submission = Submission {
             name: params.name.clone(),
             sources,
-            language: params.language.map(language),
+            language: params.language,
             symbol: params.symbol.clone(),
         };
         let candidate = job
@@ -158,14 +158,6 @@ fn take_in(
         let _ = fs::remove_dir_all(&own);
     }
     taken
-}
-
-fn language(language: crate::control::Language) -> Language {
-    match language {
-        crate::control::Language::C => Language::C,
-        crate::control::Language::Cpp => Language::Cpp,
-        crate::control::Language::So => Language::So,
-    }
 }
 
 fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
@@ -192,13 +184,14 @@ fn numbers(folder: &Path) -> Vec<u32> {
 fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
-        let name = match params.language {
-            Some(crate::control::Language::C) => "submitted.c",
-            Some(crate::control::Language::Cpp) => "submitted.cpp",
-            Some(crate::control::Language::So) => return Err(invalid("a library is no text".to_owned())),
-            None => return Err(invalid("a `text` needs its `language`: c or cpp".to_owned())),
+        let Some(language) = params.language else {
+            return Err(invalid("a `text` needs its `language`: c or cpp".to_owned()));
         };
-        let path = own.join(name);
+        let kind = language.kind();
+        if kind.toolchain == Toolchain::Prebuilt {
+            return Err(invalid("a library is no text".to_owned()));
+        }
+        let path = own.join("submitted").with_extension(kind.suffixes[0]);
         fs::write(&path, text)
             .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
         return Ok(vec![path]);

@@ -1,7 +1,7 @@
 //! Scores and ranks of a job's candidates, from the profiles that stand.
 
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{EntryProfile, Estimate, ProfileReport};
+use opt_shared::outcome::{EntryProfile, Estimate};
 use opt_shared::score::{geometric_mean, ranks};
 use opt_shared::units::Bytes;
 
@@ -21,8 +21,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    pub fn of(report: &ProfileReport) -> Self {
-        let entries = &report.entries;
+    pub fn of(entries: &[EntryProfile]) -> Self {
         Self { entries: entries.len(), speedup: speedup(entries), rate: rate(entries), times: times(entries) }
     }
 

@@ -1,15 +1,15 @@
 //! How a verification read its inputs, as a row of the policy log.
 
 use opt_shared::ids::CandidateId;
-use opt_shared::message::Report;
+use opt_shared::outcome::{Body, Report};
 use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
 /// None where nothing had to be chosen: a small set, or one in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
-    let Report::Verify(report) = report else { return None };
-    let reads = report.reads;
+    let Body::Verify(verified) = &report.body else { return None };
+    let reads = verified.reads;
     let reason = match (reads.page_by_page, reads.left_to_kernel, reads.turned) {
         (0, 0, _) => return None,
         (0, ..) => "left to the kernel: it does not tell what is in the cache",

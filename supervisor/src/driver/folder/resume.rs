@@ -1,11 +1,9 @@
 //! What an earlier part of a run left in its folder, and what of it stands.
 
 use opt_shared::ids::CandidateId;
-use opt_shared::message::Report;
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::outcome::{Blame, Body, Report, Status};
 
 use super::ranking::Standing;
-use crate::core::event::Stage;
 use crate::driver::error::RunError;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
@@ -107,8 +105,7 @@ fn take_up(
 ) -> Result<(), RunError> {
     let attempts = store.stored_attempts(id)?;
     for attempt in &attempts {
-        let Some(stage) = core_stage(attempt.stage) else { continue };
-        let last = known.numbered.entry(stage).or_default();
+        let last = known.numbered.entry(attempt.stage).or_default();
         *last = (*last).max(attempt.number);
     }
     // What was nobody's verdict, or a matter of this plan and machine, is done again; so is a changed source.
@@ -124,31 +121,14 @@ fn take_up(
     known.artifact.clone_from(&before.artifact);
     known.resumed = true;
     for attempt in attempts.into_iter().filter(|attempt| !attempt.superseded) {
-        match attempt.report {
-            Some(Report::Verify(report)) => known.unsupported = report.unsupported,
-            Some(Report::Profile(report)) if report.status == Status::Passed => {
-                known.profile = Some(Standing::of(&report));
+        let Some(Report { head, body }) = attempt.report else { continue };
+        match body {
+            Body::Verify(verified) => known.unsupported = verified.unsupported,
+            Body::Profile(profiled) if head.status == Status::Passed => {
+                known.profile = Some(Standing::of(&profiled.entries));
             }
-            Some(Report::Build(_) | Report::Profile(_) | Report::Replay(_)) | None => {}
+            Body::Build(_) | Body::Profile(_) | Body::Replay(_) => {}
         }
     }
     Ok(())
-}
-
-fn core_stage(stage: crate::record::Stage) -> Option<Stage> {
-    match stage {
-        crate::record::Stage::Build => Some(Stage::Build),
-        crate::record::Stage::Verify => Some(Stage::Verify),
-        crate::record::Stage::Profile => Some(Stage::Profile),
-        crate::record::Stage::Confirm | crate::record::Stage::Replay => None,
-    }
-}
-
-pub fn record_stage(stage: Stage) -> crate::record::Stage {
-    match stage {
-        Stage::Build => crate::record::Stage::Build,
-        Stage::Verify => crate::record::Stage::Verify,
-        Stage::Profile => crate::record::Stage::Profile,
-        Stage::Replay => crate::record::Stage::Replay,
-    }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::{EntryRef, KillReason, Report, Role, ToWorker, Work};
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::message::{EntryRef, KillReason, Role, ToWorker, Work};
+use opt_shared::outcome::{Blame, Body, Report, Status};
 use opt_shared::units::Bytes;
 
 use crate::core::event::{Action, AttemptEnd, Event, Order, PhaseRow, PolicyRow, Stage};
@@ -13,7 +13,6 @@ use crate::core::recycle::RecycleReason;
 use crate::driver::answer::notifications;
 use crate::driver::folder::ranking::Standing;
 use crate::driver::folder::reads;
-use crate::driver::folder::resume::record_stage;
 use crate::driver::{Run, RunError};
 use crate::record::{Numbers, UtcTime};
 use crate::store::{
@@ -193,7 +192,7 @@ impl Run<'_> {
         let candidate = order.candidate();
         let before = self.known[candidate.index()].numbered.get(&order.stage()).copied().unwrap_or(0);
         let number = before + attempt;
-        let key = AttemptKey { candidate, stage: record_stage(order.stage()), number };
+        let key = AttemptKey { candidate, stage: order.stage(), number };
         self.store.attempt_started(&AttemptRow {
             key,
             worker: Some(worker),
@@ -265,7 +264,7 @@ impl Run<'_> {
         self.progress.ended(lease);
         let Some(attempt) = self.attempts.remove(&lease) else { return Ok(()) };
         let candidate = order.candidate();
-        let key = AttemptKey { candidate, stage: record_stage(order.stage()), number: attempt.number };
+        let key = AttemptKey { candidate, stage: order.stage(), number: attempt.number };
         let ms = Some(attempt.started.elapsed().as_secs_f64() * 1e3);
         let end = match ended {
             AttemptEnd::Stands(report) => {
@@ -273,12 +272,7 @@ impl Run<'_> {
                 if let Some(row) = reads::policy_row(candidate, &report) {
                     self.policy(&row)?;
                 }
-                let (status, detail) = match &*report {
-                    Report::Build(report) => (report.status, report.detail.clone()),
-                    Report::Verify(report) => (report.status, report.detail.clone()),
-                    Report::Profile(report) => (report.status, report.detail.clone()),
-                    Report::Replay(report) => (report.status, report.detail.clone()),
-                };
+                let (status, detail) = (report.head.status, report.head.detail.clone());
                 self.last_report = Some((candidate, order.stage(), (*report).clone()));
                 self.foresee(candidate, order.stage(), status, attempt.started.elapsed());
                 StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
@@ -319,13 +313,13 @@ impl Run<'_> {
 
     fn learn(&mut self, candidate: CandidateId, report: &Report) {
         let known = &mut self.known[candidate.index()];
-        match report {
-            Report::Build(build) => known.artifact.clone_from(&build.artifact),
-            Report::Verify(verify) => known.unsupported.clone_from(&verify.unsupported),
-            Report::Profile(profile) if profile.status == Status::Passed => {
-                known.profile = Some(Standing::of(profile));
+        match &report.body {
+            Body::Build(built) => known.artifact.clone_from(&built.artifact),
+            Body::Verify(verified) => known.unsupported.clone_from(&verified.unsupported),
+            Body::Profile(profiled) if report.head.status == Status::Passed => {
+                known.profile = Some(Standing::of(&profiled.entries));
             }
-            Report::Profile(_) | Report::Replay(_) => {}
+            Body::Profile(_) | Body::Replay(_) => {}
         }
     }
 
@@ -339,11 +333,11 @@ impl Run<'_> {
         self.known[candidate.index()].status = Some(status);
         // One that was cancelled, or never fitted, ends without an attempt of its own.
         let last = self.last_report.take().filter(|(whose, _, _)| *whose == candidate);
-        let stage = last.as_ref().map(|(_, stage, _)| record_stage(*stage));
+        let stage = last.as_ref().map(|(_, stage, _)| *stage);
         let feedback = match (&last, stage) {
             (Some((_, _, report)), Some(stage)) => Some(crate::report::feedback::feedback(stage, report)),
             _ => stage
-                .or(Some(crate::record::Stage::Build))
+                .or(Some(Stage::Build))
                 .map(|stage| crate::report::feedback::feedback_without_report(stage, status, &detail)),
         };
         self.store.candidate_finished(
@@ -392,7 +386,7 @@ impl Run<'_> {
         let (started, ended) = span_of(row);
         self.store.phase(&StoredPhase {
             candidate: row.order.candidate(),
-            stage: record_stage(row.order.stage()),
+            stage: row.order.stage(),
             worker: row.worker,
             predicted: Some(row.predicted),
             peak_owed: Some(row.peak_owed),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use opt_shared::ids::{CandidateId, EntryId, JobId, LeaseId, WorkerId};
-use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Report, Task, ToWorker, Work};
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Task, ToWorker, Work};
+use opt_shared::outcome::{Blame, Body, ReplayResult, Report, Status};
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
@@ -46,7 +46,7 @@ pub(crate) struct Underway {
     started: Option<(Instant, UtcTime, WorkerId, LeaseId)>,
     predicted: Bytes,
     peak_owed: Option<Bytes>,
-    report: Option<opt_shared::outcome::ReplayReport>,
+    report: Option<Report>,
 }
 
 /// The part of the run after its jobs.
@@ -321,7 +321,7 @@ impl Run<'_> {
             .steps
             .iter()
             .enumerate()
-            .filter_map(|(step, _)| Some(facts.fact(self.facts, step)?.numbers.file))
+            .filter_map(|(step, _)| Some(facts.fact(self.facts, step)?.entry.numbers.file))
             .sum();
         Some(ReplayTask {
             name: replay.name.clone(),
@@ -348,14 +348,11 @@ impl Run<'_> {
         let underway = &mut self.replaying.underway[place];
         let took = underway.started.map_or_else(Default::default, |(at, ..)| at.elapsed());
         let (status, detail) = match ended {
-            AttemptEnd::Stands(report) => match *report {
-                Report::Replay(report) => {
-                    let said = (report.status, report.detail.clone());
-                    underway.report = Some(report);
-                    said
-                }
-                Report::Build(_) | Report::Verify(_) | Report::Profile(_) => return Ok(()),
-            },
+            AttemptEnd::Stands(report) => {
+                let said = (report.head.status, report.head.detail.clone());
+                underway.report = Some(*report);
+                said
+            }
             AttemptEnd::Retried { why, .. }
             | AttemptEnd::GivenUp { why, .. }
             | AttemptEnd::Abandoned { why } => {
@@ -422,13 +419,13 @@ impl Run<'_> {
         // What did not pass has no result, whatever a report holds.
         self.replaying.figures[replay] = end
             .as_ref()
-            .and_then(|report| Some(Figures::of(report.result.as_ref()?)))
+            .and_then(|report| Some(Figures::of(measured(report)?)))
             .filter(|_| status == Status::Passed);
         let (result, failure, ms) = match end {
             Some(report) if status == Status::Passed => {
-                (report.result.map(|result| *result), None, Some(report.ms))
+                (measured(&report).cloned(), None, Some(report.head.ms))
             }
-            Some(report) => (None, report.failures.into_iter().next(), Some(report.ms)),
+            Some(Report { head, .. }) => (None, head.failures.into_iter().next(), Some(head.ms)),
             None => (None, None, None),
         };
         self.store.replay_finished(&ReplayEnd {
@@ -449,5 +446,12 @@ impl Run<'_> {
         let told = self.replay_standing(replay);
         self.tell(|| notifications::replay(told));
         self.write_summary()
+    }
+}
+
+fn measured(report: &Report) -> Option<&ReplayResult> {
+    match &report.body {
+        Body::Replay(replayed) => replayed.result.as_deref(),
+        Body::Build(_) | Body::Verify(_) | Body::Profile(_) => None,
     }
 }

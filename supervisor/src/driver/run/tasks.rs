@@ -43,6 +43,7 @@ impl Tasks<'_> {
                     callee: self.callee(candidate)?,
                     entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
+                    shared_runner: Bytes::ZERO,
                     drop_cache: self.cache_budget < facts.bytes,
                 })
             }

@@ -15,10 +15,10 @@ use opt_shared::capture::{CaptureFile, DType, Kind, Storage};
 use opt_shared::causes::chain;
 use opt_shared::ids::EntryId;
 use opt_shared::message::EntryRef;
+use opt_shared::numbers::EntryNumbers;
 use opt_shared::units::Bytes;
 
 use super::constants::Constants;
-use crate::core::predict::EntryNumbers;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -29,7 +29,6 @@ const NAMED_PROBLEMS: usize = 5;
 #[derive(Clone, Debug)]
 pub struct EntryFact {
     pub entry: EntryRef,
-    pub numbers: EntryNumbers,
     /// Alike in shapes, dtypes and scalars.
     pub class: String,
     /// Has no elements in its outputs, or shares storage between an output and an input: verified, not scored.
@@ -86,8 +85,7 @@ impl JobFacts {
             facts.digest = hasher.finalize().to_hex().to_string();
             facts.unique_bytes = seen.into_values().sum();
             for (fact, constants) in facts.entries.iter_mut().zip(constants.settle()) {
-                fact.entry.constants = constants.to_vec();
-                fact.numbers.constants = constants;
+                fact.entry.numbers.constants = constants;
             }
         }
         facts.weigh();
@@ -128,19 +126,15 @@ impl JobFacts {
                 id: EntryId(number),
                 name,
                 path: path.to_owned(),
-                file_bytes: capture.file_bytes(),
                 weight: 1,
-                input_bytes: facts.input_bytes,
-                copied_bytes: facts.copied_bytes,
-                constants: Vec::new(),
-            },
-            numbers: EntryNumbers {
-                file: capture.file_bytes(),
-                inputs: facts.input_bytes,
-                outputs: facts.output_bytes,
-                unmapped: facts.unmapped_bytes,
-                copied: facts.copied_bytes,
-                constants: Arc::default(),
+                numbers: EntryNumbers {
+                    file: capture.file_bytes(),
+                    inputs: facts.input_bytes,
+                    outputs: facts.output_bytes,
+                    unmapped: facts.unmapped_bytes,
+                    copied: facts.copied_bytes,
+                    constants: Arc::default(),
+                },
             },
             class: class_key(&arguments, &leaves),
             scored: !facts.zero_size && !facts.aliased,
@@ -163,7 +157,7 @@ impl JobFacts {
     /// Smallest first, so that what fails fails early.
     pub fn verified(&self) -> Vec<&EntryFact> {
         let mut facts: Vec<&EntryFact> = self.entries.iter().collect();
-        facts.sort_by_key(|fact| (fact.numbers.file, fact.entry.id));
+        facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
     }
 

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
 
 use super::facts::{EntryFact, JobFacts};
-use crate::core::predict::{self, EntryNumbers, Prediction, Sides};
+use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::StageSpec;
 use crate::plan::{CandidatePlan, JobPlan};
 
@@ -40,7 +41,8 @@ pub struct JobNeeds<'a> {
 
 impl<'a> JobNeeds<'a> {
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, cores: u32) -> Self {
-        let numbers = |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.numbers).collect();
+        let numbers =
+            |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
         Self {
             job,
             verified: facts.verified(),
@@ -82,7 +84,8 @@ impl<'a> JobNeeds<'a> {
     }
 
     pub fn verify(&self, candidate: &CandidatePlan) -> Prediction {
-        let numbers: Vec<EntryNumbers> = self.verified.iter().map(|fact| fact.numbers.clone()).collect();
+        let numbers: Vec<EntryNumbers> =
+            self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
         predict::verify(&numbers, &candidate.limits, &candidate.verify, self.cores)
     }
 

@@ -4,6 +4,7 @@ use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
 use opt_shared::causes::chain;
 use opt_shared::ids::JobId;
+use opt_shared::numbers::EntryNumbers;
 use opt_shared::replay::{PoolFloor, Recorder, needs};
 use opt_shared::settings::{LimitSettings, VerifySettings};
 use opt_shared::units::Bytes;
@@ -147,8 +148,9 @@ impl ReplayFacts {
         verify: &VerifySettings,
         cores: u32,
     ) -> Prediction {
-        let entries: Vec<predict::EntryNumbers> =
-            (0..self.steps.len()).filter_map(|step| Some(self.fact(facts, step)?.numbers.clone())).collect();
+        let steps = 0..self.steps.len();
+        let entries: Vec<EntryNumbers> =
+            steps.filter_map(|step| Some(self.fact(facts, step)?.entry.numbers.clone())).collect();
         // Beyond everything nothing is held.
         predict::replay(
             replay.budget.min(self.floor.whole),

@@ -1,7 +1,7 @@
 //! Every status has a feedback, every feedback its limit, and the figures that matter stand in it.
 
 use opt_shared::capture::DType;
-use opt_shared::outcome::{BuildReport, ProfileReport, ToleranceUsed, VerifyReport};
+use opt_shared::outcome::{Built, Head, Profiled, ToleranceUsed, Verified};
 use proptest::prelude::*;
 
 use super::*;
@@ -42,38 +42,13 @@ fn failure(status: Status, detail: &str, mismatch: Option<Mismatch>) -> EntryFai
 }
 
 fn verify(status: Status, detail: &str, failures: Vec<EntryFailure>, end: Option<RunnerEnd>) -> Report {
-    Report::Verify(VerifyReport {
-        status,
-        detail: detail.to_owned(),
-        entries_run: 4,
-        entries_passed: 3,
-        entries_unsupported: 0,
-        unsupported: Vec::new(),
-        max_absolute_error: 0.0,
-        max_relative_error: 0.0,
-        worst: None,
-        failures,
-        bytes_validated: Bytes::ZERO,
-        output_truncated: false,
-        end,
-        ms: 1.0,
-        runner_peak_owed: Bytes::mib(300),
-        reads: opt_shared::outcome::ReadReport::default(),
-    })
+    let head = Head { failures, end, peak_owed: Some(Bytes::mib(300)), ..Head::failed(status, detail) };
+    Report::new(head, Body::Verify(Verified { entries_run: 4, entries_passed: 3, ..Verified::default() }))
 }
 
 fn build(status: Status, log: &str) -> Report {
-    Report::Build(BuildReport {
-        status,
-        detail: "the compiler ended with exit code 1".to_owned(),
-        artifact: None,
-        compiler: None,
-        command: vec![],
-        log_head: log.to_owned(),
-        source_digest: String::new(),
-        ms: 1.0,
-        peak_owed: None,
-    })
+    let head = Head::failed(status, "the compiler ended with exit code 1");
+    Report::new(head, Body::Build(Built { log_head: log.to_owned(), ..Built::default() }))
 }
 
 #[test]
@@ -107,19 +82,10 @@ fn nobody_elses_fault_is_put_on_the_candidate() {
             );
         }
     }
-    let report = Report::Profile(ProfileReport {
-        status: Status::Crashed,
-        detail: "the baseline crashed".to_owned(),
-        entries: vec![],
-        failures: vec![],
-        end: None,
-        baseline_failed: true,
-        ms: 1.0,
-        runner_peak_owed: Bytes::ZERO,
-        output_truncated: false,
-        cpus: vec![],
-        reads: opt_shared::outcome::ReadReport::default(),
-    });
+    let report = Report::new(
+        Head::failed(Status::Crashed, "the baseline crashed"),
+        Body::Profile(Profiled { baseline_failed: true, ..Profiled::default() }),
+    );
     assert!(feedback(Stage::Profile, &report).contains("the baseline's"));
 }
 

@@ -59,8 +59,7 @@ const fn stage_color(stage: Stage) -> RGBColor {
             Stage::Build => 1,
             Stage::Verify => 2,
             Stage::Profile => 3,
-            Stage::Confirm => 4,
-            Stage::Replay => 5,
+            Stage::Replay => 4,
         },
     )
 }
@@ -380,7 +379,7 @@ mod tests {
     fn the_page_colours_everything_that_is_drawn() {
         let style = include_str!("style.css");
         for stage in Stage::ALL {
-            let RGBColor(red, green, blue) = stage_color(*stage);
+            let RGBColor(red, green, blue) = stage_color(stage);
             let name = format!("[fill=\"#{red:02x}{green:02x}{blue:02x}\"]");
             assert!(style.contains(&name), "{stage}: {name}");
         }

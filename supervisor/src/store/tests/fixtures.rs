@@ -4,10 +4,10 @@ use std::path::Path;
 
 use opt_shared::capture::DType;
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Report, Role, Rung};
+use opt_shared::message::{KillReason, Role, Rung};
 use opt_shared::outcome::{
-    Artifact, Blame, BuildReport, CacheStateReached, EntryFailure, EntryProfile, Estimate, Mismatch, Pattern,
-    ProfileReport, RunnerEnd, Status, TimeSummary, ToleranceUsed, VerifyReport,
+    Artifact, Blame, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, Mismatch,
+    Pattern, Profiled, Report, RunnerEnd, Status, TimeSummary, ToleranceUsed, Verified,
 };
 use opt_shared::units::Bytes;
 use serde_json::json;
@@ -72,30 +72,18 @@ pub(super) fn announce(store: &mut Store) {
 }
 
 pub(super) fn build_report() -> Report {
-    Report::Build(BuildReport {
-        status: Status::Passed,
-        detail: String::new(),
+    let built = Built {
         artifact: Some(Artifact { digest: "abc".to_owned(), path: "/run/artifacts/abc.so".into() }),
         compiler: Some("cc 13".to_owned()),
         command: vec!["cc".to_owned(), "-O3".to_owned()],
         log_head: "warning: unused".to_owned(),
         source_digest: "50a".to_owned(),
-        ms: 120.5,
-        peak_owed: None,
-    })
+    };
+    Report::new(Head { ms: 120.5, ..Head::passed() }, Body::Build(built))
 }
 
 pub(super) fn verify_report() -> Report {
-    Report::Verify(VerifyReport {
-        status: Status::IncorrectNumerical,
-        detail: "entry_000003: output differs".to_owned(),
-        entries_run: 4,
-        entries_passed: 3,
-        entries_unsupported: 0,
-        unsupported: Vec::new(),
-        max_absolute_error: f64::INFINITY,
-        max_relative_error: f64::NAN,
-        worst: None,
+    let head = Head {
         failures: vec![EntryFailure {
             entry: "entry_000003".to_owned(),
             status: Status::IncorrectNumerical,
@@ -124,8 +112,6 @@ pub(super) fn verify_report() -> Report {
                 tolerance: ToleranceUsed { rtol: 1e-4, atol: 1e-5, rel_l2: 1e-4 },
             }),
         }],
-        bytes_validated: Bytes::mib(3),
-        output_truncated: false,
         end: Some(RunnerEnd {
             signal: Some("SIGSEGV".to_owned()),
             exit_code: None,
@@ -134,9 +120,18 @@ pub(super) fn verify_report() -> Report {
             unknown_sender: false,
         }),
         ms: 10.0,
-        runner_peak_owed: Bytes::mib(12),
-        reads: opt_shared::outcome::ReadReport::default(),
-    })
+        peak_owed: Some(Bytes::mib(12)),
+        ..Head::failed(Status::IncorrectNumerical, "entry_000003: output differs")
+    };
+    let verified = Verified {
+        entries_run: 4,
+        entries_passed: 3,
+        max_absolute_error: f64::INFINITY,
+        max_relative_error: f64::NAN,
+        bytes_validated: Bytes::mib(3),
+        ..Verified::default()
+    };
+    Report::new(head, Body::Verify(verified))
 }
 
 pub(super) fn profile_report() -> Report {
@@ -152,9 +147,7 @@ pub(super) fn profile_report() -> Report {
         ci_high: 1.01,
         samples: 20,
     };
-    Report::Profile(ProfileReport {
-        status: Status::Passed,
-        detail: String::new(),
+    let profiled = Profiled {
         entries: vec![EntryProfile {
             entry: "entry_000000".to_owned(),
             weight: 7,
@@ -172,15 +165,11 @@ pub(super) fn profile_report() -> Report {
             plan_ms: None,
             handoff_us: 1.5,
         }],
-        failures: vec![],
-        end: None,
-        baseline_failed: false,
-        ms: 500.0,
-        runner_peak_owed: Bytes::mib(30),
-        output_truncated: false,
         cpus: vec![1],
-        reads: opt_shared::outcome::ReadReport::default(),
-    })
+        ..Profiled::default()
+    };
+    let head = Head { ms: 500.0, peak_owed: Some(Bytes::mib(30)), ..Head::passed() };
+    Report::new(head, Body::Profile(profiled))
 }
 
 pub(super) fn end(status: Status, report: Option<Report>) -> AttemptEnd {

@@ -1,0 +1,222 @@
+//! What candidates are written in, and what follows from it: one table.
+//!
+//! A language is told by a suffix or named by the plan. From it follow who builds it, what comes out, how that is
+//! started, and how far its result can be trusted.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    C,
+    Cpp,
+    /// A shared library built elsewhere.
+    So,
+    Cuda,
+    Ptx,
+    Cubin,
+}
+
+/// Who turns sources into an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toolchain {
+    /// `[build] cc`.
+    Cc,
+    /// `[build] cxx`.
+    Cxx,
+    /// Nobody: the source is the artifact.
+    Prebuilt,
+    Nvcc,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArtifactKind {
+    SharedLibrary,
+    Ptx,
+    Cubin,
+}
+
+/// How an artifact comes to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// Its code runs in a runner, which looks up a symbol of it.
+    Dlopen,
+    /// It has no host code: the worker launches it on the device.
+    Kernel,
+}
+
+/// What a verdict is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Every law holds.
+    A,
+    /// Objects of the interpreter can be forged by the candidate; clock, expected outputs and verdict stay outside.
+    B,
+    /// The device driver's calls are open to it.
+    C,
+    /// It may start processes of its own.
+    D,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub language: Language,
+    /// As plans write it.
+    pub name: &'static str,
+    pub suffixes: &'static [&'static str],
+    pub toolchain: Toolchain,
+    pub artifact: ArtifactKind,
+    pub launcher: Launcher,
+    pub tier: Tier,
+    /// Does nothing without a GPU.
+    pub needs_device: bool,
+}
+
+/// In the order in which suffixes are told to users.
+pub const KINDS: [Kind; 6] = [
+    Kind {
+        language: Language::C,
+        name: "c",
+        suffixes: &["c"],
+        toolchain: Toolchain::Cc,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::Dlopen,
+        tier: Tier::A,
+        needs_device: false,
+    },
+    Kind {
+        language: Language::Cpp,
+        name: "cpp",
+        suffixes: &["cpp", "cc", "cxx"],
+        toolchain: Toolchain::Cxx,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::Dlopen,
+        tier: Tier::A,
+        needs_device: false,
+    },
+    Kind {
+        language: Language::So,
+        name: "so",
+        suffixes: &["so"],
+        toolchain: Toolchain::Prebuilt,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::Dlopen,
+        tier: Tier::A,
+        needs_device: false,
+    },
+    Kind {
+        language: Language::Cuda,
+        name: "cuda",
+        suffixes: &["cu"],
+        toolchain: Toolchain::Nvcc,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::Dlopen,
+        tier: Tier::C,
+        needs_device: true,
+    },
+    Kind {
+        language: Language::Ptx,
+        name: "ptx",
+        suffixes: &["ptx"],
+        toolchain: Toolchain::Prebuilt,
+        artifact: ArtifactKind::Ptx,
+        launcher: Launcher::Kernel,
+        tier: Tier::A,
+        needs_device: true,
+    },
+    Kind {
+        language: Language::Cubin,
+        name: "cubin",
+        suffixes: &["cubin"],
+        toolchain: Toolchain::Prebuilt,
+        artifact: ArtifactKind::Cubin,
+        launcher: Launcher::Kernel,
+        tier: Tier::A,
+        needs_device: true,
+    },
+];
+
+impl Language {
+    /// Its row.
+    pub const fn kind(self) -> &'static Kind {
+        &KINDS[self as usize]
+    }
+
+    pub const fn name(self) -> &'static str {
+        self.kind().name
+    }
+
+    pub fn of_suffix(suffix: &str) -> Option<Self> {
+        KINDS.iter().find(|kind| kind.suffixes.contains(&suffix)).map(|kind| kind.language)
+    }
+
+    pub fn of_path(path: &Path) -> Option<Self> {
+        path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
+    }
+
+    /// Every suffix that tells a language.
+    pub fn suffixes() -> impl Iterator<Item = &'static str> {
+        KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
+    }
+
+    /// For a field of a request: the name of a language that this version runs, or none.
+    pub fn deserialize_runnable<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Self>, D::Error> {
+        let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+        let runnable = || KINDS.iter().filter(|kind| !kind.needs_device);
+        match runnable().find(|kind| kind.name == name) {
+            Some(kind) => Ok(Some(kind.language)),
+            None => {
+                let known: Vec<String> = runnable().map(|kind| format!("`{}`", kind.name)).collect();
+                let known = known.join(", ");
+                Err(serde::de::Error::custom(format_args!(
+                    "unknown variant `{name}`, expected one of {known}"
+                )))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_language_has_its_own_row_name_and_suffixes() {
+        for kind in KINDS {
+            assert_eq!(kind.language.kind().language, kind.language);
+            assert_eq!(serde_json::to_value(kind.language).expect("a word"), kind.name);
+            for suffix in kind.suffixes {
+                assert_eq!(Language::of_path(Path::new(&format!("a.b/k.{suffix}"))), Some(kind.language));
+            }
+        }
+        let mut suffixes: Vec<_> = Language::suffixes().collect();
+        suffixes.sort_unstable();
+        assert!(suffixes.windows(2).all(|pair| pair[0] != pair[1]), "{suffixes:?}");
+        for path in ["k", "k.C", "k.rs", "c"] {
+            assert_eq!(Language::of_path(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_what_this_version_runs_can_be_asked_for() {
+        #[derive(Deserialize)]
+        struct Asked {
+            #[serde(default, deserialize_with = "Language::deserialize_runnable")]
+            language: Option<Language>,
+        }
+        let read = |text: &str| serde_json::from_str::<Asked>(text).map(|asked| asked.language);
+        assert_eq!(read("{}").expect("none"), None);
+        assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
+        for name in ["cuda", "C", ""] {
+            let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
+            let expected = format!("unknown variant `{name}`, expected one of `c`, `cpp`, `so`");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+}

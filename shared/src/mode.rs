@@ -1,0 +1,12 @@
+//! How something is ended on request.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// What is running may finish.
+    #[default]
+    Drain,
+    Now,
+}

@@ -1,0 +1,23 @@
+//! What a build leaves behind.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Built {
+    pub artifact: Option<Artifact>,
+    /// First line of `COMPILER --version`; none for a prebuilt library.
+    pub compiler: Option<String>,
+    /// The command's arguments, the compiler itself first.
+    pub command: Vec<String>,
+    /// The head of what the compiler printed.
+    pub log_head: String,
+    pub source_digest: String,
+}
+
+/// A built library, kept in the run's `artifacts` folder under its digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// BLAKE3 of the file, in hex.
+    pub digest: String,
+    pub path: std::path::PathBuf,
+}

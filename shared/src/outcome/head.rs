@@ -1,0 +1,103 @@
+//! What reports of all stages have in common.
+
+use serde::{Deserialize, Serialize};
+
+use super::{EntryFailure, RunnerEnd, Status};
+use crate::units::Bytes;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    pub status: Status,
+    /// One line for a person: what happened.
+    pub detail: String,
+    /// The first is the one that the status is of. A verification keeps three, other stages one; a build has none.
+    pub failures: Vec<EntryFailure>,
+    /// Of the runner whose death decided the status.
+    pub end: Option<RunnerEnd>,
+    /// Highest owed memory of a runner or compiler, as far as the worker could see; none where nothing ran or the kernel
+    /// gave no figure.
+    pub peak_owed: Option<Bytes>,
+    #[serde(with = "crate::nonfinite")]
+    pub ms: f64,
+    /// What was run wrote more than is kept.
+    pub output_truncated: bool,
+}
+
+impl Head {
+    pub fn passed() -> Self {
+        Self::failed(Status::Passed, "")
+    }
+
+    /// Of an attempt that came to nothing: no failing entry, no figures.
+    pub fn failed(status: Status, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            failures: Vec::new(),
+            end: None,
+            peak_owed: None,
+            ms: 0.0,
+            output_truncated: false,
+        }
+    }
+
+    /// From now on it ends so; figures stay.
+    pub fn end_as(&mut self, status: Status, detail: impl Into<String>) {
+        (self.status, self.detail) = (status, detail.into());
+    }
+
+    /// An entry failed, and decides the status.
+    pub fn fail(&mut self, failure: EntryFailure) {
+        self.end_as(failure.status, format!("{}: {}", failure.entry, failure.detail));
+        self.failures.push(failure);
+    }
+
+    /// Takes in what one more process owed. A process that ran owed something: zero is no figure.
+    pub fn saw(&mut self, peak: Bytes) {
+        self.peak_owed = self.peak_owed.max((peak != Bytes::ZERO).then_some(peak));
+    }
+
+    /// The entry that the status is of.
+    pub fn failed_entry(&self) -> Option<&str> {
+        self.failures.first().map(|failure| failure.entry.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_peak_is_none_and_never_hides_a_known_one() {
+        let mut head = Head::passed();
+        head.saw(Bytes::ZERO);
+        assert_eq!(head.peak_owed, None);
+        for (seen, highest) in [(5, 5), (0, 5), (3, 5), (9, 9)] {
+            head.saw(Bytes::new(seen));
+            assert_eq!(head.peak_owed, Some(Bytes::new(highest)));
+        }
+    }
+
+    #[test]
+    fn a_failing_entry_decides_status_and_detail() {
+        let mut head = Head::passed();
+        head.saw(Bytes::new(7));
+        let failure = EntryFailure {
+            entry: "entry_000001".to_owned(),
+            status: Status::Timeout,
+            detail: "the call took too long".to_owned(),
+            args: Vec::new(),
+            mismatch: None,
+        };
+        head.fail(failure.clone());
+        assert_eq!(
+            (head.status, head.detail.as_str()),
+            (Status::Timeout, "entry_000001: the call took too long")
+        );
+        assert_eq!(
+            (head.failures.as_slice(), head.failed_entry()),
+            ([failure].as_slice(), Some("entry_000001"))
+        );
+        assert_eq!(head.peak_owed, Some(Bytes::new(7)));
+    }
+}

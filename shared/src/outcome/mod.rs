@@ -1,0 +1,117 @@
+//! How things end: what a stage reports.
+//!
+//! A report has a head, the same for every stage, and a body with what only its stage can tell. Who decides which status a
+//! death gets is the worker's and the core's work; this room only says what the words are.
+
+mod build;
+mod failure;
+mod head;
+mod profile;
+mod reads;
+mod replay;
+mod status;
+mod verify;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::build::{Artifact, Built};
+pub use self::failure::{EntryFailure, Mismatch, Pattern, RunnerEnd, ToleranceUsed};
+pub use self::head::Head;
+pub use self::profile::{CacheStateReached, EntryProfile, Estimate, Profiled, TimeSummary};
+pub use self::reads::ReadReport;
+pub use self::replay::{MOST_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
+pub use self::status::{Blame, Status};
+pub use self::verify::{Verified, WorstError};
+use crate::stage::Stage;
+
+/// How an attempt at a stage ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub head: Head,
+    pub body: Body,
+}
+
+/// What is special to each stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    Build(Built),
+    Verify(Verified),
+    Profile(Profiled),
+    Replay(Replayed),
+}
+
+impl Body {
+    /// Of an attempt that came to nothing.
+    pub fn of_nothing(stage: Stage) -> Self {
+        match stage {
+            Stage::Build => Self::Build(Built::default()),
+            Stage::Verify => Self::Verify(Verified::default()),
+            Stage::Profile => Self::Profile(Profiled::default()),
+            Stage::Replay => Self::Replay(Replayed::default()),
+        }
+    }
+}
+
+impl Report {
+    pub fn new(head: Head, body: Body) -> Self {
+        Self { head, body }
+    }
+
+    /// Of an attempt that came to nothing.
+    pub fn failed(stage: Stage, status: Status, detail: impl Into<String>) -> Self {
+        Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
+    }
+
+    pub fn stage(&self) -> Stage {
+        match self.body {
+            Body::Build(_) => Stage::Build,
+            Body::Verify(_) => Stage::Verify,
+            Body::Profile(_) => Stage::Profile,
+            Body::Replay(_) => Stage::Replay,
+        }
+    }
+
+    /// The end was the baseline's, not the candidate's.
+    pub fn baseline_failed(&self) -> bool {
+        matches!(&self.body, Body::Profile(profiled) if profiled.baseline_failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The channel's format describes nothing: what needs to look ahead cannot be read back from it.
+    #[test]
+    fn every_pattern_and_every_number_crosses_the_channel() {
+        let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
+        let patterns = [
+            Pattern::All,
+            Pattern::Tail { from: 3 },
+            Pattern::FromRow { row: 4 },
+            Pattern::StillPoisoned,
+            Pattern::Scattered,
+        ];
+        for pattern in patterns {
+            for value in [1.5, f64::INFINITY, f64::NEG_INFINITY] {
+                let sent = (pattern.clone(), Estimate { value, ci_low: 0.0, ci_high: -0.0 });
+                sender.send(sent.clone()).expect("sends");
+                assert_eq!(receiver.recv().expect("receives"), sent);
+            }
+        }
+    }
+
+    #[test]
+    fn reports_of_every_stage_cross_the_channel_and_the_store() {
+        let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
+        for stage in Stage::ALL {
+            let report = Report::failed(stage, Status::InfraError, "gone");
+            assert_eq!(report.stage(), stage);
+            sender.send(report.clone()).expect("sends");
+            assert_eq!(receiver.recv().expect("receives"), report);
+            let text = serde_json::to_string(&report).expect("a text");
+            assert_eq!(serde_json::from_str::<Report>(&text).expect("a report"), report);
+        }
+    }
+}

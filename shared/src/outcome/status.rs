@@ -1,0 +1,106 @@
+//! The closed list of statuses (DESIGN "Verdicts"), and whose fault each of them is.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $blame:ident;)*) => {
+        /// The end of a stage, or of a candidate.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Status { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
+
+        impl Status {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// Whose fault it is; nobody's where nothing went wrong.
+            pub const fn blame(self) -> Option<Blame> {
+                match self { $(Self::$variant => statuses!(@ $blame),)* }
+            }
+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+    (@ Nobody) => { None };
+    (@ $blame:ident) => { Some(Blame::$blame) };
+}
+
+/// Whose fault an end is. A worker's and a host's ends are retried and never cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Blame {
+    Candidate,
+    Capture,
+    Worker,
+    Host,
+    Plan,
+}
+
+impl Blame {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Candidate => "candidate",
+            Self::Capture => "capture",
+            Self::Worker => "worker",
+            Self::Host => "host",
+            Self::Plan => "plan",
+        }
+    }
+}
+
+statuses! {
+    Passed, "PASSED", Nobody;
+    CompileError, "COMPILE_ERROR", Candidate;
+    CompileTimeout, "COMPILE_TIMEOUT", Candidate;
+    /// The library could not be loaded, or died while loading (a constructor that aborts).
+    LoadError, "LOAD_ERROR", Candidate;
+    /// A call returned a code other than 0 and -2, or returned a value through `ret`.
+    RuntimeError, "RUNTIME_ERROR", Candidate;
+    /// A signal, an abort, or any exit inside a call.
+    Crashed, "CRASHED", Candidate;
+    Timeout, "TIMEOUT", Candidate;
+    /// Only with proof: our own kill, or a size that was refused to the runner.
+    HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
+    DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
+    LimitExceeded, "LIMIT_EXCEEDED", Candidate;
+    IncorrectShape, "INCORRECT_SHAPE", Candidate;
+    IncorrectDtype, "INCORRECT_DTYPE", Candidate;
+    IncorrectNumerical, "INCORRECT_NUMERICAL", Candidate;
+    UnwrittenOutput, "UNWRITTEN_OUTPUT", Candidate;
+    OutOfBounds, "OUT_OF_BOUNDS", Candidate;
+    InputMutated, "INPUT_MUTATED", Candidate;
+    /// Right once, then stale or different.
+    Nondeterministic, "NONDETERMINISTIC", Candidate;
+    TooFast, "TOO_FAST", Candidate;
+    TimingMismatch, "TIMING_MISMATCH", Candidate;
+    DeferredWork, "DEFERRED_WORK", Candidate;
+    /// The candidate said that it does not do this entry.
+    Unsupported, "UNSUPPORTED", Candidate;
+    CaptureError, "CAPTURE_ERROR", Capture;
+    DoesNotFit, "DOES_NOT_FIT", Plan;
+    Skipped, "SKIPPED", Plan;
+    /// Worker or host; retried, never cached. The blame that is recorded says which of the two.
+    InfraError, "INFRA_ERROR", Worker;
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_lead_back() {
+        for &status in Status::ALL {
+            assert_eq!(Status::from_name(status.name()), Some(status));
+        }
+    }
+}

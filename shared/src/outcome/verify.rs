@@ -1,0 +1,35 @@
+//! What a verification found out.
+
+use serde::{Deserialize, Serialize};
+
+use super::ReadReport;
+use crate::ids::EntryId;
+use crate::units::Bytes;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verified {
+    pub entries_run: u32,
+    pub entries_passed: u32,
+    /// Entries the candidate declared unsupported.
+    pub entries_unsupported: u32,
+    /// Those entries.
+    pub unsupported: Vec<EntryId>,
+    #[serde(with = "crate::nonfinite")]
+    pub max_absolute_error: f64,
+    #[serde(with = "crate::nonfinite")]
+    pub max_relative_error: f64,
+    /// The entry and place of the largest relative L2 error among compared outputs.
+    pub worst: Option<WorstError>,
+    /// Captured bytes that were gone through.
+    pub bytes_validated: Bytes,
+    /// How the captures were read, over all entries.
+    pub reads: ReadReport,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorstError {
+    pub entry: String,
+    pub output: String,
+    #[serde(with = "crate::nonfinite")]
+    pub relative_l2: f64,
+}

@@ -1,0 +1,57 @@
+//! What is done with a candidate, or with a replay, one after the other.
+//!
+//! The one list of stages: for plans, the core, the store, the document and the reports. Their names are what is
+//! recorded.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    Build,
+    Verify,
+    Profile,
+    Replay,
+}
+
+impl Stage {
+    pub const ALL: [Self; 4] = [Self::Build, Self::Verify, Self::Profile, Self::Replay];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Verify => "verify",
+            Self::Profile => "profile",
+            Self::Replay => "replay",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+
+    /// Nothing else of ours runs beside it.
+    pub fn is_alone(self) -> bool {
+        Self::Profile <= self
+    }
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_under_these_names_stays_readable() {
+        assert_eq!(Stage::ALL.map(Stage::name), ["build", "verify", "profile", "replay"]);
+        for stage in Stage::ALL {
+            assert_eq!(Stage::from_name(stage.name()), Some(stage));
+            assert_eq!(serde_json::to_value(stage).expect("a word"), stage.name());
+        }
+    }
+}
