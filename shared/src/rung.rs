@@ -46,7 +46,16 @@ pub struct RungKind {
     /// What a canary did to prove it.
     pub proof: &'static str,
     pub remedy: &'static str,
+    /// The same for the canary. None where the supervisor does the proving, from outside.
+    pub attempts: &'static [Attempt],
 }
+
+/// The name of what is tried, and what it may be answered with: several where the kernel has several reasons to refuse.
+pub type Attempt = (&'static str, &'static [&'static str]);
+
+const REFUSED: &[&str] = &["EPERM"];
+const NO_MEMORY: &[&str] = &["ENOMEM"];
+const OK: &[&str] = &["ok"];
 
 const fn kind(
     name: &'static str,
@@ -54,11 +63,11 @@ const fn kind(
     stops: &'static str,
     proof: &'static str,
     remedy: &'static str,
+    attempts: &'static [Attempt],
 ) -> RungKind {
-    RungKind { name, needed, stops, proof, remedy }
+    RungKind { name, needed, stops, proof, remedy, attempts }
 }
 
-/// Made by the supervisor.
 pub const CGROUP_LEAF: &str = "cgroup_leaf";
 pub const POLL_AND_KILL: &str = "poll_and_kill";
 
@@ -74,6 +83,7 @@ pub const RUNGS: &[RungKind] = &[
         "whatever a runner and its children take together, page tables and kernel memory included",
         "filled past memory.max of a leaf; the kernel ended it and counted that there",
         "start in a delegated group: systemd-run --user --scope -p Delegate=yes opt-supervisor …",
+        &[],
     ),
     kind(
         "memory_limit",
@@ -81,6 +91,12 @@ pub const RUNGS: &[RungKind] = &[
         "private memory: maps, the heap, reserves made writable",
         "asked for more by mmap, brk and mprotect; all were refused",
         NOT_LINUX,
+        &[
+            ("map_within", OK),
+            ("map_beyond", NO_MEMORY),
+            ("heap_beyond", NO_MEMORY),
+            ("reserve_beyond", NO_MEMORY),
+        ],
     ),
     kind(
         "address_space_limit",
@@ -88,14 +104,23 @@ pub const RUNGS: &[RungKind] = &[
         "shared memory, and the page tables of sparse maps",
         "asked for more shared and read-only maps; both were refused",
         NOT_LINUX,
+        &[("share_beyond", NO_MEMORY), ("read_beyond", NO_MEMORY)],
     ),
-    kind("stack_limit", true, "growth of the stack", "recursed without an end, and died of it", NOT_LINUX),
+    kind(
+        "stack_limit",
+        true,
+        "growth of the stack",
+        "recursed without an end, and died of it",
+        NOT_LINUX,
+        &[("overflow", &["SIGSEGV"])],
+    ),
     kind(
         "file_size_limit",
         true,
         "files and memory files that grow",
         "wrote beyond it; the write was refused",
         NOT_LINUX,
+        &[("file_within", OK), ("file_beyond", &["EFBIG"])],
     ),
     kind(
         "sealed_memory",
@@ -103,6 +128,14 @@ pub const RUNGS: &[RungKind] = &[
         "outputs and streams that grow, and shared memory beside them",
         "tried to grow, to shrink and to write beyond a sealed memory file, and to make another",
         NOT_LINUX,
+        &[
+            ("write_within", OK),
+            ("grow", REFUSED),
+            ("shrink", REFUSED),
+            ("write_beyond", REFUSED),
+            ("memory_file", REFUSED),
+            ("segment", REFUSED),
+        ],
     ),
     kind(
         "process_limit",
@@ -110,6 +143,7 @@ pub const RUNGS: &[RungKind] = &[
         "threads without an end",
         "started threads until one was refused",
         "run as an ordinary user, or where a runner may become a user of its own",
+        &[("threads", &["EAGAIN"])],
     ),
     kind(
         POLL_AND_KILL,
@@ -117,6 +151,7 @@ pub const RUNGS: &[RungKind] = &[
         "everything else that is owed, after the fact",
         "filled memory; it was seen to be over its line and killed",
         "mount /proc so that this user sees its own processes",
+        &[],
     ),
     kind(
         "pid_namespace",
@@ -124,6 +159,7 @@ pub const RUNGS: &[RungKind] = &[
         "seeing, signalling or outliving other processes",
         "looked at its own pid, and could not signal who started it",
         NO_NAMESPACES,
+        &[("own_pid", &["1"]), ("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
         "ipc_namespace",
@@ -131,14 +167,23 @@ pub const RUNGS: &[RungKind] = &[
         "System V memory of others",
         "tried to attach a segment of the process that started it",
         NO_NAMESPACES,
+        &[("attach_segment", &["EINVAL"])],
     ),
-    kind("session", true, "signals of the terminal", "asked for its session", NOT_LINUX),
+    kind(
+        "session",
+        true,
+        "signals of the terminal",
+        "asked for its session",
+        NOT_LINUX,
+        &[("session", &["true"])],
+    ),
     kind(
         "dies_with_worker",
         true,
         "runners that outlive their worker",
         "asked for its death signal",
         NOT_LINUX,
+        &[("death_signal", &["9"])],
     ),
     kind(
         "own_user",
@@ -146,14 +191,23 @@ pub const RUNGS: &[RungKind] = &[
         "reaching processes and files of the same user",
         "tried to become root again",
         "run as root: an ordinary user cannot give a runner a user of its own",
+        &[("become_root", REFUSED)],
     ),
-    kind("no_capabilities", true, "acting as an administrator", "tried to change its root folder", NOT_LINUX),
+    kind(
+        "no_capabilities",
+        true,
+        "acting as an administrator",
+        "tried to change its root folder",
+        NOT_LINUX,
+        &[("change_root", REFUSED)],
+    ),
     kind(
         "not_dumpable",
         true,
         "core dumps, and being looked into",
         "asked whether it could be dumped",
         NOT_LINUX,
+        &[("dumpable", &["0"])],
     ),
     kind(
         "no_new_privileges",
@@ -161,6 +215,7 @@ pub const RUNGS: &[RungKind] = &[
         "programs that raise privileges",
         "asked whether it could gain any",
         NOT_LINUX,
+        &[("no_new_privileges", &["1"])],
     ),
     kind(
         "files",
@@ -168,6 +223,7 @@ pub const RUNGS: &[RungKind] = &[
         "opening files that it was not given",
         "tried to read a file that everybody may read, and to make one",
         "enable Landlock (Linux 5.13; `landlock` in the lsm= line of the kernel)",
+        &[("read_file", &["EACCES"]), ("make_file", &["EACCES", "EPERM"])],
     ),
     kind(
         "no_tcp",
@@ -175,6 +231,7 @@ pub const RUNGS: &[RungKind] = &[
         "network connections",
         "tried to open a socket",
         "a kernel of 6.7 or later; the filter of system calls refuses sockets meanwhile",
+        &[("socket", REFUSED)],
     ),
     kind(
         "signals_scoped",
@@ -182,6 +239,7 @@ pub const RUNGS: &[RungKind] = &[
         "signals to processes outside its cell",
         "tried to signal who started it",
         "a kernel of 6.12 or later; the filter of system calls refuses every pid but its own meanwhile",
+        &[("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
         "system_calls",
@@ -189,6 +247,14 @@ pub const RUNGS: &[RungKind] = &[
         "fork, exec, sockets, new memory files, System V memory, changes of limits",
         "tried each; all were refused",
         "a kernel with seccomp filters",
+        &[
+            ("fork", REFUSED),
+            ("exec", REFUSED),
+            ("socket", REFUSED),
+            ("memory_file", REFUSED),
+            ("segment", REFUSED),
+            ("raise_limit", REFUSED),
+        ],
     ),
     kind(
         "sealed_inputs",
@@ -196,6 +262,7 @@ pub const RUNGS: &[RungKind] = &[
         "a candidate that changes its own view of an input",
         "tried to unmap a sealed map, and to make it writable",
         "a kernel of 6.10 or later",
+        &[("seal_input", OK), ("make_input_writable", REFUSED), ("unmap_input", REFUSED)],
     ),
 ];
 
@@ -227,6 +294,10 @@ mod tests {
         for (index, kind) in RUNGS.iter().enumerate() {
             assert_eq!(RUNGS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
+        // The others are proved by trying; a rung that nobody tries would never be there.
+        let from_outside: Vec<&str> =
+            RUNGS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
+        assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);
         assert_eq!(known("files").map(|kind| kind.needed), Some(false));
         assert!(known("magic").is_none());
     }

@@ -94,7 +94,7 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
 }
 
 /// Each a thing that a candidate must be alone with.
-pub(super) fn isolation(parent: i32) {
+pub(crate) fn isolation(parent: i32) {
     // SAFETY: each is a plain system call that is to be refused, or asks for a number; pointers are valid or null.
     unsafe {
         println!("own_pid={}", libc::getpid());

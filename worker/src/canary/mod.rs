@@ -5,7 +5,7 @@
 //! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing rung is
 //! up to whoever asked.
 
-mod attempts;
+pub(crate) mod attempts;
 mod fill;
 mod inmate;
 mod proof;
