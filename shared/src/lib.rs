@@ -22,3 +22,4 @@ pub mod settings;
 pub mod stage;
 pub mod stream;
 pub mod units;
+pub mod wait;

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use opt_shared::wait::readable;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::patience::holds_within;
@@ -57,17 +57,7 @@ pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
 pub fn ends_within(child: &Child, patience: Duration) -> bool {
     // An unreaped child of ours keeps its pid.
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a pidfd of a child");
-    let deadline = Instant::now() + patience;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).expect("a bound of minutes");
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("waiting for the program: {error}"),
-        }
-    }
+    readable(&pidfd, patience).expect("waiting for the program")
 }
 
 fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {

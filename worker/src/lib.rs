@@ -12,6 +12,7 @@ mod executor;
 pub mod judge;
 mod link;
 mod machine;
+mod memfd;
 mod profile;
 pub mod replay;
 pub mod residency;

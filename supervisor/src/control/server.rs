@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use opt_shared::wait::timespec;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
@@ -126,7 +127,7 @@ impl Server {
             return Vec::new();
         }
         let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
-        if poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
+        if poll(&mut polled, Some(&timespec(Duration::ZERO))).is_err() {
             return Vec::new();
         }
         self.connections
@@ -273,11 +274,7 @@ impl Server {
             }
             let mut polled: Vec<PollFd<'_>> = self.connections.values().map(watched).collect();
             let left = deadline.saturating_duration_since(now);
-            let left = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            let _ = poll(&mut polled, Some(&left));
+            let _ = poll(&mut polled, Some(&timespec(left)));
         }
     }
 }

@@ -18,7 +18,8 @@ use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
 use opt_shared::message::{FromWorker, Rung};
 use opt_shared::rung::CGROUP_LEAF;
 use opt_shared::units::Bytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use opt_shared::wait::timespec;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use self::answer::forecast::Forecast;
 use self::answer::{notifications, requests, submissions};
@@ -285,14 +286,10 @@ impl Run<'_> {
         polled.extend(self.scraped.iter().flat_map(Responder::descriptors));
         polled.extend(self.control.iter().flat_map(Server::descriptors));
         polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
         if let Some(trigger) = &self.pressure {
             polled.push(PollFd::new(trigger, PollFlags::PRI));
         }
-        match poll(&mut polled, Some(&timeout)) {
+        match poll(&mut polled, Some(&timespec(timeout))) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(errno) => return Err(RunError::Poll(errno)),

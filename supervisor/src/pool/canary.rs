@@ -6,14 +6,14 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opt_shared::message::CANARY_ARGUMENT;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
+use super::dies_within;
 use super::spawn::Executable;
 
 /// A line for each rung.
@@ -72,19 +72,7 @@ impl Canary {
     }
 
     pub fn ends_within(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let wait = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&wait)) {
-                Ok(ready) => return 0 < ready,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
+        dies_within(&self.pidfd, patience)
     }
 
     /// Whether SIGKILL ended it. None if it has not ended.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Role, ToWorker};
+use opt_shared::wait::readable;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -306,7 +307,7 @@ impl Drop for Pool {
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
         for (worker, member) in std::mem::take(&mut self.members) {
-            wait_readable(&member.pidfd, ORPHAN_PATIENCE);
+            dies_within(&member.pidfd, ORPHAN_PATIENCE);
             self.bury(worker, member);
         }
         // Of whomever: nobody asks any more.
@@ -314,7 +315,7 @@ impl Drop for Pool {
         self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_PATIENCE;
         for orphan in self.orphans.drain(..) {
-            wait_readable(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
+            dies_within(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
             reap_if_dead(&orphan.pidfd);
         }
     }
@@ -330,17 +331,11 @@ fn reap_if_dead(pidfd: &OwnedFd) -> bool {
 }
 
 fn is_dead(pidfd: &OwnedFd) -> bool {
-    wait_readable(pidfd, Duration::ZERO)
+    dies_within(pidfd, Duration::ZERO)
 }
 
-fn wait_readable(descriptor: &OwnedFd, timeout: Duration) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let wait = Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
-    matches!(poll(&mut polled, Some(&wait)), Ok(ready) if 0 < ready)
+fn dies_within(pidfd: &OwnedFd, patience: Duration) -> bool {
+    readable(pidfd, patience).unwrap_or(false)
 }
 
 /// In words, and whether it ended by itself as it should.

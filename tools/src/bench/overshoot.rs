@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
 use opt_shared::units::Bytes;
+use opt_shared::wait::readable;
 use opt_supervisor::core::pace::{Pace, SHORTEST};
 use opt_supervisor::memory::procfs::ProcessSampler;
 use opt_supervisor::record::{Numbers, UtcTime};
 use opt_supervisor::store::{ProcessKind, Store};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
@@ -147,8 +147,7 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     let (mut due, mut last) = (began + first, (began, base));
     loop {
         let left = due.saturating_duration_since(Instant::now());
-        let wait = Timespec { tv_sec: i64::try_from(left.as_secs())?, tv_nsec: left.subsec_nanos().into() };
-        if 0 < rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)))? {
+        if readable(&pidfd, left)? {
             break;
         }
         let now = Instant::now();

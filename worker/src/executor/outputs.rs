@@ -11,11 +11,11 @@ use std::sync::Arc;
 use opt_shared::arguments::OutputLeaf;
 use opt_shared::capture::Tensor;
 use opt_shared::units::Bytes;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 
 use super::prepare::wire_type;
 use crate::judge::BytesSource;
+use crate::memfd;
 use crate::runner::frame::{OutputRegion, WireOutput};
 
 const ALIGNMENT: u64 = 64;
@@ -65,7 +65,7 @@ pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
 impl Outputs {
     pub(crate) fn create(leaves: &[OutputLeaf], layout: SlotLayout) -> rustix::io::Result<Self> {
         let (places, bytes, slots) = Self::lay_out(leaves, layout);
-        let memfd = Arc::new(Self::memory(bytes)?);
+        let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(bytes))?);
         Ok(Self { memfd, bytes, memfd_bytes: bytes, places, slots })
     }
 
@@ -76,7 +76,7 @@ impl Outputs {
     ) -> rustix::io::Result<Vec<Self>> {
         let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
         let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
-        let memfd = Arc::new(Self::memory(memfd_bytes)?);
+        let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(memfd_bytes))?);
         Ok(layouts
             .into_iter()
             .map(|(places, bytes, slots)| Self {
@@ -87,13 +87,6 @@ impl Outputs {
                 slots,
             })
             .collect())
-    }
-
-    fn memory(bytes: u64) -> rustix::io::Result<OwnedFd> {
-        let memfd = memfd_create("opt-outputs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&memfd, bytes)?;
-        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(memfd)
     }
 
     fn lay_out(leaves: &[OutputLeaf], layout: SlotLayout) -> (Vec<Place>, u64, u32) {

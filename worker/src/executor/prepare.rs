@@ -20,13 +20,13 @@ use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::write;
 
 use super::outputs::signed;
 use crate::attempt::Trouble;
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, Tolerance};
+use crate::memfd;
 use crate::runner::frame::{InputRange, WireArgument, WireType};
 
 /// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
@@ -169,7 +169,7 @@ impl Prepared {
             range.source = materialised;
         }
         if let Some(memfd) = &memfd {
-            fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
+            memfd::freeze(memfd)
                 .map_err(|source| PrepareError::Materialise { name: name(), source: source.into() })?;
         }
         let page = rustix::param::page_size() as u64;
@@ -418,7 +418,7 @@ impl<'a> Ranges<'a> {
     fn materialise(&mut self, tensor: &Tensor) -> io::Result<u64> {
         let memfd = match self.memfd.take() {
             Some(memfd) => memfd,
-            None => memfd_create("opt-values", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?,
+            None => memfd::growing("opt-values")?,
         };
         let start = self.written.next_multiple_of(ALIGNMENT);
         rustix::fs::seek(&memfd, rustix::fs::SeekFrom::Start(start))?;

@@ -8,12 +8,13 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Pack, Rung};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
+use opt_shared::wait::readable;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::handle::{End, HandleError, RunnerHandle, Stop};
@@ -410,22 +411,7 @@ impl Runner {
 
 /// Whether it was dead in time. The zombie stays.
 pub(crate) fn wait_dead(handle: &RunnerHandle, timeout: Duration) -> Result<bool, RunnerTrouble> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let wait = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let mut polled = [PollFd::new(handle, PollFlags::IN)];
-        match poll(&mut polled, Some(&wait)) {
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(true),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(RunnerTrouble::Wait(errno)),
-        }
-    }
+    readable(handle, timeout).map_err(RunnerTrouble::Wait)
 }
 
 /// `SIGSEGV` and the like; none for an exit.

@@ -4,8 +4,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use opt_shared::units::Bytes;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pread;
+
+use crate::memfd;
 
 pub(crate) struct Stream {
     memfd: OwnedFd,
@@ -14,11 +15,8 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn create(size: Bytes) -> rustix::io::Result<Self> {
-        let memfd = memfd_create("opt-stream", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let size = size.get().next_multiple_of(rustix::param::page_size() as u64);
-        ftruncate(&memfd, size)?;
-        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Self { memfd, size })
+        Ok(Self { memfd: memfd::fixed("opt-stream", Bytes::new(size))?, size })
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -15,13 +15,12 @@ use std::thread::JoinHandle;
 
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
-};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 use super::pages::Pages;
 use super::places::Places;
+use crate::memfd;
 
 const NAME: &str = "host memory";
 /// A fill is written in pieces of this size.
@@ -91,14 +90,10 @@ impl HostDevice {
     }
 
     fn with_addresses(capacity: Bytes, addresses: Bytes) -> Result<Self, DeviceError> {
-        let made = |source: io::Error| failed("making an arena", source);
         let grain = Bytes::from(rustix::param::page_size());
         let addresses = whole_grains(addresses, grain);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let arena = memfd_create("opt-arena", flags).map_err(|errno| made(errno.into()))?;
-        ftruncate(&arena, addresses.get()).map_err(|errno| made(errno.into()))?;
-        fcntl_add_seals(&arena, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|errno| made(errno.into()))?;
+        let arena =
+            memfd::fixed("opt-arena", addresses).map_err(|errno| failed("making an arena", errno.into()))?;
         Self::over(File::from(arena), capacity, addresses)
     }
 

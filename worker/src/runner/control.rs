@@ -10,9 +10,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use opt_shared::units::Bytes;
+use opt_shared::wait::timespec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
+
+use crate::memfd;
 
 /// What a runner has reached; written by the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,10 +158,7 @@ unsafe impl Sync for ControlMap {}
 impl ControlMap {
     /// A new sealed page (worker).
     pub fn create() -> rustix::io::Result<Self> {
-        let descriptor = memfd_create("opt-control", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        let bytes = page_bytes();
-        ftruncate(&descriptor, bytes as u64)?;
-        fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let descriptor = memfd::fixed("opt-control", Bytes::from(page_bytes()))?;
         let mut map = Self::attach(descriptor.as_fd())?;
         map.descriptor = Some(descriptor);
         Ok(map)
@@ -236,11 +236,7 @@ pub fn wait_for_change(
     }
     waits.store(1, Ordering::SeqCst);
     let changed = if word.load(Ordering::SeqCst) == old {
-        let timeout = futex::Timespec {
-            tv_sec: i64::try_from(slice.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(slice.subsec_nanos()),
-        };
-        let _ = futex::wait(word, futex::Flags::empty(), old, Some(&timeout));
+        let _ = futex::wait(word, futex::Flags::empty(), old, Some(&timespec(slice)));
         word.load(Ordering::Acquire) != old
     } else {
         true
@@ -305,7 +301,7 @@ mod tests {
     fn the_page_cannot_be_resized() {
         let map = ControlMap::create().expect("a sealed memfd");
         let descriptor = map.descriptor().expect("the creator keeps it");
-        assert!(ftruncate(descriptor, 0).is_err());
-        assert!(ftruncate(descriptor, 1 << 20).is_err());
+        assert!(rustix::fs::ftruncate(descriptor, 0).is_err());
+        assert!(rustix::fs::ftruncate(descriptor, 1 << 20).is_err());
     }
 }

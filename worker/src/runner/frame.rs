@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use opt_shared::capture::store::MAX_BLOBS;
+use opt_shared::wait::readable;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, send, sendmsg,
@@ -220,16 +221,8 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
 
 /// Worker side; the sender is hostile. Waits at most `timeout`; none where nothing came in time.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let wait = rustix::event::Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-    match poll(&mut polled, Some(&wait)) {
-        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
-        Ok(_) => {}
-        Err(error) => return Err(FrameError::Receive(error)),
+    if !readable(socket, timeout).map_err(FrameError::Receive)? {
+        return Ok(None);
     }
     // One byte more than a frame, so that a longer one shows; no room for descriptors, so none arrives.
     let mut bytes = [0u8; REPLY_BYTES + 1];
@@ -275,6 +268,8 @@ fn floor_char_boundary(text: &str, at_most: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use proptest::prelude::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

@@ -142,8 +142,8 @@ fn others_can_only_read_and_nobody_can_resize() {
     assert_eq!(unsafe { mapped.cast::<u8>().read() }, 9);
     // SAFETY: the map above, not used any more.
     unsafe { rustix::mm::munmap(mapped, page()) }.expect("unmapped");
-    assert!(ftruncate(&*device.arena, 0).is_err());
-    assert!(ftruncate(&*device.arena, 1 << 50).is_err());
+    assert!(rustix::fs::ftruncate(&*device.arena, 0).is_err());
+    assert!(rustix::fs::ftruncate(&*device.arena, 1 << 50).is_err());
     agrees(&device);
 }
 
