@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use opt_shared::outcome::{Artifact, Status};
+use opt_shared::ids::EntryId;
+use opt_shared::outcome::{Artifact, Body, Report, Status};
 
 use super::folder::ranking::Standing;
 use crate::core::event::Stage;
@@ -11,11 +12,25 @@ use crate::core::event::Stage;
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub artifact: Option<Artifact>,
-    pub unsupported: Vec<opt_shared::ids::EntryId>,
+    pub unsupported: Vec<EntryId>,
     pub profile: Option<Standing>,
     pub status: Option<Status>,
     /// Attempts of each stage that earlier parts of the run have numbered.
     pub numbered: BTreeMap<Stage, u32>,
     /// Finished before this part of the run began.
     pub resumed: bool,
+}
+
+impl Known {
+    /// What an attempt that stands says of its candidate.
+    pub(super) fn learn(&mut self, report: &Report) {
+        match &report.body {
+            Body::Build(built) => self.artifact.clone_from(&built.artifact),
+            Body::Verify(verified) => self.unsupported.clone_from(&verified.unsupported),
+            Body::Profile(profiled) if report.head.status == Status::Passed => {
+                self.profile = Some(Standing::of(&profiled.entries));
+            }
+            Body::Profile(_) | Body::Replay(_) => {}
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The edge and the loop of a run: sources become events, the core answers with actions, hands carry them out.
+//! One run from plan to exit code: survey, run, answers on the way, and the folder that is left.
 //!
 //! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
 //! another. Decides nothing that the core could decide.
@@ -10,45 +10,33 @@ pub mod known;
 pub mod run;
 pub mod survey;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
-use opt_shared::message::{FromWorker, Rung};
-use opt_shared::rung::CGROUP_LEAF;
-use opt_shared::units::Bytes;
-use opt_shared::wait::timespec;
-use rustix::event::{PollFd, PollFlags, poll};
-
+use self::answer::desk::Desk;
 use self::answer::forecast::Forecast;
-use self::answer::{notifications, requests, submissions};
+use self::answer::{requests, submissions};
 pub use self::error::RunError;
-use self::folder::evidence::{self, Evidence};
-use self::folder::{RunFolder, resume};
-use self::known::Known;
-use self::run::actions::RunningAttempt;
-use self::run::history::History;
+use self::folder::books::Books;
+use self::folder::{RunFolder, evidence, resume};
+use self::run::agenda::Agenda;
+use self::run::decisions::Decisions;
 use self::run::leaves::Leaves;
+use self::run::machine::Machine;
 use self::run::protections;
 use self::run::replay::Replaying;
-use self::run::sample::{MemoryFiles, Sampler};
-use self::survey::facts::JobFacts;
+use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
-use self::survey::replay_facts::{self, ReplayFacts};
-use self::survey::{read_facts, seed, spec};
-use crate::control::{Server, Token};
+use self::survey::{read_facts, replay_facts, seed, spec};
 use crate::core::Core;
-use crate::core::event::{Answer, Control, Event, Moment, Process, Stage, StopReason};
+use crate::core::event::{Control, Event, StopReason};
 use crate::exit::Exit;
 use crate::memory::host::Host;
-use crate::memory::pressure::PressureTrigger;
 use crate::metrics::Metrics;
 use crate::metrics::http::Responder;
 use crate::plan::Plan;
-use crate::pool::{Happening, Pool, Unwatched};
+use crate::pool::Pool;
 use crate::progress::Progress;
-use crate::record::{HostRecord, UtcTime};
+use crate::record::UtcTime;
 use crate::signal::Signals;
 use crate::store::{RunRow, Store};
 
@@ -130,56 +118,45 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
     let pool = Pool::new(folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
-    let rungs = protections::climb(pool.executable(), &mut leaves);
+    let found = protections::climb(pool.executable(), &mut leaves);
     let mut run = Run {
-        plan,
-        min_speedup: options.min_speedup,
-        each_candidate: options.each_candidate,
-        each_look: options.each_look,
-        control: requests::open(&folder, options.keep_open)?,
-        awaited: Vec::new(),
-        metrics: Metrics::default(),
-        scraped: options.metrics.map(Responder::bind).transpose()?,
-        cores,
-        whole: whole.0,
-        facts: &facts,
-        replaying: Replaying::new(replay_facts.len()),
-        replay_facts: &replay_facts,
-        folder: &folder,
+        decisions: Decisions::new(Core::new(spec, counters.worker, counters.lease)),
+        agenda: Agenda {
+            plan,
+            facts: &facts,
+            known,
+            replays: Replaying::new(&replay_facts),
+            folder: &folder,
+            cores,
+            cache_budget: ceilings.host.fraction(CACHE_SHARE),
+            seed: seed::draw(),
+            min_speedup: options.min_speedup,
+        },
+        attempts: Attempts::default(),
+        machine: Machine::new(pool, leaves, found, host, ceilings.host, whole.0),
+        books: Books::open(store, &folder)?,
+        desk: Desk {
+            control: requests::open(&folder, options.keep_open)?,
+            awaited: Vec::new(),
+            metrics: Metrics::default(),
+            responder: options.metrics.map(Responder::bind).transpose()?,
+            progress: Progress::new(options.progress),
+            forecast: Forecast::default(),
+            each_candidate: options.each_candidate,
+        },
         signals,
-        core: Core::new(spec, counters.worker, counters.lease),
-        pool,
-        leaves,
-        sampler: Sampler::new(ceilings.host),
-        pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
-        evidence: Evidence::new(store.samples_width()?),
-        history: History::new(),
-        forecast: Forecast::default(),
-        store,
-        known,
-        cache_budget: ceilings.host.fraction(CACHE_SHARE),
-        seed: seed::draw(),
-        started: Instant::now(),
-        attempts: BTreeMap::new(),
-        last_report: None,
-        progress: Progress::new(options.progress),
-        rungs,
-        host,
-        worker_started: BTreeMap::new(),
-        summary_due: None,
-        stop: None,
-        answered: None,
+        each_look: options.each_look,
     };
-    run.record_host()?;
+    run.books.store.host(&run.machine.record())?;
     run.register_replays()?;
-    run.say_what_is_missing(None);
-    if let Some(row) = seed::policy_row(&run.plan, run.seed) {
+    run.machine.say_what_is_missing(None);
+    if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
         run.policy(&row)?;
     }
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
-    run.announce();
+    run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
     let mut stop = run.go()?;
     if stop == StopReason::Finished
         && let Some(after) = run.replay_all()?
@@ -193,266 +170,4 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     drop(run);
     folder.tidy();
     Ok(Ended { exit, folder: path })
-}
-
-struct Run<'a> {
-    plan: Plan,
-    min_speedup: Option<f64>,
-    each_candidate: Option<fn(&serde_json::Value)>,
-    each_look: fn(),
-    control: Option<Server>,
-    /// Who waits for the end of which candidate.
-    awaited: Vec<(Token, CandidateId)>,
-    metrics: Metrics,
-    scraped: Option<Responder>,
-    cores: u32,
-    /// What a ceiling may be at most.
-    whole: Bytes,
-    facts: &'a [JobFacts],
-    replay_facts: &'a [ReplayFacts],
-    replaying: Replaying,
-    folder: &'a RunFolder,
-    signals: &'a Signals,
-    core: Core,
-    pool: Pool,
-    /// Given back after the last worker is gone: fields are dropped in their order.
-    leaves: Leaves,
-    sampler: Sampler,
-    /// None where the kernel has none to arm.
-    pressure: Option<PressureTrigger>,
-    evidence: Evidence,
-    history: History,
-    forecast: Forecast,
-    store: Store,
-    known: Vec<Known>,
-    cache_budget: Bytes,
-    seed: u64,
-    started: Instant,
-    attempts: BTreeMap<LeaseId, RunningAttempt>,
-    /// Of the attempt that ended last: what a candidate's feedback is made from.
-    last_report: Option<(CandidateId, Stage, opt_shared::message::Report)>,
-    progress: Progress,
-    rungs: Vec<Rung>,
-    host: Host,
-    worker_started: BTreeMap<WorkerId, Instant>,
-    summary_due: Option<Instant>,
-    stop: Option<StopReason>,
-    /// Of the core to the request in hand.
-    answered: Option<Answer>,
-}
-
-impl Run<'_> {
-    fn now(&self) -> Moment {
-        self.started.elapsed()
-    }
-
-    fn go(&mut self) -> Result<StopReason, RunError> {
-        self.feed(Event::Tick)?;
-        loop {
-            if let Some(stop) = self.stop.take() {
-                return Ok(stop);
-            }
-            let until_sample = self.sampler.due().saturating_duration_since(Instant::now());
-            let until_sample = until_sample.min(self.control_due());
-            let timeout = match self.core.next_deadline() {
-                Some(deadline) => deadline.saturating_sub(self.now()).min(until_sample),
-                None => until_sample,
-            };
-            if self.wait(timeout)? {
-                self.feed(Event::Pressure)?;
-            }
-            for _ in 0..self.signals.take() {
-                self.feed(Event::Interrupt)?;
-            }
-            for happening in self.pool.happenings() {
-                self.happened(happening)?;
-            }
-            if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
-                self.feed(Event::Tick)?;
-            }
-            self.serve()?;
-            if self.sampler.due() <= Instant::now() {
-                self.look_now()?;
-            }
-        }
-    }
-
-    /// True if the kernel says that processes wait for memory.
-    fn wait(&mut self, timeout: Duration) -> Result<bool, RunError> {
-        let mut polled = vec![
-            PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
-        ];
-        polled.extend(self.scraped.iter().flat_map(Responder::descriptors));
-        polled.extend(self.control.iter().flat_map(Server::descriptors));
-        polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
-        if let Some(trigger) = &self.pressure {
-            polled.push(PollFd::new(trigger, PollFlags::PRI));
-        }
-        match poll(&mut polled, Some(&timespec(timeout))) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(RunError::Poll(errno)),
-        }
-        let said = self.pressure.as_ref().and_then(|_| polled.last()).map(PollFd::revents);
-        drop(polled);
-        if said.is_some_and(|said| said.contains(PollFlags::ERR)) {
-            self.pressure = None;
-        }
-        Ok(said.is_some_and(|said| said.contains(PollFlags::PRI)))
-    }
-
-    fn feed(&mut self, event: Event) -> Result<(), RunError> {
-        let now = self.now();
-        let actions = self.core.handle(now, event);
-        self.core.check_invariants().map_err(|law| RunError::Law { law })?;
-        for action in actions {
-            self.carry_out(action)?;
-        }
-        Ok(())
-    }
-
-    fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
-        match happening {
-            Happening::Ready { worker, pid } => {
-                let ready =
-                    self.worker_started.get(&worker).map_or(0.0, |at| at.elapsed().as_secs_f64() * 1e3);
-                self.store.worker_ready(worker, ready)?;
-                self.tell(|| notifications::worker_ready(worker, ready));
-                if let Err(error) =
-                    self.sampler.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)
-                {
-                    let why = format!("it could not be watched: {}", opt_shared::causes::chain(&error));
-                    return self.feed(Event::WorkerNotReady { worker, why, alive: true });
-                }
-                self.feed(Event::WorkerReady { worker })
-            }
-            Happening::NotReady { worker, why } => {
-                self.feed(Event::WorkerNotReady { worker, why, alive: true })
-            }
-            Happening::Gone { worker, how, left_runners } => {
-                if self.core.lease_of(worker).is_some() {
-                    self.evidence.phase_ends();
-                }
-                self.sampler.forget(Process::Worker(worker));
-                self.leaves.forget_worker(worker);
-                if !left_runners {
-                    self.sampler.forget_runners(worker);
-                }
-                tracing::debug!(%worker, how, left_runners, "worker gone");
-                self.look_now()?;
-                self.feed(Event::WorkerGone { worker, how, left_runners })
-            }
-            Happening::Returned { worker } => {
-                self.sampler.forget_runners(worker);
-                self.look_now()?;
-                self.feed(Event::Returned { worker })
-            }
-            Happening::Said { worker, message } => self.said(worker, message),
-        }
-    }
-
-    fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
-        match message {
-            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, of_worker, pack } => {
-                let process = Process::Runner(worker, pid);
-                let watched = self.pool.watch_runner(worker, pid, start_time).and_then(|()| {
-                    self.sampler
-                        .watch(process, pid, Some(limit), MemoryFiles { own: shared, of_worker }, pack.tree)
-                        .map_err(|error| Unwatched::Trouble(opt_shared::causes::chain(&error)))
-                });
-                match watched {
-                    Ok(()) => self.leaves.announce(worker, pid, limit, pack),
-                    // Its worker tells next.
-                    Err(Unwatched::Gone) => {
-                        tracing::debug!(%worker, pid, "a runner died before it was watched")
-                    }
-                    // A candidate that nobody watches has no limit: it is not let loose.
-                    Err(Unwatched::Trouble(why)) => {
-                        let detail = format!("its runner {pid} could not be watched: {why}");
-                        return self.feed(Event::WorkerFault { worker, detail });
-                    }
-                }
-                self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
-            }
-            FromWorker::Holds { bytes } => {
-                self.sampler.holds(worker, bytes);
-                Ok(())
-            }
-            FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
-            FromWorker::RunnerDied { pid } => {
-                self.sampler.forget(Process::Runner(worker, pid));
-                self.feed(Event::RunnerDied { worker, pid })
-            }
-            FromWorker::Enforced { rungs } => {
-                let gone = protections::confirm(&mut self.rungs, rungs);
-                self.say_what_is_missing(Some(&gone));
-                self.record_host()
-            }
-            FromWorker::Progress { lease, done, total, bytes } => {
-                if let Some(attempt) = self.attempts.get_mut(&lease) {
-                    (attempt.done, attempt.total, attempt.bytes) = (done, total, bytes);
-                }
-                self.progress.update(lease, done, total, bytes);
-                Ok(())
-            }
-            FromWorker::Finished { lease, report } => {
-                self.evidence.phase_ends();
-                self.look_now()?;
-                // An attempt that failed half-way reaps its runners without a word on each.
-                self.pool.forget_runners(worker);
-                self.sampler.forget_runners(worker);
-                self.leaves.forget_worker(worker);
-                self.feed(Event::Finished { worker, lease, report })?;
-                // What it kept is known now: the next phase need not wait for the next look.
-                self.look_now()
-            }
-            FromWorker::Fault { lease: _, detail } => {
-                tracing::warn!(%worker, "a worker cannot go on: {detail}");
-                self.feed(Event::WorkerFault { worker, detail })
-            }
-        }
-    }
-
-    /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
-    /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
-    fn look_now(&mut self) -> Result<(), RunError> {
-        (self.each_look)();
-        let sample = self.sampler.sample();
-        self.history.add(self.now(), self.sampler.look.owed, self.sampler.look.reclaimable);
-        if let Some(block) = self.evidence.add(&self.sampler.look) {
-            let width = self.store.samples(&block)?;
-            self.evidence.widen(width);
-        }
-        self.feed(Event::Sample(sample))
-    }
-
-    /// Once, aloud: what this machine cannot enforce on candidates; all of it, or what has gone since.
-    fn say_what_is_missing(&self, only: Option<&[String]>) {
-        let said = |rung: &&Rung| only.is_none_or(|names| names.contains(&rung.name));
-        for rung in self.rungs.iter().filter(|rung| !rung.present).filter(said) {
-            let needed = opt_shared::rung::known(&rung.name).is_none_or(|kind| kind.needed);
-            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
-            tracing::warn!("not enforced on this machine: {} ({}){risk}", rung.name, rung.detail);
-        }
-    }
-
-    /// The other rungs hold, and the result says so.
-    fn lose_the_leaves(&mut self, why: String) -> Result<(), RunError> {
-        protections::lost(&mut self.rungs, CGROUP_LEAF, &why);
-        self.leaves.give_up(why);
-        self.say_what_is_missing(Some(&[CGROUP_LEAF.to_owned()]));
-        self.record_host()
-    }
-
-    fn record_host(&mut self) -> Result<(), RunError> {
-        self.store.host(&HostRecord {
-            cpu: self.host.cpu.clone(),
-            cores: self.host.cores,
-            ram_bytes: self.host.ram,
-            kernel: self.host.kernel.clone(),
-            rungs: self.rungs.clone(),
-        })?;
-        Ok(())
-    }
 }

@@ -1,5 +1,6 @@
 //! What users are answered while a run goes on, and what they may ask of it.
 
+pub(super) mod desk;
 pub(super) mod forecast;
 pub(super) mod notifications;
 mod overview;
@@ -7,3 +8,20 @@ pub(super) mod replay_standing;
 pub mod requests;
 mod status;
 pub mod submissions;
+
+use self::desk::Desk;
+use super::run::Attempts;
+use super::run::agenda::Agenda;
+use super::run::decisions::Decisions;
+use super::run::machine::Machine;
+use crate::store::Store;
+
+/// Everything that questions are answered from; nothing can be changed through it.
+pub(super) struct View<'a> {
+    pub(super) decisions: &'a Decisions,
+    pub(super) agenda: &'a Agenda<'a>,
+    pub(super) attempts: &'a Attempts,
+    pub(super) machine: &'a Machine,
+    pub(super) store: &'a Store,
+    pub(super) desk: &'a Desk,
+}

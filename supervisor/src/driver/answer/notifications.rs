@@ -1,34 +1,16 @@
 //! What those who listen on the control socket are told, one value per thing that happened.
 //!
-//! Composed only while somebody listens. The same words as in the record, and every name in full.
-
-use std::time::Instant;
+//! The same words as in the record, and every name in full.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use serde_json::{Value, json};
 
-use crate::control::Notification;
 use crate::core::event::{PolicyRow, Stage, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
-use crate::driver::Run;
 use crate::record::{Numbers, UtcTime};
 use crate::store::JobEnd;
-
-impl Run<'_> {
-    pub(crate) fn tell(&mut self, what: impl FnOnce() -> Value) {
-        if let Some(server) = &mut self.control
-            && server.has_listeners()
-        {
-            let mut what = what();
-            if what["t"].is_null() {
-                what["t"] = json!(UtcTime::now());
-            }
-            server.tell(&Notification(what), Instant::now());
-        }
-    }
-}
 
 pub(crate) fn policy(t: UtcTime, row: &PolicyRow, numbers: Numbers, names: Value) -> Value {
     json!({
@@ -44,7 +26,11 @@ pub(crate) fn attempt_started(candidate: &str, stage: Stage, number: u32, worker
 }
 
 pub(crate) fn attempt_ended(
-    (candidate, stage, number, status, detail): (String, Stage, u32, Status, Option<String>),
+    candidate: &str,
+    stage: Stage,
+    number: u32,
+    status: Status,
+    detail: Option<String>,
     ms: Option<f64>,
 ) -> Value {
     json!({
@@ -55,11 +41,11 @@ pub(crate) fn attempt_ended(
 
 /// In short: who wants all of it asks for the `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
-    let mut told = json!({ "kind": "candidate" });
+    let mut said = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {
-        told[field] = result[field].clone();
+        said[field] = result[field].clone();
     }
-    told
+    said
 }
 
 /// As `status` has it.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::Status;
 use serde_json::{Value, json};
 
+use super::View;
 use super::forecast::Open;
 use crate::control::{Code, Refusal, Reply};
 use crate::core::control::{CandidateView, RunnerView};
-use crate::core::event::{Process, Stage};
-use crate::driver::{Run, RunError};
+use crate::core::event::Process;
+use crate::driver::RunError;
 use crate::plan::JobPlan;
 use crate::store::ScoreRow;
 
@@ -21,18 +21,19 @@ const PAGE: usize = 500;
 /// Decisions in one answer.
 const MOST_DECISIONS: u32 = 100;
 
-impl Run<'_> {
+impl View<'_> {
     /// From the `from`th on, in the order of the plan.
     pub(crate) fn candidates(&self, from: u32) -> Value {
-        let total = self.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
+        let total = self.agenda.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
         let mut left = from as usize;
         let mut page = Vec::new();
-        for job in &self.plan.jobs {
+        for job in &self.agenda.plan.jobs {
             if job.candidates.len() <= left {
                 left -= job.candidates.len();
                 continue;
             }
-            let scores: BTreeMap<CandidateId, ScoreRow> = self.job_scores(job).rows.into_iter().collect();
+            let scores: BTreeMap<CandidateId, ScoreRow> =
+                self.agenda.job_scores(job).rows.into_iter().collect();
             let rest = job.candidates.iter().skip(std::mem::take(&mut left)).take(PAGE - page.len());
             page.extend(rest.map(|it| self.candidate(job, it.id, scores.get(&it.id))));
             if page.len() == PAGE {
@@ -43,8 +44,9 @@ impl Run<'_> {
     }
 
     fn candidate(&self, job: &JobPlan, id: CandidateId, score: Option<&ScoreRow>) -> Value {
-        let mut answer = json!({ "candidate": self.full_name(id), "baseline": job.baseline == Some(id) });
-        match self.core.candidate_view(id) {
+        let mut answer =
+            json!({ "candidate": self.agenda.full_name(id), "baseline": job.baseline == Some(id) });
+        match self.decisions.core.candidate_view(id) {
             Some(CandidateView::Done(status)) => answer["status"] = json!(status),
             Some(CandidateView::Running { stage, attempt }) => {
                 answer["stage"] = json!(stage.name());
@@ -70,36 +72,43 @@ impl Run<'_> {
             Refusal::new(Code::InvalidParams, "`since_s` is no number of seconds since the run began")
         })?;
         let slots = self
+            .machine
             .history
             .since(since)
             .map(|(at, slot)| json!([at.as_secs_f64(), slot.owed, slot.reclaimable]));
-        Ok(json!({ "width_s": self.history.width().as_secs_f64(), "slots": slots.collect::<Vec<_>>() }))
+        Ok(
+            json!({ "width_s": self.machine.history.width().as_secs_f64(), "slots": slots.collect::<Vec<_>>() }),
+        )
     }
 
-    pub(crate) fn decisions(&self, most: u32) -> Result<Value, RunError> {
+    pub(crate) fn latest_decisions(&self, most: u32) -> Result<Value, RunError> {
         let rows = self.store.latest_decisions(most.min(MOST_DECISIONS))?;
         Ok(json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() }))
     }
 
     /// How it goes: what has ended since this process began, and how long the rest may take.
     pub(crate) fn pace(&self) -> Value {
-        let now = self.now();
+        let now = self.decisions.now();
         let held: BTreeMap<CandidateId, Duration> = self
+            .decisions
             .core
             .worker_views(now)
             .iter()
             .filter_map(|it| it.lease.as_ref().map(|lease| (lease.candidate, lease.held)))
             .collect();
-        let is_run = |stage| self.plan.run.stages.runs(stage);
-        let open = self.plan.candidates().filter_map(|it| match self.core.candidate_view(it.id)? {
-            CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {
-                Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
+        let is_run = |stage| self.agenda.plan.run.stages.runs(stage);
+        let open = self.agenda.plan.candidates().filter_map(|it| {
+            match self.decisions.core.candidate_view(it.id)? {
+                CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {
+                    Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
+                }
+                CandidateView::Done(_) => None,
             }
-            CandidateView::Done(_) => None,
         });
         // Nothing is known of how long replays take.
-        let remaining = if self.replaying.has_begun() { None } else { self.forecast.remaining(open, is_run) };
-        let (ended, minutes) = (self.forecast.ended(), now.as_secs_f64() / 60.0);
+        let remaining =
+            if self.agenda.replays.has_begun() { None } else { self.desk.forecast.remaining(open, is_run) };
+        let (ended, minutes) = (self.desk.forecast.ended(), now.as_secs_f64() / 60.0);
         json!({
             "candidates_ended": ended,
             "candidates_per_minute": (0 < ended).then(|| f64::from(ended) / minutes),
@@ -110,17 +119,10 @@ impl Run<'_> {
     pub(crate) fn runner(&self, worker: opt_shared::ids::WorkerId, it: &RunnerView) -> Value {
         json!({
             "pid": it.pid,
-            "age_s": self.sampler.age(Process::Runner(worker, it.pid)).map(|age| age.as_secs_f64()),
+            "age_s": self.machine.sampler.age(Process::Runner(worker, it.pid)).map(|age| age.as_secs_f64()),
             "owed_bytes": it.owed,
             "peak_owed_bytes": it.peak_owed,
             "limit_bytes": it.limit,
         })
-    }
-
-    /// What an attempt that stands means for the estimate; one that is tried again says nothing.
-    pub(crate) fn foresee(&mut self, candidate: CandidateId, stage: Stage, status: Status, took: Duration) {
-        if let Some(job) = self.plan.candidate(candidate).map(|it| it.job) {
-            self.forecast.attempt_ended(job, stage, status == Status::Passed, took);
-        }
     }
 }

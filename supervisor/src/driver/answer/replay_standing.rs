@@ -4,8 +4,8 @@ use opt_shared::outcome::ReplayResult;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
+use super::View;
 use crate::core::control::CandidateView;
-use crate::driver::Run;
 
 /// What is said of a result while the run goes on.
 #[derive(Clone, Copy)]
@@ -27,17 +27,17 @@ impl Figures {
     }
 }
 
-impl Run<'_> {
+impl View<'_> {
     /// Each replay of the plan, in its order.
     pub(crate) fn replay_standings(&self) -> Vec<Value> {
-        (0..self.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
+        (0..self.agenda.plan.replays.len()).map(|replay| self.replay_standing(replay)).collect()
     }
 
     pub(crate) fn replay_standing(&self, replay: usize) -> Value {
-        let plan = &self.plan.replays[replay];
-        let view = self.replaying.stand_in(replay).and_then(|id| self.core.candidate_view(id));
-        let ended = self.replaying.ends[replay];
-        let figures = self.replaying.figures[replay];
+        let plan = &self.agenda.plan.replays[replay];
+        let view = self.agenda.replays.stand_in(replay).and_then(|id| self.decisions.core.candidate_view(id));
+        let ended = self.agenda.replays.ends[replay];
+        let figures = self.agenda.replays.figures[replay];
         json!({
             "name": plan.name,
             "status": ended,

@@ -5,21 +5,23 @@ use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
 use serde_json::{Map, Value, json};
 
+use super::View;
 use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{CandidateView, LeaseView, WorkerView};
-use crate::driver::{Run, RunError};
-use crate::record::{CandidateRecord, Numbers, PolicyRecord};
+use crate::driver::RunError;
+use crate::record::{CandidateRecord, PolicyRecord};
 
 /// Of a record as it is answered: what is longer goes without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
 /// Decisions that a `why` ends with.
 const LATEST: u32 = 5;
 
-impl Run<'_> {
+impl View<'_> {
     pub(crate) fn status(&self) -> Value {
-        let view = self.core.run_view();
-        let now = self.now();
+        let view = self.decisions.core.run_view();
+        let now = self.decisions.now();
         let leases: Vec<Value> = self
+            .decisions
             .core
             .worker_views(now)
             .iter()
@@ -27,19 +29,19 @@ impl Run<'_> {
             .collect();
         json!({
             "run": {
-                "name": self.plan.run.name,
-                "plan": self.plan.source_path,
-                "folder": self.folder.path(),
+                "name": self.agenda.plan.run.name,
+                "plan": self.agenda.plan.source_path,
+                "folder": self.agenda.folder.path(),
                 "pid": std::process::id(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "elapsed_s": now.as_secs_f64(),
                 "paused": view.paused,
                 "open": view.stays_open,
                 "ending": view.ending,
-                "metrics": self.scraped.as_ref().map(|it| it.address().to_string()),
+                "metrics": self.desk.responder.as_ref().map(|it| it.address().to_string()),
             },
             "pace": self.pace(),
-            "jobs": self.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
+            "jobs": self.agenda.plan.jobs.iter().map(|job| self.job(job)).collect::<Vec<_>>(),
             "replays": self.replay_standings(),
             "leases": leases,
             "waiting": view.waiting.map(|(since, for_what)| json!({
@@ -50,9 +52,9 @@ impl Run<'_> {
                 "host_floor_bytes": view.floor,
                 "charged_bytes": view.charged,
                 "owed_bytes": view.owed,
-                "reclaimable_bytes": self.sampler.look.reclaimable,
-                "available_bytes": self.sampler.look.available,
-                "peak_owed_bytes": self.sampler.totals.peak_owed_bytes,
+                "reclaimable_bytes": self.machine.sampler.look.reclaimable,
+                "available_bytes": self.machine.sampler.look.available,
+                "peak_owed_bytes": self.machine.sampler.totals.peak_owed_bytes,
             },
         })
     }
@@ -60,7 +62,7 @@ impl Run<'_> {
     fn job(&self, job: &crate::plan::JobPlan) -> Value {
         let (mut waiting, mut running, mut passed, mut failed) = (0, 0, 0, 0);
         for candidate in &job.candidates {
-            match self.core.candidate_view(candidate.id) {
+            match self.decisions.core.candidate_view(candidate.id) {
                 Some(CandidateView::Waiting { .. }) | None => waiting += 1,
                 Some(CandidateView::Running { .. }) => running += 1,
                 Some(CandidateView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
@@ -74,10 +76,10 @@ impl Run<'_> {
     }
 
     fn lease(&self, lease: &LeaseView) -> Value {
-        let attempt = self.attempts.get(&lease.id);
+        let attempt = self.attempts.running.get(&lease.id);
         json!({
             "id": lease.id,
-            "candidate": self.full_name(lease.candidate),
+            "candidate": self.agenda.full_name(lease.candidate),
             "stage": lease.stage.name(),
             "attempt": lease.attempt,
             "seconds": lease.held.as_secs_f64(),
@@ -94,7 +96,7 @@ impl Run<'_> {
                 "id": it.id,
                 "role": it.role,
                 "state": it.state,
-                "pid": self.pool.pid(it.id),
+                "pid": self.machine.pool.pid(it.id),
                 "age_s": it.age.as_secs_f64(),
                 "leases": it.leases,
                 "lease": it.lease.as_ref().map(|lease| self.lease(lease)),
@@ -106,20 +108,20 @@ impl Run<'_> {
                 "asked_to_go": it.asked_to_go,
             })
         };
-        json!({ "workers": self.core.worker_views(self.now()).into_iter().map(of).collect::<Vec<_>>() })
+        json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(of).collect::<Vec<_>>() })
     }
 
     /// By JOB/CANDIDATE, or by a name that only one job has.
     pub(crate) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
         let in_job = |job: &str, name: &str| {
-            let job = self.plan.jobs.iter().find(|it| it.name == job)?;
+            let job = self.agenda.plan.jobs.iter().find(|it| it.name == job)?;
             job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
         };
         if let Some(id) = wanted.split_once('/').and_then(|(job, name)| in_job(job, name)) {
             return Ok(id);
         }
         let all: Vec<CandidateId> =
-            self.plan.candidates().filter(|it| it.name == wanted).map(|it| it.id).collect();
+            self.agenda.plan.candidates().filter(|it| it.name == wanted).map(|it| it.id).collect();
         match all.as_slice() {
             [one] => Ok(*one),
             [] => Err(Refusal::new(Code::NotFound, format!("the run has no candidate `{wanted}`"))),
@@ -133,9 +135,9 @@ impl Run<'_> {
     /// How a candidate stands: its whole record once it has ended.
     pub(crate) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
         let mut answer = Map::new();
-        answer.insert("candidate".to_owned(), json!(self.full_name(id)));
-        let view = self.core.candidate_view(id);
-        let done = self.known.get(id.index()).is_some_and(|it| it.status.is_some());
+        answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
+        let view = self.decisions.core.candidate_view(id);
+        let done = self.agenda.known.get(id.index()).is_some_and(|it| it.status.is_some());
         answer.insert("done".to_owned(), json!(done));
         if let (false, Some(CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. })) =
             (done, view)
@@ -171,7 +173,7 @@ impl Run<'_> {
     }
 
     fn why_worker(&self, id: WorkerId) -> Result<Reply, RunError> {
-        let view = self.core.worker_views(self.now()).into_iter().find(|it| it.id == id);
+        let view = self.decisions.core.worker_views(self.decisions.now()).into_iter().find(|it| it.id == id);
         let latest = self.store.latest_about_worker(id, LATEST)?;
         let why = match view {
             Some(it) => self.sentence_of(&it, latest.first()),
@@ -207,7 +209,7 @@ impl Run<'_> {
                 "holds {} ({} of {}, attempt {}) for {:.1} s and is taken for stuck in {:.0} s",
                 lease.id,
                 lease.stage.name(),
-                self.full_name(lease.candidate),
+                self.agenda.full_name(lease.candidate),
                 lease.attempt,
                 lease.held.as_secs_f64(),
                 lease.left.as_secs_f64()
@@ -230,20 +232,22 @@ impl Run<'_> {
     }
 
     fn why_candidate(&self, id: CandidateId) -> Result<Value, RunError> {
-        let name = self.full_name(id);
+        let name = self.agenda.full_name(id);
         let latest = self.store.latest_about_candidate(id, LATEST)?;
-        let why = match self.core.candidate_view(id) {
+        let why = match self.decisions.core.candidate_view(id) {
             Some(CandidateView::Waiting { stage, attempt }) => {
                 let what = self
+                    .decisions
                     .core
-                    .what_it_waits_for(self.now(), id, |other| self.full_name(other))
+                    .what_it_waits_for(self.decisions.now(), id, |other| self.agenda.full_name(other))
                     .unwrap_or_default();
                 format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
             }
             Some(CandidateView::Running { stage, attempt }) => {
                 let holder = self
+                    .decisions
                     .core
-                    .worker_views(self.now())
+                    .worker_views(self.decisions.now())
                     .into_iter()
                     .find(|it| it.lease.is_some_and(|lease| lease.candidate == id));
                 match holder {
@@ -276,7 +280,10 @@ impl Run<'_> {
                 .iter()
                 .map(|(name, number)| match (name.strip_suffix("_bytes"), number.as_u64()) {
                     (Some(name), Some(bytes)) => format!("{name} {}", Bytes::new(bytes)),
-                    _ => format!("{name} {}", self.named(name, number).unwrap_or_else(|| number.to_string())),
+                    _ => format!(
+                        "{name} {}",
+                        self.agenda.name_of(name, number).unwrap_or_else(|| number.to_string())
+                    ),
                 })
                 .collect();
             format!("; last decided about it: {} ({}; {})", row.decision, row.reason, numbers.join(", "))
@@ -286,24 +293,8 @@ impl Run<'_> {
     /// A decision as it is answered: with the names of what its numbers stand for.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
-        answer["names"] = self.names_in(&row.numbers);
+        answer["names"] = self.agenda.names_in(&row.numbers);
         answer
-    }
-
-    pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
-        let names = numbers
-            .iter()
-            .filter_map(|(name, number)| Some((name.clone(), json!(self.named(name, number)?))));
-        Value::Object(names.collect())
-    }
-
-    fn named(&self, field: &str, number: &Value) -> Option<String> {
-        let id = u32::try_from(number.as_u64()?).ok()?;
-        match field {
-            "candidate" => Some(self.full_name(CandidateId(id))),
-            "job" => self.plan.jobs.iter().find(|job| job.id.0 == id).map(|job| job.name.clone()),
-            _ => None,
-        }
     }
 }
 

@@ -18,10 +18,11 @@ use serde_json::json;
 
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::{Answer, Control, Event};
+use crate::driver::RunError;
 use crate::driver::known::Known;
+use crate::driver::run::Run;
 use crate::driver::survey::needs::JobNeeds;
 use crate::driver::survey::spec::candidate_spec;
-use crate::driver::{Run, RunError};
 use crate::plan::{CandidatePlan, Plan, Submission};
 use crate::record::SourceRecord;
 use crate::store::CandidateRow;
@@ -52,19 +53,19 @@ impl Run<'_> {
             Ok(job) => job,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if self.core.run_view().ending != "no" {
+        if self.decisions.core.run_view().ending != "no" {
             return Ok(Err(Refusal::new(Code::Refused, "the run is ending")));
         }
-        if let Some(broken) = &self.facts[job].broken {
+        if let Some(broken) = &self.agenda.facts[job].broken {
             let why = format!("the captures of the job cannot be used: {broken}");
             return Ok(Err(Refusal::new(Code::Refused, why)));
         }
-        if self.replaying.has_begun() {
+        if self.agenda.replays.has_begun() {
             let why = "the jobs are over, their replays are being made: start another run";
             return Ok(Err(Refusal::new(Code::Refused, why)));
         }
-        let folder = self.folder.path().join(FOLDER);
-        let candidate = match take_in(&folder, &self.plan, job, self.next_candidate(), &params) {
+        let folder = self.agenda.folder.path().join(FOLDER);
+        let candidate = match take_in(&folder, &self.agenda.plan, job, self.next_candidate(), &params) {
             Ok(candidate) => candidate,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -72,11 +73,11 @@ impl Run<'_> {
     }
 
     fn next_candidate(&self) -> CandidateId {
-        CandidateId(u32::try_from(self.known.len()).unwrap_or(u32::MAX))
+        CandidateId(u32::try_from(self.agenda.known.len()).unwrap_or(u32::MAX))
     }
 
     fn job_for(&self, wanted: Option<&str>) -> Result<usize, Refusal> {
-        let jobs = &self.plan.jobs;
+        let jobs = &self.agenda.plan.jobs;
         match wanted {
             Some(wanted) => jobs
                 .iter()
@@ -95,7 +96,7 @@ impl Run<'_> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let paths: Vec<String> =
             candidate.source.sources.iter().map(|path| path.display().to_string()).collect();
-        self.store.candidate(&CandidateRow {
+        self.books.store.candidate(&CandidateRow {
             id,
             job: candidate.job,
             name: name.clone(),
@@ -106,15 +107,16 @@ impl Run<'_> {
             },
         })?;
         let known = Known::default();
-        let job = &mut self.plan.jobs[job];
-        let mut needs = JobNeeds::new(job, &self.facts[job.id.index()], self.cores);
+        let job = &mut self.agenda.plan.jobs[job];
+        let mut needs = JobNeeds::new(job, &self.agenda.facts[job.id.index()], self.agenda.cores);
         let spec = candidate_spec(&mut needs, &candidate, &known);
         job.candidates.push(candidate);
-        self.known.push(known);
+        self.agenda.known.push(known);
         self.feed(Event::Control(Control::Submit { candidate: Box::new(spec) }))?;
-        match self.answered.take() {
+        match self.decisions.answer.take() {
             Some(Answer::Done(_)) => {
-                Ok(json!({ "outcome": "done", "candidate": self.full_name(id), "name": name, "id": id }))
+                let full_name = self.agenda.full_name(id);
+                Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))
             }
             // Everything that it could object to was looked at above.
             answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),

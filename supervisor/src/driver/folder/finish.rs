@@ -1,12 +1,14 @@
 //! The end of a job and of the run: ranks, winners, statuses and the exit code.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Estimate, Status};
 
 use super::ranking::{Scores, Timed, scores};
 use crate::core::event::StopReason;
+use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::driver::{Run, RunError};
+use crate::driver::run::Run;
+use crate::driver::run::agenda::Agenda;
 use crate::exit::Exit;
 use crate::plan::JobPlan;
 use crate::record::{JobStatus, RunStatus, UtcTime};
@@ -22,23 +24,64 @@ enum Verdict {
 
 impl Run<'_> {
     pub(crate) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
-        let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
+        let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
         let name = job.name.clone();
-        let Scores { rows, best } = self.job_scores(job);
-        let end = self.job_end(job, baseline_failed, best);
-        self.store.scores(&rows)?;
-        self.store.job_status(id, &end)?;
-        self.tell(|| notifications::job(&name, &end));
-        self.write_summary()
+        let Scores { rows, best } = self.agenda.job_scores(job);
+        let end = self.agenda.job_end(job, baseline_failed, best);
+        self.books.store.scores(&rows)?;
+        self.books.store.job_status(id, &end)?;
+        self.desk.tell(|| notifications::job(&name, &end));
+        self.books.write_summary(self.machine.sampler.totals)
     }
 
     /// Ranks and speed-ups as they stand while others of the job are still to come.
     pub(crate) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
-        let Some(job) = self.plan.jobs.get(id.index()) else { return Ok(()) };
-        let Scores { rows, .. } = self.job_scores(job);
-        Ok(self.store.scores(&rows)?)
+        let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
+        let Scores { rows, .. } = self.agenda.job_scores(job);
+        Ok(self.books.store.scores(&rows)?)
     }
 
+    /// Writes the end down and says the exit code.
+    pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
+        self.desk.progress.clear();
+        let skipped_whole = |job: &&JobPlan| {
+            !job.candidates.iter().all(|it| self.agenda.known[it.id.index()].status == Some(Status::Skipped))
+        };
+        let verdicts: Vec<Verdict> =
+            self.agenda.plan.jobs.iter().filter(skipped_whole).map(|job| self.agenda.verdict(job)).collect();
+        let (status, exit) = match stop {
+            StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
+            StopReason::HostTrouble { why } => {
+                tracing::error!("{why}");
+                (RunStatus::Failed, Exit::Host)
+            }
+            // Every job was cancelled.
+            StopReason::Finished if verdicts.is_empty() => (RunStatus::Finished, Exit::NonePassed),
+            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
+                (RunStatus::Finished, Exit::Host)
+            }
+            // One that was skipped waited for a job that says it all.
+            StopReason::Finished
+                if verdicts.iter().all(|it| *it == Verdict::Good)
+                    && self
+                        .agenda
+                        .replays
+                        .ends
+                        .iter()
+                        .all(|it| matches!(it, Some(Status::Passed | Status::Skipped))) =>
+            {
+                (RunStatus::Finished, Exit::Good)
+            }
+            StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
+        };
+        self.books.store.samples(&self.books.evidence.take())?;
+        self.books.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;
+        self.books.write_summary(self.machine.sampler.totals)?;
+        Ok(exit)
+    }
+}
+
+impl Agenda<'_> {
     pub(crate) fn job_scores(&self, job: &JobPlan) -> Scores {
         let timed: Vec<Timed<'_>> = job
             .candidates
@@ -67,13 +110,13 @@ impl Run<'_> {
         &self,
         job: &JobPlan,
         baseline_failed: bool,
-        best: Option<(opt_shared::ids::CandidateId, Option<opt_shared::outcome::Estimate>)>,
+        best: Option<(CandidateId, Option<Estimate>)>,
     ) -> JobEnd {
         let facts = &self.facts[job.id.index()];
         if let Some(broken) = &facts.broken {
             return JobEnd { status: JobStatus::CaptureError, detail: Some(broken.clone()), winner: None };
         }
-        let status_of = |id: opt_shared::ids::CandidateId| self.known[id.index()].status;
+        let status_of = |id: CandidateId| self.known[id.index()].status;
         let all = |status| job.candidates.iter().all(|it| status_of(it.id) == Some(status));
         if all(Status::DoesNotFit) {
             return JobEnd { status: JobStatus::DoesNotFit, detail: None, winner: None };
@@ -133,50 +176,12 @@ impl Run<'_> {
     }
 
     fn verdict(&self, job: &JobPlan) -> Verdict {
-        let status = |id: opt_shared::ids::CandidateId| self.known[id.index()].status;
+        let status = |id: CandidateId| self.known[id.index()].status;
         if job.candidates.iter().all(|it| status(it.id) == Some(Status::DoesNotFit)) {
             return Verdict::DoesNotFit;
         }
         let baseline_failed =
             job.baseline.is_some_and(|baseline| !matches!(status(baseline), Some(Status::Passed)));
         if self.counts_as_good(job) && !baseline_failed { Verdict::Good } else { Verdict::NonePassed }
-    }
-
-    /// Writes the end down and says the exit code.
-    pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
-        self.progress.clear();
-        let skipped_whole = |job: &&JobPlan| {
-            !job.candidates.iter().all(|it| self.known[it.id.index()].status == Some(Status::Skipped))
-        };
-        let verdicts: Vec<Verdict> =
-            self.plan.jobs.iter().filter(skipped_whole).map(|job| self.verdict(job)).collect();
-        let (status, exit) = match stop {
-            StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
-            StopReason::HostTrouble { why } => {
-                tracing::error!("{why}");
-                (RunStatus::Failed, Exit::Host)
-            }
-            // Every job was cancelled.
-            StopReason::Finished if verdicts.is_empty() => (RunStatus::Finished, Exit::NonePassed),
-            StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
-                (RunStatus::Finished, Exit::Host)
-            }
-            // One that was skipped waited for a job that says it all.
-            StopReason::Finished
-                if verdicts.iter().all(|it| *it == Verdict::Good)
-                    && self
-                        .replaying
-                        .ends
-                        .iter()
-                        .all(|it| matches!(it, Some(Status::Passed | Status::Skipped))) =>
-            {
-                (RunStatus::Finished, Exit::Good)
-            }
-            StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
-        };
-        self.store.samples(&self.evidence.take())?;
-        self.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;
-        self.write_summary()?;
-        Ok(exit)
     }
 }

@@ -5,6 +5,7 @@
 //! A supervisor's death frees its lock an instant before its workers die of it: what they may still touch or hold
 //! is asked for again, for a bounded time.
 
+pub(super) mod books;
 pub(super) mod evidence;
 mod finish;
 pub(super) mod ranking;

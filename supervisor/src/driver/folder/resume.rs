@@ -1,9 +1,8 @@
 //! What an earlier part of a run left in its folder, and what of it stands.
 
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{Blame, Body, Report, Status};
+use opt_shared::outcome::{Blame, Status};
 
-use super::ranking::Standing;
 use crate::driver::error::RunError;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
@@ -118,17 +117,10 @@ fn take_up(
         return Ok(());
     }
     known.status = before.status;
-    known.artifact.clone_from(&before.artifact);
     known.resumed = true;
-    for attempt in attempts.into_iter().filter(|attempt| !attempt.superseded) {
-        let Some(Report { head, body }) = attempt.report else { continue };
-        match body {
-            Body::Verify(verified) => known.unsupported = verified.unsupported,
-            Body::Profile(profiled) if head.status == Status::Passed => {
-                known.profile = Some(Standing::of(&profiled.entries));
-            }
-            Body::Build(_) | Body::Profile(_) | Body::Replay(_) => {}
-        }
+    for report in attempts.iter().filter(|it| !it.superseded).filter_map(|it| it.report.as_ref()) {
+        known.learn(report);
     }
+    known.artifact.clone_from(&before.artifact);
     Ok(())
 }

@@ -13,18 +13,20 @@ use opt_shared::outcome::{Blame, Body, ReplayResult, Report, Status};
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
-use super::actions::{RunningAttempt, span_of};
-use super::tasks::Tasks;
+use super::Run;
+use super::agenda::Agenda;
+use super::attempts::RunningAttempt;
 use crate::core::Core;
 use crate::core::event::{AttemptEnd, Order, PhaseRow, PolicyRow, StopReason};
 use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
+use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::answer::replay_standing::Figures;
 use crate::driver::known::Known;
-use crate::driver::{Run, RunError};
+use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
-use crate::store::{ReplayEnd, ReplayPhaseRow, ReplayRow, ReplayStart};
+use crate::store::{ReplayEnd, ReplayRow, ReplayStart};
 
 /// Recordings lie here, in the run's folder.
 const FOLDER: &str = "replay";
@@ -50,8 +52,9 @@ pub(crate) struct Underway {
 }
 
 /// The part of the run after its jobs.
-#[derive(Default)]
-pub(crate) struct Replaying {
+pub(crate) struct Replaying<'a> {
+    /// Of each replay of the plan.
+    facts: &'a [ReplayFacts],
     /// The first that stands for a replay.
     first: usize,
     underway: Vec<Underway>,
@@ -61,9 +64,16 @@ pub(crate) struct Replaying {
     pub(crate) figures: Vec<Option<Figures>>,
 }
 
-impl Replaying {
-    pub(crate) fn new(count: usize) -> Self {
-        Self { first: usize::MAX, underway: Vec::new(), ends: vec![None; count], figures: vec![None; count] }
+impl<'a> Replaying<'a> {
+    pub(crate) fn new(facts: &'a [ReplayFacts]) -> Self {
+        let count = facts.len();
+        Self {
+            facts,
+            first: usize::MAX,
+            underway: Vec::new(),
+            ends: vec![None; count],
+            figures: vec![None; count],
+        }
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -84,8 +94,10 @@ impl Replaying {
 impl Run<'_> {
     /// Says what replays the run has; a result of an earlier part of it stands.
     pub(crate) fn register_replays(&mut self) -> Result<(), RunError> {
-        for (place, (replay, facts)) in self.plan.replays.iter().zip(self.replay_facts).enumerate() {
-            self.store.replay(&ReplayRow {
+        for (place, (replay, facts)) in
+            self.agenda.plan.replays.iter().zip(self.agenda.replays.facts).enumerate()
+        {
+            self.books.store.replay(&ReplayRow {
                 place: u32::try_from(place).unwrap_or(u32::MAX),
                 name: replay.name.clone(),
                 budget: replay.budget,
@@ -98,29 +110,183 @@ impl Run<'_> {
 
     /// All replays that can be done. None where there is nothing to do.
     pub(crate) fn replay_all(&mut self) -> Result<Option<StopReason>, RunError> {
-        for place in 0..self.plan.replays.len() {
-            match self.prepare_replay(place) {
-                Ok(underway) => match self.store.stored_replay(&self.plan.replays[place].name)? {
-                    Some((inputs, result)) if inputs == underway.inputs => {
-                        self.replaying.ends[place] = Some(Status::Passed);
-                        self.replaying.figures[place] = Some(Figures::of(&result));
+        for place in 0..self.agenda.plan.replays.len() {
+            match self.agenda.prepare_replay(place) {
+                Ok(underway) => {
+                    match self.books.store.stored_replay(&self.agenda.plan.replays[place].name)? {
+                        Some((inputs, result)) if inputs == underway.inputs => {
+                            self.agenda.replays.ends[place] = Some(Status::Passed);
+                            self.agenda.replays.figures[place] = Some(Figures::of(&result));
+                        }
+                        _ => self.agenda.replays.underway.push(underway),
                     }
-                    _ => self.replaying.underway.push(underway),
-                },
+                }
                 Err((status, why)) => self.replay_done(place, status, status.blame(), why, None)?,
             }
         }
-        if self.replaying.underway.is_empty() {
+        if self.agenda.replays.underway.is_empty() {
             return Ok(None);
         }
-        self.replaying.first = self.known.len();
-        let counters = self.store.counters()?;
-        self.core = Core::new(self.replay_spec(), counters.worker, counters.lease);
+        self.agenda.replays.first = self.agenda.known.len();
+        let counters = self.books.store.counters()?;
+        let spec = self.agenda.replay_spec(self.decisions.core.spec());
+        self.decisions.core = Core::new(spec, counters.worker, counters.lease);
         self.go().map(Some)
     }
 
+    pub(crate) fn start_replay(
+        &mut self,
+        worker: WorkerId,
+        lease: LeaseId,
+        order: Order,
+        attempt: u32,
+        reserved: Bytes,
+    ) -> Result<(), RunError> {
+        let law = || RunError::Law { law: format!("{order:?} was granted and is no replay") };
+        let place = self.agenda.replays.place(order.candidate()).ok_or_else(law)?;
+        let underway = &self.agenda.replays.underway[place];
+        let task = self.agenda.replay_task(underway).ok_or_else(law)?;
+        let (name, total) = (self.agenda.full_name(order.candidate()), task.steps.len() as u64);
+        let plan_name = task.name.clone();
+        let now = UtcTime::now();
+        self.books.store.replay_started(&ReplayStart {
+            name: plan_name,
+            started: now,
+            worker,
+            lease,
+            attempts: attempt,
+            predicted: reserved,
+        })?;
+        let underway = &mut self.agenda.replays.underway[place];
+        underway.attempts = attempt;
+        underway.started = Some((Instant::now(), now, worker, lease));
+        let facts = &self.agenda.replays.facts[self.agenda.replays.underway[place].replay];
+        let row = PolicyRow {
+            decision: "replay_pool",
+            reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
+            numbers: vec![
+                ("budget_bytes", task.budget.get()),
+                ("floor_bytes", facts.floor.bytes().get()),
+                ("all_resident_bytes", facts.floor.whole.get()),
+                ("pinned_bytes", facts.floor.pinned.get()),
+                ("prefetch", u64::from(task.prefetch)),
+                ("steps", total),
+            ],
+        };
+        self.policy(&row)?;
+        self.desk.metrics.granted(order.stage().name());
+        self.desk.tell(|| notifications::attempt_started(&name, order.stage(), attempt, worker));
+        self.desk.progress.started(lease, order.stage().name(), name, total, false);
+        self.attempts.running.insert(lease, RunningAttempt::new(attempt));
+        self.machine.pool.send(worker, ToWorker::Start(Box::new(Task { lease, work: Work::Replay(task) })));
+        self.books.evidence.phase_started(worker, true);
+        Ok(())
+    }
+
+    pub(crate) fn replay_attempt_ended(
+        &mut self,
+        lease: LeaseId,
+        order: Order,
+        ended: AttemptEnd,
+    ) -> Result<(), RunError> {
+        self.desk.progress.ended(lease);
+        self.attempts.running.remove(&lease);
+        let Some(place) = self.agenda.replays.place(order.candidate()) else { return Ok(()) };
+        let name = self.agenda.full_name(order.candidate());
+        let underway = &mut self.agenda.replays.underway[place];
+        let took = underway.started.map_or_else(Default::default, |(at, ..)| at.elapsed());
+        let (status, detail) = match ended {
+            AttemptEnd::Stands(report) => {
+                let said = (report.head.status, report.head.detail.clone());
+                underway.report = Some(*report);
+                said
+            }
+            AttemptEnd::Retried { why, .. }
+            | AttemptEnd::GivenUp { why, .. }
+            | AttemptEnd::Abandoned { why } => {
+                tracing::warn!("{name} (attempt {}) ended without a result: {why}", underway.attempts);
+                (Status::InfraError, why)
+            }
+        };
+        let number = underway.attempts;
+        self.desk.metrics.attempt_ended(order.stage().name(), status.name(), took);
+        let (stage, ms) = (order.stage(), Some(took.as_secs_f64() * 1e3));
+        self.desk.tell(|| notifications::attempt_ended(&name, stage, number, status, Some(detail), ms));
+        Ok(())
+    }
+
+    pub(super) fn replay_phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
+        let Some(place) = self.agenda.replays.place(row.order.candidate()) else { return Ok(()) };
+        let underway = &mut self.agenda.replays.underway[place];
+        underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
+        let name = self.agenda.plan.replays[underway.replay].name.clone();
+        self.books.replay_phase(name, row)
+    }
+
+    /// True where the candidate stands for a replay.
+    pub(crate) fn replay_candidate_done(
+        &mut self,
+        candidate: CandidateId,
+        status: Status,
+        blame: Option<Blame>,
+        detail: &str,
+    ) -> Result<bool, RunError> {
+        let Some(place) = self.agenda.replays.place(candidate) else { return Ok(false) };
+        let replay = self.agenda.replays.underway[place].replay;
+        self.replay_done(replay, status, blame, detail.to_owned(), Some(place))?;
+        Ok(true)
+    }
+
+    fn replay_done(
+        &mut self,
+        replay: usize,
+        status: Status,
+        blame: Option<Blame>,
+        detail: String,
+        underway: Option<usize>,
+    ) -> Result<(), RunError> {
+        let name = self.agenda.plan.replays[replay].name.clone();
+        let underway = underway.map(|place| &mut self.agenda.replays.underway[place]);
+        let (mut end, mut peak, mut inputs) = (None, None, None);
+        if let Some(it) = underway {
+            (end, peak, inputs) = (it.report.take(), it.peak_owed, Some(it.inputs.clone()));
+        }
+        // What did not pass has no result, whatever a report holds.
+        self.agenda.replays.figures[replay] = end
+            .as_ref()
+            .and_then(|report| Some(Figures::of(measured(report)?)))
+            .filter(|_| status == Status::Passed);
+        let (result, failure, ms) = match end {
+            Some(report) if status == Status::Passed => {
+                (measured(&report).cloned(), None, Some(report.head.ms))
+            }
+            Some(Report { head, .. }) => (None, head.failures.into_iter().next(), Some(head.ms)),
+            None => (None, None, None),
+        };
+        self.books.store.replay_finished(&ReplayEnd {
+            name: name.clone(),
+            status,
+            blame,
+            detail: Some(detail).filter(|detail| !detail.is_empty()),
+            ended: UtcTime::now(),
+            ms,
+            peak_owed: peak,
+            inputs: inputs.filter(|_| status == Status::Passed),
+            result,
+            failure,
+        })?;
+        self.agenda.replays.ends[replay] = Some(status);
+        tracing::info!(replay = name, status = status.name(), "replay");
+        self.desk.progress.said(&format!("{:<20} replay {name}", status.name()));
+        let standing = self.view().replay_standing(replay);
+        self.desk.tell(|| notifications::replay(standing));
+        self.books.write_summary(self.machine.sampler.totals)
+    }
+}
+
+impl Agenda<'_> {
     fn prepare_replay(&self, place: usize) -> Result<Underway, (Status, String)> {
-        let (replay, facts) = (&self.plan.replays[place], &self.replay_facts[place]);
+        let (replay, facts) = (&self.plan.replays[place], &self.replays.facts[place]);
         if let Some(why) = &facts.broken {
             return Err((Status::CaptureError, why.clone()));
         }
@@ -169,25 +335,14 @@ impl Run<'_> {
                 };
                 format!("job `{}` has {wanted}", job.name)
             })?;
-        let callee = self.tasks().callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
+        let callee = self.callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
         let verify =
             self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
     }
 
-    pub(crate) fn tasks(&self) -> Tasks<'_> {
-        Tasks {
-            plan: &self.plan,
-            facts: self.facts,
-            known: &self.known,
-            folder: self.folder,
-            cache_budget: self.cache_budget,
-            seed: self.seed,
-        }
-    }
-
     /// A core in which everything of the plan is over and the replays are to come.
-    fn replay_spec(&mut self) -> RunSpec {
+    fn replay_spec(&mut self, before: &RunSpec) -> RunSpec {
         let nothing = StageSpec {
             predicted: Bytes::ZERO,
             reserved: Bytes::ZERO,
@@ -221,12 +376,12 @@ impl Run<'_> {
         };
         let mut jobs: Vec<JobSpec> = self.plan.jobs.iter().map(of_plan).collect();
         let cores = self.cores;
-        for underway in &mut self.replaying.underway {
+        for underway in &mut self.replays.underway {
             let limits: Vec<&LimitSettings> =
                 underway.chosen.iter().map(|it| &it.callee.callee.limits).collect();
             let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
             let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
-            let (replay, facts) = (&self.plan.replays[underway.replay], &self.replay_facts[underway.replay]);
+            let (replay, facts) = (&self.plan.replays[underway.replay], &self.replays.facts[underway.replay]);
             let stage = facts.prediction(replay, self.facts, &limits, verify, cores).spec;
             underway.predicted = stage.predicted;
             let id = CandidateId(u32::try_from(candidates.len()).unwrap_or(u32::MAX));
@@ -251,67 +406,17 @@ impl Run<'_> {
                 timed: false,
             });
         }
-        let before = self.core.spec();
         RunSpec { verify: false, profile: false, jobs, candidates, ..before.clone() }
     }
 
     /// `replay NAME`, for one that stands for a replay.
     pub(crate) fn replay_name(&self, candidate: CandidateId) -> Option<String> {
-        let underway = self.replaying.underway.get(self.replaying.place(candidate)?)?;
+        let underway = self.replays.underway.get(self.replays.place(candidate)?)?;
         Some(format!("replay {}", self.plan.replays[underway.replay].name))
     }
 
-    pub(crate) fn start_replay(
-        &mut self,
-        worker: WorkerId,
-        lease: LeaseId,
-        order: Order,
-        attempt: u32,
-        reserved: Bytes,
-    ) -> Result<(), RunError> {
-        let law = || RunError::Law { law: format!("{order:?} was granted and is no replay") };
-        let place = self.replaying.place(order.candidate()).ok_or_else(law)?;
-        let underway = &self.replaying.underway[place];
-        let task = self.replay_task(underway).ok_or_else(law)?;
-        let (name, total) = (self.full_name(order.candidate()), task.steps.len() as u64);
-        let plan_name = task.name.clone();
-        let now = UtcTime::now();
-        self.store.replay_started(&ReplayStart {
-            name: plan_name,
-            started: now,
-            worker,
-            lease,
-            attempts: attempt,
-            predicted: reserved,
-        })?;
-        let underway = &mut self.replaying.underway[place];
-        underway.attempts = attempt;
-        underway.started = Some((Instant::now(), now, worker, lease));
-        let facts = &self.replay_facts[self.replaying.underway[place].replay];
-        let row = PolicyRow {
-            decision: "replay_pool",
-            reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
-            numbers: vec![
-                ("budget_bytes", task.budget.get()),
-                ("floor_bytes", facts.floor.bytes().get()),
-                ("all_resident_bytes", facts.floor.whole.get()),
-                ("pinned_bytes", facts.floor.pinned.get()),
-                ("prefetch", u64::from(task.prefetch)),
-                ("steps", total),
-            ],
-        };
-        self.policy(&row)?;
-        self.metrics.granted(order.stage().name());
-        self.tell(|| notifications::attempt_started(&name, order.stage(), attempt, worker));
-        self.progress.started(lease, order.stage().name(), name, total, false);
-        self.attempts.insert(lease, RunningAttempt::new(attempt));
-        self.pool.send(worker, ToWorker::Start(Box::new(Task { lease, work: Work::Replay(task) })));
-        self.evidence.phase_started(worker, true);
-        Ok(())
-    }
-
     fn replay_task(&self, underway: &Underway) -> Option<ReplayTask> {
-        let (replay, facts) = (&self.plan.replays[underway.replay], &self.replay_facts[underway.replay]);
+        let (replay, facts) = (&self.plan.replays[underway.replay], &self.replays.facts[underway.replay]);
         let steps = facts.steps.iter().enumerate().map(|(step, (job, _))| {
             let callee = underway.chosen.iter().position(|it| it.job == *job)?;
             let entry: EntryRef = facts.fact(self.facts, step)?.entry.clone();
@@ -333,119 +438,6 @@ impl Run<'_> {
             recording: self.folder.path().join(FOLDER).join(format!("{}.recording", replay.name)),
             drop_cache: self.cache_budget < bytes,
         })
-    }
-
-    pub(crate) fn replay_attempt_ended(
-        &mut self,
-        lease: LeaseId,
-        order: Order,
-        ended: AttemptEnd,
-    ) -> Result<(), RunError> {
-        self.progress.ended(lease);
-        self.attempts.remove(&lease);
-        let Some(place) = self.replaying.place(order.candidate()) else { return Ok(()) };
-        let name = self.full_name(order.candidate());
-        let underway = &mut self.replaying.underway[place];
-        let took = underway.started.map_or_else(Default::default, |(at, ..)| at.elapsed());
-        let (status, detail) = match ended {
-            AttemptEnd::Stands(report) => {
-                let said = (report.head.status, report.head.detail.clone());
-                underway.report = Some(*report);
-                said
-            }
-            AttemptEnd::Retried { why, .. }
-            | AttemptEnd::GivenUp { why, .. }
-            | AttemptEnd::Abandoned { why } => {
-                tracing::warn!("{name} (attempt {}) ended without a result: {why}", underway.attempts);
-                (Status::InfraError, why)
-            }
-        };
-        let number = underway.attempts;
-        self.metrics.attempt_ended(order.stage().name(), status.name(), took);
-        let told = (name, order.stage(), number, status, Some(detail));
-        self.tell(|| notifications::attempt_ended(told, Some(took.as_secs_f64() * 1e3)));
-        Ok(())
-    }
-
-    pub(crate) fn replay_phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        self.sampler.predicted(row.predicted);
-        let Some(place) = self.replaying.place(row.order.candidate()) else { return Ok(()) };
-        let underway = &mut self.replaying.underway[place];
-        underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
-        let name = self.plan.replays[underway.replay].name.clone();
-        let (started, ended) = span_of(row);
-        self.store.replay_phase(&ReplayPhaseRow {
-            name,
-            worker: row.worker,
-            predicted: row.predicted,
-            peak_owed: row.peak_owed,
-            peak_reclaimable: row.peak_reclaimable,
-            swap_delta: self.evidence.phase_swap(row.worker),
-            switch_us: self.evidence.phase_switch(row.worker),
-            started,
-            ended,
-        })?;
-        Ok(())
-    }
-
-    /// True where the candidate stands for a replay.
-    pub(crate) fn replay_candidate_done(
-        &mut self,
-        candidate: CandidateId,
-        status: Status,
-        blame: Option<Blame>,
-        detail: &str,
-    ) -> Result<bool, RunError> {
-        let Some(place) = self.replaying.place(candidate) else { return Ok(false) };
-        let replay = self.replaying.underway[place].replay;
-        self.replay_done(replay, status, blame, detail.to_owned(), Some(place))?;
-        Ok(true)
-    }
-
-    fn replay_done(
-        &mut self,
-        replay: usize,
-        status: Status,
-        blame: Option<Blame>,
-        detail: String,
-        underway: Option<usize>,
-    ) -> Result<(), RunError> {
-        let name = self.plan.replays[replay].name.clone();
-        let underway = underway.map(|place| &mut self.replaying.underway[place]);
-        let (mut end, mut peak, mut inputs) = (None, None, None);
-        if let Some(it) = underway {
-            (end, peak, inputs) = (it.report.take(), it.peak_owed, Some(it.inputs.clone()));
-        }
-        // What did not pass has no result, whatever a report holds.
-        self.replaying.figures[replay] = end
-            .as_ref()
-            .and_then(|report| Some(Figures::of(measured(report)?)))
-            .filter(|_| status == Status::Passed);
-        let (result, failure, ms) = match end {
-            Some(report) if status == Status::Passed => {
-                (measured(&report).cloned(), None, Some(report.head.ms))
-            }
-            Some(Report { head, .. }) => (None, head.failures.into_iter().next(), Some(head.ms)),
-            None => (None, None, None),
-        };
-        self.store.replay_finished(&ReplayEnd {
-            name: name.clone(),
-            status,
-            blame,
-            detail: Some(detail).filter(|detail| !detail.is_empty()),
-            ended: UtcTime::now(),
-            ms,
-            peak_owed: peak,
-            inputs: inputs.filter(|_| status == Status::Passed),
-            result,
-            failure,
-        })?;
-        self.replaying.ends[replay] = Some(status);
-        tracing::info!(replay = name, status = status.name(), "replay");
-        self.progress.said(&format!("{:<20} replay {name}", status.name()));
-        let told = self.replay_standing(replay);
-        self.tell(|| notifications::replay(told));
-        self.write_summary()
     }
 }
 

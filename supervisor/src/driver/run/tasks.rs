@@ -5,27 +5,15 @@ use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, Verify
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::units::Bytes;
 
+use super::agenda::Agenda;
 use crate::core::event::Order;
-use crate::driver::folder::RunFolder;
-use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
-use crate::plan::{CandidatePlan, Plan};
+use crate::plan::CandidatePlan;
 
-pub struct Tasks<'a> {
-    pub plan: &'a Plan,
-    pub facts: &'a [JobFacts],
-    pub known: &'a [Known],
-    pub folder: &'a RunFolder,
-    /// Captures of a job that are larger than this together are not kept in the page cache.
-    pub cache_budget: Bytes,
-    /// For jobs whose plan leaves it to chance.
-    pub seed: u64,
-}
-
-impl Tasks<'_> {
+impl Agenda<'_> {
     /// None if something that the order leans on is missing, which the core rules out.
     /// `batch`: entries are timed together up to this, whatever the plan says.
-    pub fn task(&self, lease: LeaseId, order: Order, batch: Option<Bytes>) -> Option<Task> {
+    pub(crate) fn task(&self, lease: LeaseId, order: Order, batch: Option<Bytes>) -> Option<Task> {
         let work = match order {
             Order::Build { candidate } => {
                 let candidate = self.plan.candidate(candidate)?;

@@ -1,0 +1,58 @@
+//! What a run has to do and what it knows of it: plan, captures, candidates, replays; and the names that its numbers stand
+//! for.
+
+use opt_shared::ids::CandidateId;
+use opt_shared::units::Bytes;
+use serde_json::{Value, json};
+
+use super::replay::Replaying;
+use crate::driver::folder::RunFolder;
+use crate::driver::known::Known;
+use crate::driver::survey::facts::JobFacts;
+use crate::plan::Plan;
+use crate::record::Numbers;
+
+pub(crate) struct Agenda<'a> {
+    pub(crate) plan: Plan,
+    pub(crate) facts: &'a [JobFacts],
+    /// Of each candidate.
+    pub(crate) known: Vec<Known>,
+    pub(crate) replays: Replaying<'a>,
+    pub(crate) folder: &'a RunFolder,
+    pub(crate) cores: u32,
+    /// Captures of a job that are larger than this together are not kept in the page cache.
+    pub(crate) cache_budget: Bytes,
+    /// For jobs whose plan leaves it to chance.
+    pub(crate) seed: u64,
+    /// Below it a candidate does not make the run a good one.
+    pub(crate) min_speedup: Option<f64>,
+}
+
+impl Agenda<'_> {
+    /// JOB/CANDIDATE, as `--only` takes it.
+    pub(crate) fn full_name(&self, id: CandidateId) -> String {
+        let Some(candidate) = self.plan.candidate(id) else {
+            return self.replay_name(id).unwrap_or_else(|| id.to_string());
+        };
+        let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());
+        format!("{job}/{}", candidate.name)
+    }
+
+    /// What the numbers of a decision stand for, by their fields.
+    pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
+        let names = numbers
+            .iter()
+            .filter_map(|(field, number)| Some((field.clone(), json!(self.name_of(field, number)?))));
+        Value::Object(names.collect())
+    }
+
+    /// The name of what a field's number stands for.
+    pub(crate) fn name_of(&self, field: &str, number: &Value) -> Option<String> {
+        let id = u32::try_from(number.as_u64()?).ok()?;
+        match field {
+            "candidate" => Some(self.full_name(CandidateId(id))),
+            "job" => self.plan.jobs.iter().find(|job| job.id.0 == id).map(|job| job.name.clone()),
+            _ => None,
+        }
+    }
+}

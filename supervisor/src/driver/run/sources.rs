@@ -1,0 +1,129 @@
+//! The sources of a run: what the pool and the workers say becomes events of the core.
+
+use std::time::Instant;
+
+use opt_shared::causes::chain;
+use opt_shared::ids::WorkerId;
+use opt_shared::message::FromWorker;
+
+use super::Run;
+use super::machine::Announced;
+use super::sample::MemoryFiles;
+use crate::core::event::{Event, Process};
+use crate::driver::RunError;
+use crate::driver::answer::notifications;
+use crate::pool::{Happening, Unwatched};
+
+impl Run<'_> {
+    pub(super) fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
+        match happening {
+            Happening::Ready { worker, pid } => {
+                let ready = self.machine.ready_after(worker);
+                self.books.store.worker_ready(worker, ready)?;
+                self.desk.tell(|| notifications::worker_ready(worker, ready));
+                match self.machine.sampler.watch(
+                    Process::Worker(worker),
+                    pid,
+                    None,
+                    MemoryFiles::default(),
+                    false,
+                ) {
+                    Ok(()) => self.feed(Event::WorkerReady { worker }),
+                    Err(error) => {
+                        let why = format!("it could not be watched: {}", chain(&error));
+                        self.feed(Event::WorkerNotReady { worker, why, alive: true })
+                    }
+                }
+            }
+            Happening::NotReady { worker, why } => {
+                self.feed(Event::WorkerNotReady { worker, why, alive: true })
+            }
+            Happening::Gone { worker, how, left_runners } => {
+                if self.decisions.core.lease_of(worker).is_some() {
+                    self.books.evidence.phase_ends();
+                }
+                self.machine.forget_dead_worker(worker, left_runners);
+                tracing::debug!(%worker, how, left_runners, "worker gone");
+                self.look_now()?;
+                self.feed(Event::WorkerGone { worker, how, left_runners })
+            }
+            Happening::Returned { worker } => {
+                self.machine.sampler.forget_runners(worker);
+                self.look_now()?;
+                self.feed(Event::Returned { worker })
+            }
+            Happening::Said { worker, message } => self.said(worker, message),
+        }
+    }
+
+    fn said(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
+        match message {
+            FromWorker::RunnerStarted { lease, pid, start_time, limit, shared, of_worker, pack } => {
+                let files = MemoryFiles { own: shared, of_worker };
+                let runner = Announced { worker, pid, start_time, limit, files, pack };
+                match self.machine.watch_runner(runner) {
+                    Ok(()) => {}
+                    // Its worker tells next.
+                    Err(Unwatched::Gone) => {
+                        tracing::debug!(%worker, pid, "a runner died before it was watched")
+                    }
+                    // A candidate that nobody watches has no limit: it is not let loose.
+                    Err(Unwatched::Trouble(why)) => {
+                        let detail = format!("its runner {pid} could not be watched: {why}");
+                        return self.feed(Event::WorkerFault { worker, detail });
+                    }
+                }
+                self.feed(Event::RunnerStarted { worker, lease, pid, limit, shared })
+            }
+            FromWorker::Holds { bytes } => {
+                self.machine.sampler.holds(worker, bytes);
+                Ok(())
+            }
+            FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),
+            FromWorker::RunnerDied { pid } => {
+                self.machine.sampler.forget(Process::Runner(worker, pid));
+                self.feed(Event::RunnerDied { worker, pid })
+            }
+            FromWorker::Enforced { rungs } => {
+                self.machine.confirm_protections(rungs);
+                Ok(self.books.store.host(&self.machine.record())?)
+            }
+            FromWorker::Progress { lease, done, total, bytes } => {
+                if let Some(attempt) = self.attempts.running.get_mut(&lease) {
+                    (attempt.done, attempt.total, attempt.bytes) = (done, total, bytes);
+                }
+                self.desk.progress.update(lease, done, total, bytes);
+                Ok(())
+            }
+            FromWorker::Finished { lease, report } => {
+                self.books.evidence.phase_ends();
+                self.look_now()?;
+                // An attempt that failed half-way reaps its runners without a word on each.
+                self.machine.forget_runners(worker);
+                self.feed(Event::Finished { worker, lease, report })?;
+                // What it kept is known now: the next phase need not wait for the next look.
+                self.look_now()
+            }
+            FromWorker::Fault { lease: _, detail } => {
+                tracing::warn!(%worker, "a worker cannot go on: {detail}");
+                self.feed(Event::WorkerFault { worker, detail })
+            }
+        }
+    }
+
+    /// A look at the tree. Out of turn it is taken so that what is decided next (to recycle, to grant) and its record
+    /// rest on figures of now: nothing is being timed then, an attempt or a worker has just ended.
+    fn look_now(&mut self) -> Result<(), RunError> {
+        (self.each_look)();
+        let sample = self.machine.look(self.decisions.now());
+        if let Some(block) = self.books.evidence.add(&self.machine.sampler.look) {
+            let width = self.books.store.samples(&block)?;
+            self.books.evidence.widen(width);
+        }
+        self.feed(Event::Sample(sample))
+    }
+
+    pub(super) fn look_if_due(&mut self) -> Result<(), RunError> {
+        if self.machine.sampler.due() <= Instant::now() { self.look_now() } else { Ok(()) }
+    }
+}
