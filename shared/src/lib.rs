@@ -7,6 +7,7 @@ pub mod cache;
 pub mod capture;
 pub mod causes;
 pub mod digest;
+pub mod formula;
 pub mod ids;
 pub mod language;
 pub mod message;

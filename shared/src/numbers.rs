@@ -13,8 +13,10 @@ pub struct EntryNumbers {
     pub file: Bytes,
     /// I: distinct bytes of all inputs together; what batches are composed by.
     pub inputs: Bytes,
-    /// O: allocated, all outputs together.
+    /// O: all outputs as a verification lays them out.
     pub outputs: Bytes,
+    /// R: as many of them as a block of a profile has calls.
+    pub ring: Bytes,
     /// U: what of the inputs cannot be mapped in place and is owed.
     pub unmapped: Bytes,
     /// What the inputs take where they are copied.

@@ -16,10 +16,6 @@ use std::cmp::Reverse;
 
 use crate::units::Bytes;
 
-/// Staging of a worker that loads inputs: one slot is read into while the other is copied.
-pub const STAGING_SLOTS: u64 = 2;
-pub const STAGING_SLOT: Bytes = Bytes::mib(1);
-
 /// One storage to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {

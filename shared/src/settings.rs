@@ -113,37 +113,6 @@ pub struct LimitSettings {
     pub env: BTreeMap<String, String>,
 }
 
-/// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
-/// Measured at 0.6 MiB for a plain C library; the C++ runtime and a handful of libraries fit.
-pub const RUNNER_BASE: Bytes = Bytes::mib(4);
-/// A runner that waits for a CPU has so many times its time, and no more. The worker keeps to it, and the supervisor's
-/// deadlines leave room for it.
-pub const MOST_STRETCH: u32 = 4;
-const LEAST_MEMORY: Bytes = Bytes::mib(256);
-/// Of each thread: its stack, as the C library makes it.
-const PER_THREAD: Bytes = Bytes::mib(8);
-
-impl LimitSettings {
-    /// With `"cores"` resolved.
-    pub fn threads_on(&self, cores: u32) -> u32 {
-        self.threads.unwrap_or(cores).max(1)
-    }
-
-    /// What the candidate may owe beyond its outputs, with `"auto"` resolved; `inputs` are those of the largest entry.
-    pub fn memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
-        let stacks = PER_THREAD.saturating_mul(u64::from(self.threads_on(cores)));
-        self.memory.unwrap_or_else(|| LEAST_MEMORY.max(inputs) + stacks)
-    }
-
-    /// What it may have of private memory, touched or not: where the plan gives a figure, the stacks of its further
-    /// threads come on top, for they are hardly touched and would leave nothing of a small figure.
-    pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
-        let further = PER_THREAD.saturating_mul(u64::from(self.threads_on(cores)) - 1);
-        let memory = self.memory_for(inputs, cores);
-        if self.memory.is_some() { memory + further } else { memory }
-    }
-}
-
 /// `[build]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildSettings {
@@ -184,32 +153,4 @@ pub struct CandidateSource {
     pub sources: Vec<PathBuf>,
     pub language: Language,
     pub symbol: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_candidate_may_owe_what_the_plan_says_or_its_inputs_again() {
-        for (memory, threads, inputs, owed, private) in [
-            (None, Some(2), 100, 256 + 16, 256 + 16),
-            (None, Some(2), 400, 400 + 16, 400 + 16),
-            (None, None, 0, 256 + 4 * 8, 256 + 4 * 8),
-            (Some(64), Some(1), 400, 64, 64),
-            (Some(64), Some(0), 400, 64, 64),
-            (Some(64), Some(3), 400, 64, 64 + 16),
-        ] {
-            let limits = LimitSettings {
-                memory: memory.map(Bytes::mib),
-                threads,
-                processes: None,
-                open_files: 256,
-                output: Bytes::kib(64),
-                env: BTreeMap::new(),
-            };
-            assert_eq!(limits.memory_for(Bytes::mib(inputs), 4), Bytes::mib(owed), "{limits:?}");
-            assert_eq!(limits.private_memory_for(Bytes::mib(inputs), 4), Bytes::mib(private), "{limits:?}");
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use opt_supervisor::driver::survey::spec::IDLE_WORKER;
+use opt_shared::formula::IDLE_WORKER;
 use opt_tests::cycles::{Cycles, TIMED, evidence, furnish};
 use opt_tests::{Scenario, Summary};
 

@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
+use opt_shared::formula::RUNNER_BASE;
 use opt_shared::message::Callee;
 use opt_shared::outcome::RunnerEnd;
-use opt_shared::settings::RUNNER_BASE;
 use opt_shared::units::Bytes;
 
 use crate::executor::cell;
@@ -129,11 +128,6 @@ impl<'a> Callable<'a> {
     pub(crate) fn trouble(&self, source: RunnerTrouble) -> Trouble {
         Trouble::Runner { candidate: self.callee.candidate.clone(), source }
     }
-}
-
-/// How long a load may take: a call's time, but not hours.
-pub(crate) fn load_timeout(call_timeout: Duration) -> Duration {
-    call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
 }
 
 /// The end of a runner that lives on in the report.

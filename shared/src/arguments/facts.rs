@@ -8,11 +8,10 @@ use std::ops::Range;
 use super::pieces::{Piece, pieces};
 use super::{Argument, ArgumentValue, OutputLeaf, PlainValue};
 use crate::capture::{DType, Kind, Storage, Tensor};
+use crate::formula;
 use crate::ids::StorageId;
+use crate::placement::whole_grains;
 use crate::units::Bytes;
-
-/// A storage that starts off this boundary in its file is copied, so that a whole storage reaches a kernel aligned.
-const MAPPED_ALIGNMENT: u64 = 64;
 
 /// One entry in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +20,8 @@ pub struct EntryFacts {
     pub input_bytes: Bytes,
     /// What is allocated for the outputs with their captured strides (O).
     pub output_bytes: Bytes,
+    /// The same for the ring of a profile (R).
+    pub ring_bytes: Bytes,
     /// Values of the expected outputs, as they are streamed and compared (X).
     pub expected_bytes: Bytes,
     /// What of the inputs cannot be mapped in place and is owed (U): pages at the edges of a range, storages off their
@@ -63,7 +64,7 @@ impl EntryFacts {
         let resolved: Bytes = inputs
             .iter()
             .filter(|tensor| is_resolved(tensor))
-            .map(|tensor| round_up(extent_bytes(tensor), page))
+            .map(|tensor| whole_grains(extent_bytes(tensor), page))
             .sum();
         let unmapped: Bytes = distinct_ranges(in_place)
             .into_iter()
@@ -72,7 +73,8 @@ impl EntryFacts {
             .sum();
         Self {
             input_bytes: all.values().flatten().map(length).sum(),
-            output_bytes: leaves.iter().map(|tensor| extent_bytes(tensor)).sum(),
+            output_bytes: formula::guarded(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
+            ring_bytes: formula::ring(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
             expected_bytes: leaves.iter().map(|tensor| tensor.logical_bytes()).sum(),
             unmapped_bytes: unmapped + resolved + lists,
             copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),
@@ -109,10 +111,6 @@ fn extent_bytes(tensor: &Tensor) -> Bytes {
 
 fn length(range: &Range<u64>) -> Bytes {
     Bytes::new(range.end - range.start)
-}
-
-fn round_up(bytes: Bytes, page: Bytes) -> Bytes {
-    page.saturating_mul(bytes.get().div_ceil(page.get().max(1)))
 }
 
 fn list_bytes(value: &PlainValue) -> Bytes {
@@ -155,19 +153,11 @@ pub(super) fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
     }
 }
 
-/// Pages that hold a byte of anything else are filled by hand; those in between are mapped. A range in a storage that
-/// nobody knows, or off its alignment, is copied whole.
+/// A range in a storage that nobody knows is copied whole.
 fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
-    let page_size = page.get().max(1);
-    let aligned = storage.filter(|storage| storage.file_offset.is_multiple_of(MAPPED_ALIGNMENT));
-    let Some(storage) = aligned else {
-        return round_up(length(range), page);
-    };
+    let Some(storage) = storage else { return whole_grains(length(range), page) };
     let start = storage.file_offset.saturating_add(range.start);
-    let end = storage.file_offset.saturating_add(range.end);
-    let touched = end.div_ceil(page_size) - start / page_size;
-    let whole = (end / page_size).saturating_sub(start.div_ceil(page_size));
-    page.saturating_mul(touched - whole)
+    formula::unmapped(start, length(range), range.start % formula::ALIGNMENT, page)
 }
 
 fn overlap(one: &Tensor, other: &Tensor) -> bool {
@@ -235,11 +225,12 @@ mod tests {
 
     #[test]
     fn outputs_are_allocated_with_their_strides_and_compared_by_their_values() {
-        let strided = Tensor { stride: vec![8, 1], ..dense(DType::Float32, &[3, 4], 0) };
+        let strided = Tensor { stride: vec![2048, 1], ..dense(DType::Float32, &[3, 4], 0) };
         let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
         let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
         let facts = EntryFacts::of(&storages, &[], &[leaf(strided), leaf(expanded)], PAGE);
-        assert_eq!(facts.output_bytes, Bytes::new(20 * 4 + 8));
+        // (2 · 2048 + 4) · 4 bytes and 8, each in pages of its own.
+        assert_eq!(facts.output_bytes, Bytes::kib(20 + 4));
         assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
         assert!(!facts.zero_size);
     }

@@ -30,10 +30,6 @@ const SHOWN_OF_A_NAME: usize = 64;
 /// Most axes of a constant, as the capture reader has it.
 pub const MAX_RANK: usize = 64;
 
-/// k slots of s bytes between a file and the pool: one is read into, one is copied from, one waits.
-pub const STAGING_SLOTS: u64 = 3;
-pub const STAGING_SLOT: Bytes = Bytes::mib(1);
-
 /// A worker's bookkeeping: how often a text stands there at once (recorded, read, in the file, in the task, in maps), and
 /// what a step, a use and a constant take beside their texts, vectors that grew by doubling included.
 const TEXTS: u64 = 6;

@@ -6,11 +6,9 @@
 use super::{Constant, Digest, Key};
 use crate::arguments::{Argument, ArgumentValue};
 use crate::capture::{CaptureFile, DType, Storage};
+use crate::formula::ALIGNMENT;
 use crate::ids::StorageId;
 use crate::units::Bytes;
-
-/// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
-const ALIGNMENT: u64 = 64;
 
 /// A tensor's bytes within its storage.
 #[derive(Clone, Debug, PartialEq, Eq)]

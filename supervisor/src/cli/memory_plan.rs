@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use opt_shared::batch::input_bytes;
+use opt_shared::formula::Term;
 use opt_shared::message::EntryRef;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use crate::core::event::Stage;
-use crate::core::predict::{Prediction, Term};
+use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{EntryFact, JobFacts};
 use crate::driver::survey::needs::JobNeeds;

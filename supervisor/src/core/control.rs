@@ -8,6 +8,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use opt_shared::formula::PER_LINE;
 use opt_shared::ids::{CandidateId, JobId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 pub use opt_shared::mode::Mode;
@@ -22,8 +23,6 @@ use super::spec::CandidateSpec;
 use super::worker::{Lease, State, Told};
 use super::{Core, Ending};
 
-/// What the supervisor keeps of one more candidate.
-const PER_LINE: Bytes = Bytes::kib(1);
 /// What a candidate is said to have ended of.
 pub const CANCELLED: &str = "cancelled by the user";
 const RECYCLED: &str = "the worker was recycled by the user in the middle of it";

@@ -75,7 +75,7 @@ pub struct StageSpec {
     pub device: Bytes,
     /// After which the worker is taken for stuck.
     pub deadline: Duration,
-    /// Of a profile: entries are timed together up to this.
+    /// Up to this, entries are together: timed in a profile, and in a runner in a verification.
     pub batch: Option<Bytes>,
 }
 

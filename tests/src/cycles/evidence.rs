@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use opt_supervisor::driver::survey::spec::IDLE_WORKER;
+use opt_shared::formula::IDLE_WORKER;
 use opt_supervisor::record::UtcTime;
 use opt_supervisor::record::timeline::{Block, Track};
 use opt_supervisor::store::Store;

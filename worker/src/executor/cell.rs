@@ -6,13 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use opt_shared::formula::STACK;
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
 use crate::runner::confine::{Confinement, Inmate, ProcessLimit, ResourceLimits};
 
-/// The C library's default, and what an OpenMP thread gets.
-const STACK: Bytes = Bytes::mib(8);
 /// glibc reserves this much address space for each thread's arena, used or not.
 const ARENA: Bytes = Bytes::mib(128);
 /// Address space for libraries and what they map.

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use opt_shared::formula::COMPILER_BASE;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Pack};
 use opt_shared::units::Bytes;
@@ -29,8 +30,6 @@ use crate::runner::serve::SOCKET_FD;
 
 /// Kept of a compiler's output while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
-/// Owed by a compiler process before it reads anything.
-const COMPILER_BASE: Bytes = Bytes::mib(16);
 
 /// Its own programs and libraries, what it reads, and what it writes, in the page cache.
 const COMPILER_FILES: Bytes = Bytes::mib(256);

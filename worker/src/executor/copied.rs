@@ -12,9 +12,9 @@ use std::sync::Arc;
 use opt_shared::arguments::Piece;
 use opt_shared::batch::Together;
 use opt_shared::capture::store::BlobId;
+use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::ids::EntryId;
 use opt_shared::message::{EntryRef, FromWorker};
-use opt_shared::placement::{STAGING_SLOT, STAGING_SLOTS};
 use opt_shared::stream::{FileDisk, read_exact};
 use opt_shared::units::Bytes;
 
@@ -67,7 +67,7 @@ impl CopiedInputs {
         let room = batches.map(placed_bytes).max().unwrap_or_default();
         let device = HostDevice::create(room)?;
         let arena = Arc::new(device.reader()?);
-        let residency = Residency::new(device, STAGING_SLOTS, STAGING_SLOT);
+        let residency = Residency::new(device, LOAD_SLOTS, STAGING_SLOT);
         Ok(Self { residency, arena, uses: Vec::new() })
     }
 

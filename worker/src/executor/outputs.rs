@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use opt_shared::arguments::OutputLeaf;
 use opt_shared::capture::Tensor;
+use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
 use rustix::io::{pread, pwrite};
 
@@ -18,14 +19,11 @@ use crate::judge::BytesSource;
 use crate::memfd;
 use crate::runner::frame::{OutputRegion, WireOutput};
 
-const ALIGNMENT: u64 = 64;
 /// Poisons of successive calls. The first is NaN in every float type and -1 in every signed one; no two agree in
 /// any byte, so an element that equals its poison twice was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 /// Poison and slack go through a buffer of this size.
 const CHUNK: usize = 64 * 1024;
-/// Most of the outputs' ring in a profile (DESIGN, "Timing").
-const RING_BYTES: u64 = 64 << 20;
 
 /// Where one output leaf lies in the memfd.
 #[derive(Clone, Debug)]
@@ -44,8 +42,8 @@ struct Place {
 pub(crate) enum SlotLayout {
     /// Two slots over the same bytes: flush with the guard before, and with the guard after.
     AgainstGuards,
-    /// A ring of at most so many slots, at least two.
-    Ring { calls: u32 },
+    /// A ring of slots for the calls of a block, at least two.
+    Ring,
 }
 
 pub(crate) struct Outputs {
@@ -91,14 +89,10 @@ impl Outputs {
 
     fn lay_out(leaves: &[OutputLeaf], layout: SlotLayout) -> (Vec<Place>, u64, u32) {
         let page = rustix::param::page_size() as u64;
-        let per_call: u64 =
-            leaves.iter().map(|leaf| allocated_bytes(&leaf.tensor).next_multiple_of(ALIGNMENT)).sum();
+        let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
         let slots = match layout {
             SlotLayout::AgainstGuards => 2,
-            SlotLayout::Ring { calls } => {
-                let fit = RING_BYTES.checked_div(per_call).unwrap_or(u64::from(u32::MAX));
-                u32::try_from(fit).unwrap_or(u32::MAX).min(calls).max(2)
-            }
+            SlotLayout::Ring => formula::ring_slots(extents),
         };
         let mut offset = 0;
         let mut places = Vec::with_capacity(leaves.len());
@@ -118,7 +112,7 @@ impl Outputs {
                     };
                     (span, vec![region(0), region(span - stride)])
                 }
-                SlotLayout::Ring { .. } => {
+                SlotLayout::Ring => {
                     let span = (stride * u64::from(slots)).next_multiple_of(page);
                     let region = OutputRegion {
                         file_offset: offset,
@@ -264,4 +258,42 @@ pub(crate) fn signed(values: &[u64]) -> Vec<i64> {
 
 fn signed_offset(offset: u64) -> i64 {
     i64::try_from(offset).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::{DType, contiguous_strides};
+    use opt_shared::ids::StorageId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn leaf(elements: u64) -> OutputLeaf {
+        let tensor = Tensor {
+            object: 0,
+            dtype: DType::Float32,
+            shape: vec![elements],
+            stride: contiguous_strides(&[elements]),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        };
+        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+    }
+
+    proptest! {
+        /// What the supervisor predicts is what is taken here, to the byte.
+        #[test]
+        fn outputs_take_what_the_formula_says(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
+            let leaves: Vec<_> = sizes.iter().copied().map(leaf).collect();
+            let extents = || sizes.iter().map(|elements| Bytes::new(4 * elements));
+            let page = Bytes::from(rustix::param::page_size());
+            let taken = |layout| Outputs::create(&leaves, layout).map(|outputs| outputs.memfd_bytes());
+            prop_assert_eq!(taken(SlotLayout::AgainstGuards), Ok(formula::guarded(extents(), page)));
+            prop_assert_eq!(taken(SlotLayout::Ring), Ok(formula::ring(extents(), page)));
+        }
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use opt_shared::settings::MOST_STRETCH;
+use opt_shared::formula::MOST_STRETCH;
 
 #[derive(Debug)]
 pub(super) struct Patience {

@@ -16,6 +16,7 @@ use opt_shared::arguments::{
 use opt_shared::capture::store::BlobId;
 use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
 use opt_shared::causes::is_want_of_means;
+use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
@@ -28,9 +29,6 @@ use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, Tolerance};
 use crate::memfd;
 use crate::runner::frame::{InputRange, WireArgument, WireType};
-
-/// Whole storages are 64-byte aligned, so that a view starts where PyTorch's did.
-const ALIGNMENT: u64 = 64;
 
 /// Of a recorded output, asked for while the piece before it is compared.
 const NEXT_PIECE: u64 = 1 << 20;
@@ -308,19 +306,8 @@ impl BytesSource for ExpectedSource<'_> {
 
 /// Anonymous pages that mapping this range costs.
 fn unmapped(range: &InputRange, page: u64) -> Bytes {
-    let in_page = range.file_offset % page;
     let phase = u64::from(range.address_phase);
-    if in_page % ALIGNMENT != phase {
-        return Bytes::new((phase + range.bytes).next_multiple_of(page));
-    }
-    let end = range.file_offset + range.bytes;
-    let whole_from = range.file_offset.next_multiple_of(page);
-    let whole_to = end - end % page;
-    if whole_to <= whole_from {
-        return Bytes::new((in_page + range.bytes).next_multiple_of(page));
-    }
-    let edges = u64::from(range.file_offset < whole_from) + u64::from(whole_to < end);
-    Bytes::new(edges * page)
+    formula::unmapped(range.file_offset, Bytes::new(range.bytes), phase, Bytes::new(page))
 }
 
 /// Reading the capture or writing the memfd went wrong.

@@ -4,7 +4,7 @@ use opt_shared::capture::Tensor;
 use opt_shared::causes::is_want_of_means;
 use opt_shared::settings::VerifySettings;
 
-use super::compare::{BytesSource, CompareError, Comparison, DEFAULT_CHUNK, Rules, Side, Subject, compare};
+use super::compare::{BytesSource, COMPARE_CHUNK, CompareError, Comparison, Rules, Side, Subject, compare};
 use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
@@ -16,7 +16,7 @@ pub(crate) fn tolerance_of(
     settings: &VerifySettings,
 ) -> Result<Tolerance, CompareError> {
     let scale = if Tolerance::needs_scale(settings, tensor.dtype) {
-        estimate_scale(expected, tensor.dtype, &tensor.shape, &tensor.stride, DEFAULT_CHUNK)?
+        estimate_scale(expected, tensor.dtype, &tensor.shape, &tensor.stride, COMPARE_CHUNK)?
     } else {
         0.0
     };
@@ -53,7 +53,7 @@ impl OutputCheck<'_> {
             tolerance: self.tolerance,
             nonfinite: self.settings.nonfinite,
             poison: Some(Poison::byte(self.poison)),
-            chunk: DEFAULT_CHUNK,
+            chunk: COMPARE_CHUNK,
         };
         compare(expected, actual, &subject, &rules)
     }

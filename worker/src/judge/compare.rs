@@ -28,9 +28,7 @@ use super::tally::Tally;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
 
-/// What one side holds in memory at a time: large enough that a read is cheap beside what it brings, small
-/// enough that both sides and the caches of a small core get along.
-pub const DEFAULT_CHUNK: Bytes = Bytes::kib(512);
+pub use opt_shared::formula::COMPARE_CHUNK;
 
 /// Elements over which a relative L2 error is taken beside the one over the tensor, so that a wrong corner of a
 /// large output is not averaged away.

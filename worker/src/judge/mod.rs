@@ -23,7 +23,7 @@ mod unwritten;
 mod agreement;
 
 pub use compare::{
-    BytesSource, CompareError, Comparison, DEFAULT_CHUNK, L2_CHUNK_ELEMENTS, Rules, Side, Subject, compare,
+    BytesSource, COMPARE_CHUNK, CompareError, Comparison, L2_CHUNK_ELEMENTS, Rules, Side, Subject, compare,
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;

@@ -11,6 +11,7 @@ mod plausible;
 
 use opt_shared::batch::{Share, batches};
 use opt_shared::causes::{chain, is_want_of_means};
+use opt_shared::formula::load_timeout;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{EntryRef, FromWorker, KillReason, ProfileTask};
 use opt_shared::outcome::{EntryFailure, EntryProfile, Head, Profiled, Status};
@@ -20,7 +21,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use self::block::Side;
-use crate::attempt::{Callable, Trouble, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept};
 use crate::classify::Verdict;
 use crate::executor::copied::{CopiedInputs, Uncopied, mapped_by_runner};
 use crate::executor::outputs::{Outputs, SlotLayout};
@@ -32,9 +33,6 @@ use crate::link::Link;
 use crate::residency::staging::PlaceError;
 use crate::runner::frame::EntrySetup;
 use crate::verify::name_death;
-
-/// Most calls in one block; bounds the ring of outputs of a tiny call.
-pub(crate) const MAX_CALLS: u32 = 16_384;
 
 pub(crate) fn run(
     link: &mut Link,
@@ -179,7 +177,7 @@ impl<'a> Batch<'a> {
     fn start(&self, link: &mut Link, callable: &'a Callable<'a>) -> Result<Started<'a>, Trouble> {
         let trouble = |source| callable.trouble(source);
         let leaves: Vec<&[_]> = self.entries.iter().map(|entry| entry.leaves.as_slice()).collect();
-        let outputs = Outputs::create_shared(&leaves, SlotLayout::Ring { calls: MAX_CALLS })
+        let outputs = Outputs::create_shared(&leaves, SlotLayout::Ring)
             .map_err(|source| Trouble::Outputs { entry: "a batch".to_owned(), source: source.into() })?;
         let ring = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
         let prepared: Vec<&Prepared> = self.entries.iter().collect();

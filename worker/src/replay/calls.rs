@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
+use opt_shared::formula::load_timeout;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, KillReason, ReplayCallee, ReplayTask};
 use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
@@ -16,7 +17,7 @@ use opt_shared::units::Bytes;
 use super::captures::{CapturesError, Locations, Looked, look};
 use super::pool::Place;
 use super::session::Caller;
-use crate::attempt::{Callable, Trouble, kept, load_timeout};
+use crate::attempt::{Callable, Trouble, kept};
 use crate::classify::Verdict;
 use crate::executor::outputs::{Outputs, POISONS, SlotLayout};
 use crate::executor::prepare::Prepared;

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use opt_shared::arguments::Signature;
 use opt_shared::cache::CacheGuard;
 use opt_shared::capture::{CaptureError, CaptureFile};
+use opt_shared::formula::STAGING_SLOT;
 use opt_shared::ids::StorageId;
 use opt_shared::message::{EntryRef, ReplayTask};
 use opt_shared::replay::{
     Constant, Digest, Key, MAX_FILE_BYTES, Need, NeedsError, Recorder, Recording, RecordingError,
-    STAGING_SLOT, Unrecordable, needs,
+    Unrecordable, needs,
 };
 use opt_shared::units::Bytes;
 

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use opt_shared::replay::{Constant, Digest, STAGING_SLOT, STAGING_SLOTS};
+use opt_shared::formula::{REPLAY_SLOTS, STAGING_SLOT};
+use opt_shared::replay::{Constant, Digest};
 use opt_shared::units::Bytes;
 
 use super::planner::{Move, Plan};
@@ -85,7 +86,7 @@ impl<'a, D: Device, S: Store> Pool<'a, D, S> {
     pub fn new(device: D, store: S, constants: &'a [Constant], plan: &'a Plan, sets: &'a [Vec<u32>]) -> Self {
         Self {
             on: Accounted::new(device),
-            ring: Ring::new(STAGING_SLOTS, STAGING_SLOT),
+            ring: Ring::new(REPLAY_SLOTS, STAGING_SLOT),
             store,
             constants,
             plan,

@@ -15,8 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprot
 
 use super::frame::{InputRange, OutputRegion};
 
-/// Whole storages and outputs start at multiples of this (DESIGN, "The candidate interface").
-pub(crate) const ALIGNMENT: usize = 64;
+const ALIGNMENT: usize = opt_shared::formula::ALIGNMENT as usize;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {

@@ -4,11 +4,12 @@
 //! Leaves to others: the runner's start and end, and everything about other entries (`verify`).
 
 use opt_shared::causes::chain;
+use opt_shared::formula::load_timeout;
 use opt_shared::message::{KillReason, VerifyTask};
 use opt_shared::outcome::{EntryFailure, Mismatch, Pattern, Status};
 
 use super::{Checked, failure};
-use crate::attempt::{Callable, Trouble, load_timeout};
+use crate::attempt::{Callable, Trouble};
 use crate::executor::outputs::{Outputs, POISONS};
 use crate::executor::prepare::Prepared;
 use crate::executor::process::{Answer, Loaded, Runner};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::batch::Constant;
+use opt_shared::formula::{SHARED_RUNNER, ring, total};
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
     CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
@@ -12,7 +13,7 @@ use opt_shared::settings::{
 };
 use opt_shared::units::Bytes;
 
-use crate::core::predict::{Prediction, Sides, Term, build, profile, replay, ring, verify};
+use crate::core::predict::{Prediction, Sides, build, profile, replay, verify, verify_ways};
 
 fn limits(memory: Option<Bytes>, threads: Option<u32>) -> LimitSettings {
     LimitSettings {
@@ -57,6 +58,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         file: Bytes::mib(file),
         inputs: Bytes::mib(inputs),
         outputs: Bytes::mib(outputs),
+        ring: if outputs == 0 { Bytes::ZERO } else { ring([Bytes::mib(outputs)].into_iter(), Bytes::kib(4)) },
         unmapped: Bytes::mib(unmapped),
         // Two more than its bytes.
         copied: Bytes::mib(inputs + 2),
@@ -73,21 +75,17 @@ fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
 #[test]
 fn a_build_reserves_the_compilers_limit() {
     let stage = build(Bytes::gib(4), Duration::from_secs(120)).spec;
-    assert_eq!((stage.predicted, stage.reserved), (Bytes::ZERO, Bytes::mib(4096 + 4)));
+    assert_eq!((stage.predicted, stage.reserved), (Bytes::ZERO, Bytes::mib(4096 + 16)));
     assert_eq!(
         (stage.deadline, stage.batch, stage.device),
         (Duration::from_secs(4 * 120 + 60), None, Bytes::ZERO)
     );
 }
 
-fn sum(terms: &[Term]) -> Bytes {
-    terms.iter().map(|term| term.bytes).sum()
-}
-
 /// What is printed adds up to what is reserved.
 fn adds_up(prediction: &Prediction) {
-    assert_eq!(sum(&prediction.predicted), prediction.spec.predicted, "{prediction:?}");
-    let all = prediction.spec.predicted + sum(&prediction.beyond);
+    assert_eq!(total(&prediction.predicted), prediction.spec.predicted, "{prediction:?}");
+    let all = prediction.spec.predicted + total(&prediction.beyond);
     assert_eq!(all, prediction.spec.reserved, "{prediction:?}");
 }
 
@@ -96,18 +94,41 @@ fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     let entries = [entry(300, 200, 100, 1), entry(80, 10, 60, 50), entry(10, 5, 5, 0)];
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
-    let stage = verify(&entries, &limits, &settings, 4);
+    let stage = verify(&entries, Bytes::ZERO, &limits, &settings, 4);
     adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
-    assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 2), Some(1)));
+    assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
     // max(256, 200) + 8 and 4 of its own.
-    assert_eq!(stage.spec.reserved, Bytes::mib(112 + 256 + 8 + 4));
+    assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
-    let doubled = verify(&twice, &limits, &settings, 4);
+    let doubled = verify(&twice, Bytes::ZERO, &limits, &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
-    let nothing = verify(&[], &limits, &settings, 4);
-    assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(2), None));
+    let nothing = verify(&[], Bytes::ZERO, &limits, &settings, 4);
+    assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
+}
+
+/// Entries of a group are all there at once; one that is alone takes no less than it takes.
+#[test]
+fn a_verification_with_shared_runners_owes_its_worst_group() {
+    let limits = limits(None, Some(1));
+    let settings = verify_settings(Duration::from_secs(60), 2);
+    // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
+    let entries = [entry(1, 1, 20, 20), entry(1, 1, 24, 0), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
+    let ways = verify_ways(&entries, &limits, &settings, 4);
+    ways.iter().for_each(adds_up);
+    let told: Vec<_> =
+        ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
+    let (shared, alone) = (Some(SHARED_RUNNER), Some(Bytes::ZERO));
+    assert_eq!(told, [(Bytes::mib(65), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
+    assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
+    assert_eq!(ways[1], verify(&entries, Bytes::ZERO, &limits, &settings, 4));
+    // Whoever fails in a shared runner is tried in one of its own.
+    assert!(ways[1].spec.deadline < ways[0].spec.deadline);
+    // One entry decides in either way: there is nothing to choose.
+    let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
+    assert_eq!(verify_ways(&large, &limits, &settings, 4).len(), 1);
+    assert_eq!(verify_ways(&[], &limits, &settings, 4).len(), 1);
 }
 
 fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: bool) -> Vec<Prediction> {
@@ -130,16 +151,16 @@ fn a_profile_owes_its_worst_batch_on_every_side() {
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
     // Rings: 64, 64, 2 · 40 = 80, 64. Batches: 7 + 64 = 71, 5 + 80 = 85, 6 + 64 = 70.
     let mapped = first(InputMemory::Mapped, true);
-    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 85 + 2));
+    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 85 + 1));
     // 50, max(256, 200) + 16, and 4 for each runner.
-    assert_eq!(mapped.spec.reserved, Bytes::mib(172 + 50 + 272 + 8));
+    assert_eq!(mapped.spec.reserved, Bytes::mib(171 + 50 + 272 + 8));
     assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let alone = first(InputMemory::Mapped, false);
-    assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(87), Bytes::mib(87 + 50 + 4)));
+    assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
     // Copied, the inputs are owed too, once for both sides: 104 + 2 · 71, 12 + 2 · 85, 202 + 2 · 70; and two slots.
     let copied = first(InputMemory::Copied, true);
-    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 140 + 2 + 2), Some(3)));
+    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 140 + 2 + 1), Some(3)));
 }
 
 #[test]
@@ -150,13 +171,13 @@ fn what_entries_have_in_common_is_owed_once_for_each_batch() {
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);
     // U is each one's own.
-    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 2));
+    assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let steps = profiled(&entries, 100, InputMemory::Copied, true);
     // 62, and three times 62 less 51; U of two sides; chunks and slots.
-    assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 2));
+    assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
     assert_eq!(steps[0].batches, [0..4, 4..5]);
     let last = steps.last().expect("a step");
-    assert_eq!((last.spec.predicted, last.batches.len()), (Bytes::mib(62 + 2 + 2 + 2), 5));
+    assert_eq!((last.spec.predicted, last.batches.len()), (Bytes::mib(62 + 2 + 2 + 1), 5));
 }
 
 #[test]
@@ -165,33 +186,18 @@ fn batches_are_cut_finer_as_long_as_that_takes_less() {
     let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
-    assert_eq!(predicted, [242, 122, 62, 32].map(Bytes::mib));
+    assert_eq!(predicted, [241, 121, 61, 31].map(Bytes::mib));
     let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
     // One that is alone already, however large, is not what is cut.
     let beside_a_large_one: Vec<EntryNumbers> =
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
     let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
-    assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(32)));
+    assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
     // Nothing is gained by cutting what is owed once anyway, and entries of nothing end it all.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
-}
-
-#[test]
-fn a_ring_holds_a_blocks_calls_within_its_cap_and_two_always() {
-    for (outputs, expected) in [
-        (0, 0),
-        (1, 16_384),
-        (4096, 64 << 20),
-        (8192, 64 << 20),
-        (32 << 20, 64 << 20),
-        (33 << 20, 66 << 20),
-        (u64::MAX, u64::MAX),
-    ] {
-        assert_eq!(ring(Bytes::new(outputs)), Bytes::new(expected));
-    }
 }
 
 /// A deadline takes a worker for stuck: nothing that its timeouts allow may reach it.
@@ -206,7 +212,7 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
-        let deadline = verify(&entries, &limits, &settings, 4).spec.deadline;
+        let deadline = verify(&entries, Bytes::ZERO, &limits, &settings, 4).spec.deadline;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
         let timing = profile_settings(Bytes::mib(10), InputMemory::Mapped);
         let sides = Sides { candidate: &limits, baseline: Some(&limits) };
@@ -215,7 +221,7 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
     }
     let endless = verify_settings(Duration::MAX, u32::MAX);
-    assert_eq!(verify(&entries, &limits, &endless, 4).spec.deadline, Duration::MAX);
+    assert_eq!(verify(&entries, Bytes::ZERO, &limits, &endless, 4).spec.deadline, Duration::MAX);
 }
 
 /// Four for waiting for a CPU, two seconds for a runner's birth and death, 20 MiB a second from the slowest disk.
@@ -227,7 +233,7 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     let entries = [entry(600, 1, 1, 0), entry(400, 1, 1, 0)];
     let reading = 60 + 4 * 1000 / 20;
     let limits = limits(None, Some(1));
-    let verified = verify(&entries, &limits, &settings, 1);
+    let verified = verify(&entries, Bytes::ZERO, &limits, &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
     let profiles = profile(
         &entries,
@@ -241,7 +247,7 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
     // The pool, catalog and schedule, four slots of staging, one step's outputs, two chunks.
-    assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 2));
+    assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
 }
 
 /// Which entry is said to decide: the one that takes most, all its parts together.

@@ -12,7 +12,7 @@ use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
     /// None if something that the order leans on is missing, which the core rules out.
-    /// `batch`: entries are timed together up to this, whatever the plan says.
+    /// `batch`: entries are timed together, or share a runner, up to this, whatever the plan says.
     pub(crate) fn task(&self, lease: LeaseId, order: Order, batch: Option<Bytes>) -> Option<Task> {
         let work = match order {
             Order::Build { candidate } => {
@@ -31,7 +31,7 @@ impl Agenda<'_> {
                     callee: self.callee(candidate)?,
                     entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
-                    shared_runner: Bytes::ZERO,
+                    shared_runner: batch.unwrap_or(Bytes::ZERO),
                     drop_cache: self.cache_budget < facts.bytes,
                 })
             }

@@ -131,6 +131,7 @@ impl JobFacts {
                     file: capture.file_bytes(),
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
+                    ring: facts.ring_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,
                     constants: Arc::default(),

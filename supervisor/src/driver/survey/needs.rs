@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
+use opt_shared::units::Bytes;
 
 use super::facts::{EntryFact, JobFacts};
 use crate::core::predict::{self, Prediction, Sides};
@@ -83,10 +84,11 @@ impl<'a> JobNeeds<'a> {
         predict::build(candidate.build.memory, candidate.build.timeout)
     }
 
+    /// With a runner for each entry.
     pub fn verify(&self, candidate: &CandidatePlan) -> Prediction {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
-        predict::verify(&numbers, &candidate.limits, &candidate.verify, self.cores)
+        predict::verify(&numbers, Bytes::ZERO, &candidate.limits, &candidate.verify, self.cores)
     }
 
     /// From the largest batches to the smallest; `paired` with the job's baseline beside it.

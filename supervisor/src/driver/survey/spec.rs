@@ -1,5 +1,6 @@
 //! What the core is told of a run before it starts, and which candidates take part.
 
+use opt_shared::formula::{IDLE_WORKER, PER_LINE, SUPERVISOR};
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
@@ -11,13 +12,6 @@ use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
 use crate::driver::error::RunError;
 use crate::driver::known::Known;
 use crate::plan::{CandidatePlan, Plan, SwapUse};
-
-/// An idle worker: its own heap, stacks and tables. Measured at 1 to 2 MiB; the law allows it 8.
-pub const IDLE_WORKER: Bytes = Bytes::mib(4);
-/// The supervisor itself, by the same rule: measured at 3 to 4 MiB of its own for a small plan …
-const SUPERVISOR: Bytes = Bytes::mib(6);
-/// … and this much for every candidate and entry.
-const PER_LINE: Bytes = Bytes::kib(1);
 
 /// Which candidates are run: all, or those that `--only` names and their baselines.
 pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {

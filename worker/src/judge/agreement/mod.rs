@@ -93,7 +93,7 @@ fn standard() -> VerifySettings {
 }
 
 fn rules(tolerance: Tolerance) -> Rules {
-    Rules { tolerance, nonfinite: Nonfinite::Match, poison: Some(Poison::byte(0x5a)), chunk: DEFAULT_CHUNK }
+    Rules { tolerance, nonfinite: Nonfinite::Match, poison: Some(Poison::byte(0x5a)), chunk: COMPARE_CHUNK }
 }
 
 fn floats() -> impl Iterator<Item = DType> {

@@ -1,0 +1,82 @@
+//! Which entries of a verification share a runner.
+
+use std::ops::Range;
+
+use crate::numbers::EntryNumbers;
+use crate::units::Bytes;
+
+/// U + O of all entries that share a runner, together at most.
+pub const SHARED_RUNNER: Bytes = Bytes::mib(64);
+/// So many entries at most, whatever they take: each has descriptors and maps of its own.
+pub const MOST_SHARING: usize = 64;
+
+/// Ranges of `entries`, none empty, in order: U + O of each together at most `cap`, and `MOST_SHARING` entries at most. An entry
+/// above the cap is alone, and so is each where the cap is zero.
+pub fn runner_groups<'a>(
+    entries: impl IntoIterator<Item = &'a EntryNumbers>,
+    cap: Bytes,
+) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut together = Bytes::ZERO;
+    for (index, entry) in entries.into_iter().enumerate() {
+        let owed = entry.unmapped + entry.outputs;
+        match groups.last_mut() {
+            Some(group) if cap != Bytes::ZERO && group.len() < MOST_SHARING && together + owed <= cap => {
+                group.end = index + 1;
+                together += owed;
+            }
+            _ => {
+                groups.push(index..index + 1);
+                together = owed;
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entries(owed: &[(u64, u64)]) -> Vec<EntryNumbers> {
+        let entry = |&(unmapped, outputs): &(u64, u64)| EntryNumbers {
+            unmapped: Bytes::new(unmapped),
+            outputs: Bytes::new(outputs),
+            ..EntryNumbers::default()
+        };
+        owed.iter().map(entry).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn groups_cover_all_entries_in_order_within_the_cap(
+            owed in prop::collection::vec((0u64..20, 0u64..20), 0..200), cap in 0u64..100,
+        ) {
+            let entries = entries(&owed);
+            let groups = runner_groups(&entries, Bytes::new(cap));
+            let sum = |range: Range<usize>| owed[range].iter().map(|(one, other)| one + other).sum::<u64>();
+            let mut next = 0;
+            for group in &groups {
+                prop_assert_eq!(group.start, next);
+                prop_assert!(!group.is_empty() && group.len() <= MOST_SHARING);
+                prop_assert!(group.len() == 1 || (cap != 0 && sum(group.clone()) <= cap));
+                next = group.end;
+            }
+            prop_assert_eq!(next, owed.len());
+            // Greedy: no group could have taken the first entry of the next one.
+            for pair in groups.windows(2) {
+                let taken = pair[0].start..pair[0].end + 1;
+                prop_assert!(cap == 0 || MOST_SHARING < taken.len() || cap < sum(taken));
+            }
+        }
+    }
+
+    #[test]
+    fn entries_of_nothing_share_only_where_sharing_is_wanted() {
+        let nothing = entries(&vec![(0, 0); MOST_SHARING + 1]);
+        assert_eq!(runner_groups(&nothing, Bytes::ZERO).len(), MOST_SHARING + 1);
+        assert_eq!(runner_groups(&nothing, Bytes::new(1)), [0..MOST_SHARING, MOST_SHARING..MOST_SHARING + 1]);
+    }
+}

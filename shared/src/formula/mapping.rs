@@ -1,0 +1,65 @@
+//! What of an input cannot be mapped in place.
+
+use super::ALIGNMENT;
+use crate::placement::whole_grains;
+use crate::units::Bytes;
+
+/// U of one range of a file: the anonymous pages that mapping it costs. `phase`: where it has to begin within the alignment.
+///
+/// Pages that hold a byte of anything else are filled by hand; those in between are mapped. A range that does not lie in its file
+/// as it has to lie in memory is copied whole.
+pub fn unmapped(file_offset: u64, bytes: Bytes, phase: u64, page: Bytes) -> Bytes {
+    let size = page.get().max(1);
+    let in_page = file_offset % size;
+    if in_page % ALIGNMENT != phase {
+        return whole_grains(Bytes::new(phase) + bytes, page);
+    }
+    let end = file_offset.saturating_add(bytes.get());
+    let touched = end.div_ceil(size) - file_offset / size;
+    let whole = (end / size).saturating_sub(file_offset.div_ceil(size));
+    page.saturating_mul(touched - whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn pages(file_offset: u64, bytes: u64, phase: u64) -> u64 {
+        unmapped(file_offset, Bytes::new(bytes), phase, Bytes::new(PAGE)).get() / PAGE
+    }
+
+    #[test]
+    fn edges_are_owed_and_what_lies_askew_is_owed_whole() {
+        for (file_offset, bytes, phase, owed) in [
+            (4096, 8192, 0, 0),
+            (4096, 8191, 0, 1),
+            (4160, 8192, 0, 2),
+            (64, 10, 0, 1),
+            (4032, 128, 0, 2),
+            (8192, 0, 0, 0),
+            (4097, 4096, 1, 2),
+            // Off its alignment: copied whole, from its phase on.
+            (4097, 8192, 0, 2),
+            (4097, 8193, 0, 3),
+            (4096, 8192, 63, 3),
+        ] {
+            assert_eq!(pages(file_offset, bytes, phase), owed, "{file_offset} {bytes} {phase}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_left_out_and_no_more_than_two_pages_are_owed_of_what_lies_right(
+            file_offset in 0..100_000_u64, bytes in 1..100_000_u64,
+        ) {
+            let owed = pages(file_offset, bytes, file_offset % ALIGNMENT);
+            let end = file_offset + bytes;
+            let inside = (end / PAGE).saturating_sub(file_offset.div_ceil(PAGE));
+            prop_assert!(owed <= 2 && bytes <= (owed + inside) * PAGE);
+        }
+    }
+}

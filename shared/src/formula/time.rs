@@ -1,0 +1,16 @@
+//! How long a worker waits for a runner; the supervisor's deadlines leave room for it.
+
+use std::time::Duration;
+
+/// A runner that waits for a CPU has so many times its time, and no more.
+pub const MOST_STRETCH: u32 = 4;
+
+/// Of a wait, where the runner waits for a CPU all the time.
+pub fn stretched(limit: Duration) -> Duration {
+    limit.saturating_mul(MOST_STRETCH)
+}
+
+/// How long a load may take: a call's time, but not hours.
+pub fn load_timeout(call_timeout: Duration) -> Duration {
+    call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120))
+}
