@@ -4,21 +4,19 @@
 //! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
 //! this one executable, entered by hidden first arguments.
 
-mod attempt;
-mod build;
-mod canary;
-mod classify;
-mod executor;
 pub mod judge;
 mod link;
 mod machine;
 mod memfd;
-mod profile;
-pub mod replay;
+mod page_cache;
+mod recorded;
 pub mod residency;
 pub mod runner;
+pub mod sandbox;
 pub mod serve;
-mod verify;
+pub mod session;
+pub mod stage;
+mod toolchain;
 
 use std::ffi::CStr;
 
@@ -26,7 +24,7 @@ use std::ffi::CStr;
 pub const RUNNER_ARGUMENT: &CStr = c"__runner";
 pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
 
-pub use canary::main as canary_main;
-pub use executor::compiler::main as compiler_main;
-pub use executor::read_ahead;
+pub use runner::compiler::main as compiler_main;
 pub use runner::serve::main as runner_main;
+pub use sandbox::canary::main as canary_main;
+pub use session::host::read_ahead;

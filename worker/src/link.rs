@@ -3,6 +3,7 @@
 //! Owns the handshake, the reader thread and the few waits for the supervisor's word. A supervisor that is gone
 //! ends the worker: every wait here is bounded, and a closed channel is an error.
 
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use opt_shared::ids::LeaseId;
 use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Pack, Rung, Task, ToWorker};
 use opt_shared::units::Bytes;
 
-use crate::executor::spawn::Namespaces;
+use crate::sandbox::spawn::Namespaces;
 
 /// The supervisor answers at once unless the machine is drowning; it is gone long before this.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
@@ -55,10 +56,10 @@ pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
     /// Answers that came while another was waited for.
-    early: Vec<ToWorker>,
+    early: RefCell<Vec<ToWorker>>,
     executable: OwnedFd,
     namespaces: Namespaces,
-    said_rungs: bool,
+    said_rungs: Cell<bool>,
 }
 
 impl Link {
@@ -87,7 +88,14 @@ impl Link {
                 }
             })
             .map_err(LinkError::Channel)?;
-        Ok(Self { outbox, inbox, early: Vec::new(), executable, namespaces, said_rungs: false })
+        Ok(Self {
+            outbox,
+            inbox,
+            early: RefCell::default(),
+            executable,
+            namespaces,
+            said_rungs: Cell::new(false),
+        })
     }
 
     pub(crate) fn executable(&self) -> BorrowedFd<'_> {
@@ -103,7 +111,7 @@ impl Link {
     }
 
     /// The next task; none when this worker should end.
-    pub(crate) fn next_task(&mut self) -> Option<Task> {
+    pub(crate) fn next_task(&self) -> Option<Task> {
         loop {
             match self.inbox.recv() {
                 Ok(ToWorker::Start(task)) => return Some(*task),
@@ -119,15 +127,15 @@ impl Link {
     }
 
     /// Said once in a worker's life.
-    pub(crate) fn enforced(&mut self, rungs: impl FnOnce() -> Vec<Rung>) -> Result<(), LinkError> {
-        if std::mem::replace(&mut self.said_rungs, true) {
+    pub(crate) fn enforced(&self, rungs: impl FnOnce() -> Vec<Rung>) -> Result<(), LinkError> {
+        if self.said_rungs.replace(true) {
             return Ok(());
         }
         self.send(FromWorker::Enforced { rungs: rungs() })
     }
 
-    pub(crate) fn runner_started(&mut self, notice: &RunnerNotice) -> Result<(), LinkError> {
-        self.early.clear();
+    pub(crate) fn runner_started(&self, notice: &RunnerNotice) -> Result<(), LinkError> {
+        self.early.borrow_mut().clear();
         self.send(FromWorker::RunnerStarted {
             lease: notice.lease,
             pid: notice.pid,
@@ -139,18 +147,18 @@ impl Link {
         })
     }
 
-    pub(crate) fn wait_watched(&mut self, pid: u32) -> Result<(), LinkError> {
+    pub(crate) fn wait_watched(&self, pid: u32) -> Result<(), LinkError> {
         self.wait_for(|message| {
             matches!(message, ToWorker::RunnerWatched { pid: watched } if *watched == pid).then_some(())
         })
     }
 
-    pub(crate) fn kill_wanted(&mut self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
+    pub(crate) fn kill_wanted(&self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
         self.send(FromWorker::KillWanted { pid, reason })
     }
 
     /// Tells of a death and waits until it may be reaped.
-    pub(crate) fn runner_died(&mut self, pid: u32) -> Result<ReapWord, LinkError> {
+    pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapWord, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
         self.wait_for(|message| match message {
             ToWorker::MayReap { pid: dead, killed, peak_owed } if *dead == pid => {
@@ -160,9 +168,10 @@ impl Link {
         })
     }
 
-    fn wait_for<T>(&mut self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
-        if let Some(at) = self.early.iter().position(|message| pick(message).is_some()) {
-            let message = self.early.remove(at);
+    fn wait_for<T>(&self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
+        let mut early = self.early.borrow_mut();
+        if let Some(at) = early.iter().position(|message| pick(message).is_some()) {
+            let message = early.remove(at);
             return pick(&message).ok_or(LinkError::Silent);
         }
         let deadline = Instant::now() + ANSWER_PATIENCE;
@@ -171,7 +180,7 @@ impl Link {
                 Ok(ToWorker::Shutdown) | Err(RecvTimeoutError::Disconnected) => return Err(LinkError::Gone),
                 Ok(message) => match pick(&message) {
                     Some(answer) => return Ok(answer),
-                    None => self.early.push(message),
+                    None => early.push(message),
                 },
                 Err(RecvTimeoutError::Timeout) => return Err(LinkError::Silent),
             }

@@ -11,9 +11,10 @@ use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, T
 use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
 
-use crate::executor::spawn::Namespaces;
 use crate::link::{Link, LinkError};
-use crate::{build, profile, replay, verify};
+use crate::sandbox::spawn::Namespaces;
+use crate::session::host::HostBackend;
+use crate::stage::{build, profile, replay, verify};
 
 /// The supervisor leaves its own executable on the worker's standard input: the one descriptor that a plain spawn
 /// passes on.
@@ -49,10 +50,10 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
     // What is not to be had is left out at the first clone, and reported with every runner.
     let namespaces = Namespaces::ALL;
-    let mut link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
+    let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     while let Some(task) = link.next_task() {
         let lease = task.lease;
-        let report = perform(&mut link, &task);
+        let report = perform(&link, &task);
         // Whatever it held, and however it ended: that is over.
         link.send(FromWorker::Holds { bytes: Bytes::ZERO }).map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
@@ -95,7 +96,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn perform(link: &mut Link, task: &Task) -> Report {
+fn perform(link: &Link, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
     let body = attempt(link, task, &mut head);
@@ -107,12 +108,17 @@ fn perform(link: &mut Link, task: &Task) -> Report {
     report
 }
 
-fn attempt(link: &mut Link, task: &Task, head: &mut Head) -> Result<Body, Box<dyn std::error::Error>> {
+fn attempt(link: &Link, task: &Task, head: &mut Head) -> Result<Body, Box<dyn std::error::Error>> {
     let lease = task.lease;
+    let backend = HostBackend::new(link, lease);
+    let progress = |done, total, bytes| {
+        // A supervisor that is gone ends this worker.
+        let _ = link.send(FromWorker::Progress { lease, done, total, bytes });
+    };
     Ok(match &task.work {
         Work::Build(build) => Body::Build(build::run(link, lease, build, head)?),
-        Work::Verify(verify) => Body::Verify(verify::run(link, lease, verify, head)?),
-        Work::Profile(profile) => Body::Profile(profile::run(link, lease, profile, head)?),
-        Work::Replay(replay) => Body::Replay(replay::run(link, lease, replay, head)),
+        Work::Verify(verify) => Body::Verify(verify::run(&backend, &progress, verify, head)?),
+        Work::Profile(profile) => Body::Profile(profile::run(&backend, &progress, profile, head)?),
+        Work::Replay(replay) => Body::Replay(replay::run(&backend, &progress, replay, head)),
     })
 }

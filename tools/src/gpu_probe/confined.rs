@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
-use opt_worker::runner::confine::{
+use opt_worker::sandbox::confine::{
     Confinement, Descriptors, Inmate, ResourceLimits, lock_down, restrict_calls, restrict_files,
 };
 

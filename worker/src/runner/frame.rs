@@ -37,7 +37,7 @@ pub enum ToRunner {
     /// Descriptor 0 is the outputs; the files that inputs lie in follow, and last (if any) materialised values.
     Entry(EntrySetup),
     /// Instead of all that: become a compiler.
-    Compile(crate::executor::compiler::CompileOrder),
+    Compile(crate::runner::compiler::CompileOrder),
     /// Nothing more is mapped: lock down, load, serve.
     Begin,
 }
@@ -47,7 +47,7 @@ pub struct Setup {
     pub symbol: String,
     /// Names of the libraries that came along, in the order in which they are to be loaded.
     pub libraries: Vec<String>,
-    pub confinement: crate::runner::confine::Confinement,
+    pub confinement: crate::sandbox::confine::Confinement,
     /// CPU numbers to be pinned to.
     pub cpus: Vec<u32>,
     pub threads: u32,

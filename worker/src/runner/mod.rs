@@ -1,7 +1,7 @@
 //! The untrusted side: one candidate, mapped inputs, its own outputs, confined, never reused.
 
 mod abi;
-pub mod confine;
+pub mod compiler;
 pub mod control;
 mod enter;
 mod fault;

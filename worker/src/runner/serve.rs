@@ -17,7 +17,6 @@ use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
 use super::abi::{Arguments, Function};
-use super::confine::{self, Descriptors};
 use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
 use super::fault::{self, Place};
 use super::ffi_error::RaisedErrors;
@@ -25,10 +24,11 @@ use super::frame::{
     EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, receive_from_worker, send_reply,
 };
 use super::map::{MapError, Mapped, map_input, map_output, map_slot};
-use crate::executor::cell;
+use crate::sandbox::confine::{self, Descriptors};
+use crate::sandbox::policy;
+use crate::sandbox::spawn::SOCKET_FD;
 
-/// Where a runner finds its socket and its control page.
-pub const SOCKET_FD: i32 = 3;
+/// Where a runner finds its control page.
 pub const CONTROL_FD: i32 = 4;
 /// Most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
@@ -146,7 +146,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let unsealed = seal_inputs(&places);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
     let mut lines = vec![Rung::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
-    let confinement = cell::beyond_present(setup.confinement.clone());
+    let confinement = policy::beyond_present(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
     let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
     match confine::lock_down(&confinement, &kept) {

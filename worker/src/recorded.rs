@@ -1,0 +1,217 @@
+//! One recorded call: what its capture says of it, wherever its inputs are placed.
+//!
+//! Opens the capture (its directory and pickle only), binds the arguments and finds the outputs. Expected values are
+//! read on demand, by this process alone. Leaves to others: where inputs lie for a candidate (`session`), and what a
+//! difference means (`judge`, `stage`).
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::Arc;
+
+use opt_shared::arguments::{
+    Argument, ArgumentValue, Entry, OutputLeaf, Piece, PlainValue, Signature, bind, outputs, pieces,
+};
+use opt_shared::capture::{CaptureError, CaptureFile, Tensor};
+use opt_shared::ids::{EntryId, StorageId};
+use opt_shared::message::EntryRef;
+use opt_shared::settings::VerifySettings;
+use opt_shared::units::Bytes;
+use rustix::fs::{Advice, fadvise};
+
+use crate::judge::check::tolerance_of;
+use crate::judge::{BytesSource, CompareError, Tolerance};
+
+/// Of a recorded output, asked for while the piece before it is compared.
+const NEXT_PIECE: u64 = 1 << 20;
+/// One call reads at most a read-ahead window of the disk, and those start at 128 KiB.
+pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
+
+/// The capture cannot be used. The capture is to blame, unless the cause is that the machine lacks descriptors or memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordedError {
+    #[error("reading the capture {name}")]
+    Capture { name: String, source: CaptureError },
+    #[error(
+        "the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)"
+    )]
+    Changed { name: String, now: Bytes, then: Bytes },
+    #[error("the capture {name}")]
+    Entry { name: String, source: opt_shared::arguments::EntryError },
+    #[error("the arguments of {name}")]
+    Bind { name: String, source: opt_shared::arguments::BindError },
+    #[error("sampling the recorded output of {name}")]
+    Scale { name: String, source: CompareError },
+    #[error("materialising an argument of {name}")]
+    Materialise { name: String, source: io::Error },
+}
+
+/// A capture that was opened, with its arguments in the order that a kernel sees.
+pub(crate) struct Recorded {
+    pub(crate) id: EntryId,
+    pub(crate) name: String,
+    pub(crate) capture: CaptureFile,
+    pub(crate) arguments: Vec<Argument>,
+    pub(crate) leaves: Vec<OutputLeaf>,
+}
+
+impl Recorded {
+    /// Reads the file's directory and its pickle, no tensor.
+    pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, RecordedError> {
+        let name = || entry.name.clone();
+        let capture = CaptureFile::open(&entry.path)
+            .map_err(|source| RecordedError::Capture { name: name(), source })?;
+        if capture.file_bytes() != entry.numbers.file {
+            return Err(RecordedError::Changed {
+                name: name(),
+                now: capture.file_bytes(),
+                then: entry.numbers.file,
+            });
+        }
+        let recorded = Entry::from_value(capture.root())
+            .map_err(|source| RecordedError::Entry { name: name(), source })?;
+        let arguments =
+            bind(&recorded, signature).map_err(|source| RecordedError::Bind { name: name(), source })?;
+        let leaves = outputs(&recorded).map_err(|source| RecordedError::Bind { name: name(), source })?;
+        Ok(Self { id: entry.id, name: name(), capture, arguments, leaves })
+    }
+
+    /// The tensors among its arguments.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.arguments.iter().filter_map(|argument| match &argument.value {
+            ArgumentValue::Tensor(tensor) => Some(&**tensor),
+            ArgumentValue::Plain(_) => None,
+        })
+    }
+
+    /// The parts of storages that its inputs lie in.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        pieces(self.capture.storages(), self.tensors())
+    }
+
+    /// Whether all of it can be passed as it lies in its own file: not in a store, no lazy conjugates or negatives.
+    pub(crate) fn is_in_place(&self) -> bool {
+        !self.capture.is_packed() && !self.tensors().any(is_written_out)
+    }
+
+    /// Compares the CRCs of all recorded data, which reads the file once. Fine where the writer computed none.
+    pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
+        self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
+    }
+
+    /// Reads the recorded output, in the order of its storage.
+    pub(crate) fn expected(&self, leaf: &Tensor) -> ExpectedSource<'_> {
+        let range = leaf.byte_range();
+        let storage = self.capture.storage(leaf.storage);
+        let file = self.capture.file_of(storage.blob).ok().map(|file| (file, storage.file_offset));
+        ExpectedSource {
+            capture: &self.capture,
+            storage: leaf.storage,
+            start: range.start,
+            end: range.end,
+            file,
+            asked: 0,
+        }
+    }
+
+    /// What each output is held to, in order.
+    pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, RecordedError> {
+        self.leaves
+            .iter()
+            .map(|leaf| {
+                tolerance_of(&mut self.expected(&leaf.tensor), &leaf.tensor, settings)
+                    .map_err(|source| RecordedError::Scale { name: self.name.clone(), source })
+            })
+            .collect()
+    }
+
+    pub(crate) fn has_no_elements(&self) -> bool {
+        self.leaves.iter().all(|leaf| leaf.tensor.elements() == 0)
+    }
+
+    /// One short text per argument.
+    pub(crate) fn describe(&self) -> Vec<String> {
+        self.arguments
+            .iter()
+            .map(|argument| format!("{}: {}", argument.path, brief(&argument.value)))
+            .collect()
+    }
+}
+
+/// Bytes of an output as allocated: its extent with the captured strides.
+pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
+    tensor.extent_elements() * tensor.dtype.size()
+}
+
+/// Whether its values do not lie in the file as they are, so that they have to be written out for a kernel.
+pub(crate) fn is_written_out(tensor: &Tensor) -> bool {
+    tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
+}
+
+/// Asks for these bytes to be brought into the page cache, without waiting for them. Window by window: the kernel cuts
+/// a larger request down to one window and says nothing.
+pub(crate) fn ask_for(file: &File, bytes: Range<u64>) {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let length = READAHEAD_WINDOW.min(bytes.end - at);
+        if fadvise(file, at, NonZeroU64::new(length), Advice::WillNeed).is_err() {
+            return;
+        }
+        at += length;
+    }
+}
+
+/// A recorded output, read in pieces.
+pub(crate) struct ExpectedSource<'a> {
+    capture: &'a CaptureFile,
+    storage: StorageId,
+    /// In the storage.
+    start: u64,
+    end: u64,
+    /// Where the storage lies, to ask for what comes next.
+    file: Option<(Arc<File>, u64)>,
+    /// The disk was asked for everything before this.
+    asked: u64,
+}
+
+impl ExpectedSource<'_> {
+    /// Lets the disk bring the next piece while this one is compared, and nothing beyond the output.
+    fn ask_for_next(&mut self, from: u64) {
+        let to = self.end.min(from.saturating_add(NEXT_PIECE));
+        let from = from.max(self.asked);
+        if let Some((file, base)) = self.file.as_ref().filter(|_| from < to) {
+            ask_for(file, base + from..base + to);
+            self.asked = to;
+        }
+    }
+}
+
+impl BytesSource for ExpectedSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.ask_for_next(self.start + offset + buffer.len() as u64);
+        self.capture.read_range(self.storage, self.start + offset, buffer).map_err(io::Error::other)
+    }
+}
+
+fn brief(value: &ArgumentValue) -> String {
+    match value {
+        ArgumentValue::Tensor(tensor) => {
+            let strided =
+                if tensor.is_contiguous() { String::new() } else { format!(" strides {:?}", tensor.stride) };
+            format!("{}{:?}{strided}", tensor.dtype, tensor.shape)
+        }
+        ArgumentValue::Plain(plain) => match plain {
+            PlainValue::None => "None".to_owned(),
+            PlainValue::Bool(value) => value.to_string(),
+            PlainValue::Int(value) => value.to_string(),
+            PlainValue::Float(value) => format!("{value:?}"),
+            PlainValue::Str(value) => format!("{value:?}"),
+            PlainValue::DType(dtype) => format!("torch.{dtype}"),
+            PlainValue::Device(device) => device.clone(),
+            PlainValue::Ints(values) => format!("{values:?}"),
+            PlainValue::Floats(values) => format!("{values:?}"),
+            PlainValue::Bools(values) => format!("{values:?}"),
+        },
+    }
+}

@@ -1,0 +1,53 @@
+//! The untrusted side of a build: a process that locks itself down and becomes the compiler.
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::frame::{FrameError, Reply, ToRunner, receive_from_worker, send_reply};
+use crate::sandbox::confine::{self, Confinement, Descriptors};
+use crate::sandbox::policy;
+use crate::sandbox::spawn::SOCKET_FD;
+
+/// What the confined process is to become.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompileOrder {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+    pub scratch: PathBuf,
+    pub confinement: Confinement,
+}
+
+/// The entry point behind the hidden argument: locks down and becomes the compiler.
+pub fn main() -> i32 {
+    // SAFETY: the worker that started us put the socket here and nobody else uses it.
+    let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
+    let text = match become_compiler(socket) {
+        Ok(never) => match never {},
+        Err(text) => text,
+    };
+    let _ = send_reply(socket, &Reply::Trouble { text });
+    2
+}
+
+fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, String> {
+    let order = match receive_from_worker(socket) {
+        Ok((ToRunner::Compile(order), _)) => order,
+        Ok(_) => return Err("the first frame was no compile order".to_owned()),
+        Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
+        Err(error) => return Err(opt_shared::causes::chain(&error)),
+    };
+    std::env::set_current_dir(&order.scratch)
+        .map_err(|error| format!("entering the work folder: {error}"))?;
+    let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
+    confine::lock_down(&policy::beyond_present(order.confinement), &kept)
+        .map_err(|error| opt_shared::causes::chain(&error))?;
+    // The compiler has no business with the socket.
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+    let error = std::process::Command::new(&order.program).args(&order.arguments).exec();
+    Err(format!("starting {}: {error}", order.program.as_os_str().as_bytes().escape_ascii()))
+}

@@ -1,0 +1,83 @@
+//! The inmate: a process in a candidate's cell that tries what a candidate must not be able to do.
+//!
+//! Says `name=answer` for every attempt, `rung …` for what the lock-down claims, and ends by overflowing its stack.
+//! What the answers should be is `proof`'s.
+
+use std::os::fd::BorrowedFd;
+
+use opt_shared::units::Bytes;
+
+use super::attempts::{self, answer};
+use crate::sandbox::confine::{self, Confinement, Descriptors, Inmate, ResourceLimits};
+use crate::sandbox::policy;
+use crate::sandbox::spawn::SOCKET_FD;
+
+/// A memory file that is not sealed: only the limit on file sizes holds it.
+pub(super) const GROWING_FD: i32 = 2;
+const FILE_SIZE: Bytes = Bytes::kib(64);
+const DATA: Bytes = Bytes::mib(8);
+const ADDRESS_SPACE: Bytes = Bytes::mib(48);
+const STACK: Bytes = Bytes::kib(512);
+/// Beyond those that its user has: none, where it becomes a user of its own.
+const MORE_TASKS: u32 = 8;
+
+/// As a candidate's, but small, so that little has to be taken to get beyond.
+fn confinement() -> Confinement {
+    Confinement {
+        inmate: Inmate::Candidate,
+        limits: ResourceLimits {
+            data: DATA,
+            address_space: Some(ADDRESS_SPACE),
+            file_size: FILE_SIZE,
+            open_files: 64,
+            processes: Some(policy::process_limit(MORE_TASKS)),
+            stack: STACK,
+            locked_memory: Bytes::ZERO,
+        },
+        user_number: policy::user_number(),
+        readable: Vec::new(),
+        writable: Vec::new(),
+    }
+}
+
+pub(super) fn play(segment: i32, parent: i32) -> i32 {
+    // The standard library would turn the overflow at the end into an abort.
+    // SAFETY: the default action of a signal needs no handler to stay alive.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    // SAFETY: as above; a write beyond the limit on file sizes is to be an error, not a signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    attempts::before_the_lock_down(segment);
+    let confinement = confinement();
+    let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.beside));
+    // SAFETY: `proof` put the socket here, and nothing closes it.
+    let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
+    let kept = Descriptors { worker, artifact: None, libraries: &[] };
+    match confine::lock_down(&policy::beyond_present(confinement), &kept) {
+        Ok(rungs) => {
+            for rung in rungs {
+                println!("rung {}", rung.line());
+            }
+        }
+        Err(error) => {
+            println!("trouble={}", opt_shared::causes::chain(&error).replace('\n', " "));
+            return 1;
+        }
+    }
+    attempts::memory(DATA, ADDRESS_SPACE, FILE_SIZE);
+    attempts::isolation(parent);
+    attempts::threads(tasks);
+    println!("overflow=begins");
+    println!("depth={}", descend(std::hint::black_box(1 << 40)));
+    0
+}
+
+#[inline(never)]
+fn descend(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    if depth == 0 { 0 } else { descend(depth - 1) + frame[63] }
+}
+
+/// What only the one who made a map can try: before the filter, which would refuse most of it too.
+pub(super) fn tell(name: &str, result: i64) {
+    println!("{name}={}", answer(result));
+}

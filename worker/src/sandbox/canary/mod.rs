@@ -1,0 +1,32 @@
+//! Canaries: processes of ours that try, before a run, to break what a candidate is to be held by.
+//!
+//! Owns the hidden entrance and the three parts that can be played: `confine` starts an inmate in the cell of a
+//! candidate, compares what it could do with what it should, and prints one line per rung; `inmate` is that process;
+//! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing rung is
+//! up to whoever asked.
+
+pub(crate) mod attempts;
+mod confined;
+mod fill;
+mod proof;
+
+use std::io::Write as _;
+
+/// `confine` prints rungs; `fill MIB` waits for a byte, then fills; `inmate SEGMENT PID` is started by `confine`.
+pub fn main(arguments: &[String]) -> i32 {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<i32>().ok();
+    match arguments.as_slice() {
+        ["confine"] => {
+            let rungs = proof::rungs();
+            let text: String = rungs.iter().map(|rung| rung.line() + "\n").collect();
+            i32::from(std::io::stdout().write_all(text.as_bytes()).is_err())
+        }
+        ["fill", mib] => fill::fill(mib.parse().unwrap_or(0)),
+        ["inmate", segment, parent] => match (number(segment), number(parent)) {
+            (Some(segment), Some(parent)) => confined::play(segment, parent),
+            _ => 2,
+        },
+        _ => 2,
+    }
+}

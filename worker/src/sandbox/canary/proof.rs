@@ -1,0 +1,165 @@
+//! From what the inmate could do to one rung each: what is claimed and was tried in vain is there, all else is not.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd;
+
+use opt_shared::message::CANARY_ARGUMENT;
+use opt_shared::rung::{RUNGS, Rung, RungKind};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::confined::GROWING_FD;
+use crate::sandbox::handle::{End, RunnerHandle};
+use crate::sandbox::spawn::SOCKET_FD;
+use crate::sandbox::spawn::{Namespaces, spawn_runner};
+
+/// It says about fifty short lines.
+const MOST_SAID: u64 = 64 << 10;
+
+/// What the inmate said, and how it ended.
+#[derive(Debug, Default)]
+struct Heard {
+    answers: BTreeMap<String, String>,
+    claims: Vec<Rung>,
+}
+
+/// One rung for every row of the list but those that the supervisor proves itself.
+pub(super) fn rungs() -> Vec<Rung> {
+    match listen() {
+        Ok(heard) => judge(&heard),
+        Err(why) => RUNGS
+            .iter()
+            .filter(|kind| !kind.attempts.is_empty())
+            .map(|kind| Rung::new(kind.name, false, format!("no canary could be started: {why}")))
+            .collect(),
+    }
+}
+
+fn judge(heard: &Heard) -> Vec<Rung> {
+    let provable = RUNGS.iter().filter(|kind| !kind.attempts.is_empty());
+    let rungs = provable.map(|RungKind { name, attempts, .. }| {
+        let claim = heard.claims.iter().find(|claim| claim.name == *name);
+        if let Some(absent) = claim.filter(|claim| !claim.present) {
+            return absent.clone();
+        }
+        let astray = attempts.iter().find_map(|(attempt, allowed)| {
+            let answer = heard.answers.get(*attempt).map_or("nothing", String::as_str);
+            (!allowed.contains(&answer))
+                .then(|| format!("`{attempt}` was answered {answer}, not {}", allowed[0]))
+        });
+        match astray {
+            Some(astray) => {
+                let trouble = heard.answers.get("trouble").map_or(astray, Clone::clone);
+                Rung::new(name, false, trouble)
+            }
+            None => Rung::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
+        }
+    });
+    rungs.collect()
+}
+
+/// Starts an inmate and hears it to its end.
+fn listen() -> Result<Heard, String> {
+    let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
+    let executable = File::open("/proc/self/exe").map_err(|error| format!("opening ourselves: {error}"))?;
+    let null = File::open("/dev/null").map_err(|error| format!("opening /dev/null: {error}"))?;
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(text("a pipe"))?;
+    let (_ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(text("a socket"))?;
+    let growing = memfd_create("opt-canary", MemfdFlags::CLOEXEC).map_err(text("a memory file"))?;
+    let segment = Segment::create();
+    let arguments = [
+        CANARY_ARGUMENT.to_owned(),
+        "inmate".to_owned(),
+        segment.id.to_string(),
+        std::process::id().to_string(),
+    ]
+    .map(|text| CString::new(text).unwrap_or_default());
+    let mut all = vec![c"opt-canary"];
+    all.extend(arguments.iter().map(CString::as_c_str));
+    let mut runner: RunnerHandle = spawn_runner(
+        executable.as_fd(),
+        &all,
+        &[],
+        &[(null.as_fd(), 0), (write.as_fd(), 1), (growing.as_fd(), GROWING_FD), (socket.as_fd(), SOCKET_FD)],
+        Namespaces::ALL,
+    )
+    .map_err(|error| opt_shared::causes::chain(&error))?
+    .into();
+    drop((write, socket));
+    let mut said = String::new();
+    File::from(read)
+        .take(MOST_SAID)
+        .read_to_string(&mut said)
+        .map_err(|error| format!("hearing it: {error}"))?;
+    let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
+    let mut heard = hear(&said, end);
+    heard.claims.extend(runner.rungs().iter().cloned());
+    Ok(heard)
+}
+
+fn hear(said: &str, end: End) -> Heard {
+    let mut heard = Heard::default();
+    for line in said.lines() {
+        if let Some(rung) = line.strip_prefix("rung ").and_then(Rung::from_line) {
+            heard.claims.push(rung);
+        } else if let Some((name, answer)) = line.split_once('=') {
+            heard.answers.insert(name.to_owned(), answer.to_owned());
+        }
+    }
+    // It counts only as the end of everything else.
+    if let Some(overflow) = heard.answers.get_mut("overflow") {
+        *overflow = match end {
+            End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
+            other => format!("{other:?}"),
+        };
+    }
+    heard
+}
+
+/// A System V segment that the kernel takes away with its last user, which is this process.
+struct Segment {
+    id: i32,
+}
+
+impl Segment {
+    fn create() -> Self {
+        // SAFETY: a segment of our own, attached where the kernel likes and used by nobody.
+        unsafe {
+            let id = libc::shmget(libc::IPC_PRIVATE, 1, 0o600);
+            libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);
+            libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+            Self { id }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "map_within=ok\nmap_beyond=ENOMEM\nheap_beyond=ENOMEM\nreserve_beyond=ENOMEM\n\
+        rung +memory_limit: 9.00 MiB\nrung -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
+
+    fn rung(said: &str, end: End, name: &str) -> Rung {
+        judge(&hear(said, end)).into_iter().find(|rung| rung.name == name).expect("a rung that is tried")
+    }
+
+    #[test]
+    fn a_rung_is_there_when_it_was_tried_in_vain() {
+        let segv = End::Signalled { signal: libc::SIGSEGV };
+        assert_eq!(rung(SAID, segv, "memory_limit"), Rung::new("memory_limit", true, "9.00 MiB"));
+        let broken = SAID.replace("heap_beyond=ENOMEM", "heap_beyond=ok");
+        let it = rung(&broken, segv, "memory_limit");
+        assert!(!it.present && it.detail.contains("`heap_beyond` was answered ok"), "{it:?}");
+        assert_eq!(rung(SAID, segv, "own_user"), Rung::new("own_user", false, "not root"));
+        assert!(!rung(SAID, segv, "session").present, "nothing was said of it");
+        assert!(rung(SAID, segv, "stack_limit").present);
+        assert!(!rung(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
+        assert!(!rung("", segv, "stack_limit").present, "it died before it came to that");
+        assert!(rung("trouble=no filter\n", segv, "files").detail.contains("no filter"));
+    }
+}

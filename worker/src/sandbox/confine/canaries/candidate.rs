@@ -1,0 +1,282 @@
+//! What a locked-down candidate is refused, and what it can still do.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use opt_shared::rung::RUNGS;
+
+use super::super::{Descriptors, Inmate, lock_down};
+use super::stage::{ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start};
+use crate::sandbox::canary::attempts;
+use crate::sandbox::handle::End;
+use crate::sandbox::spawn::Namespaces;
+
+/// What else each attempt may be answered with, besides those of `RUNGS`. `ok` is what must go on working.
+const EXPECTED: &[(&str, &[&str])] = &[
+    ("clone3", &["ENOSYS"]),
+    ("mremap", &["EPERM"]),
+    ("ptrace", &["EPERM"]),
+    ("io_uring", &["EPERM"]),
+    ("userfaultfd", &["EPERM"]),
+    ("unshare", &["EPERM"]),
+    ("timer_create", &["EPERM"]),
+    ("signal_on_input", &["EPERM"]),
+    ("seal", &["EPERM"]),
+    ("own_thread_priority", &["ok"]),
+    ("priority_of_worker", &["EPERM"]),
+    ("chmod", &["EPERM"]),
+    ("lower_limit", &["EPERM"]),
+    ("read_limit", &["ok"]),
+    ("drop_death_signal", &["EPERM"]),
+    ("become_dumpable", &["EPERM"]),
+    ("kill_worker", &["EPERM"]),
+    ("kill_all", &["EPERM"]),
+    ("kill_self", &["EPERM"]),
+    ("x32", &["ENOSYS"]),
+    ("read_neighbour", &["EACCES"]),
+    ("read_own_memory", &["EACCES"]),
+    ("read_init_environment", &["EACCES"]),
+    ("write_neighbour", &["EPERM"]),
+    ("thread", &["ok"]),
+    ("affinity", &["ok"]),
+    ("realloc", &["ok"]),
+    ("libm", &["ok"]),
+    ("artifact", &["42"]),
+    ("send_to_worker", &["ok"]),
+];
+
+/// Rungs whose attempts are refused with and without namespaces.
+const IN_EVERY_CELL: &[&str] =
+    &["no_capabilities", "not_dumpable", "no_new_privileges", "files", "no_tcp", "system_calls"];
+
+/// Starts threads the OpenMP way, where the compiler has it.
+const LIBRARY: &str = r"
+int answer(void) {
+    int sum = 0;
+    #pragma omp parallel for num_threads(4) reduction(+ : sum)
+    for (int i = 0; i < 42; i++) sum += 1;
+    return sum;
+}
+";
+
+#[test]
+fn a_candidate_is_refused_everything_but_its_own_work() {
+    as_every_user(
+        "sandbox::confine::canaries::candidate::a_candidate_is_refused_everything_but_its_own_work",
+        || {
+            for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+                let folder = tempfile::tempdir().expect("a temporary folder");
+                std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is ours");
+                let artifact = library(folder.path(), LIBRARY);
+                let running = start("candidate", folder.path(), Some(artifact.as_fd()), namespaces);
+                let worker = running.worker.try_clone().expect("a descriptor");
+                let (answers, end) = running.finish();
+                let mut frame = [0; 16];
+                let received = rustix::net::recv(&worker, &mut frame[..], rustix::net::RecvFlags::empty());
+                assert_eq!(received.expect("the runner sent a frame").0, 5);
+                assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
+                let of_rungs = RUNGS.iter().filter(|kind| IN_EVERY_CELL.contains(&kind.name));
+                for (name, allowed) in of_rungs.flat_map(|kind| kind.attempts).chain(EXPECTED) {
+                    if *name == "x32" && cfg!(not(target_arch = "x86_64")) {
+                        continue;
+                    }
+                    let answer = answers.get(*name).map_or("nothing", String::as_str);
+                    assert!(
+                        allowed.contains(&answer),
+                        "{namespaces:?}: {name} answered {answer}, not {allowed:?}"
+                    );
+                }
+                let root = rustix::process::geteuid().is_root();
+                let own_user = answers.get("rung own_user").map(String::as_str);
+                assert_eq!(own_user, Some(if root { "true" } else { "false" }));
+                for name in [
+                    "session",
+                    "dies_with_worker",
+                    "no_capabilities",
+                    "no_new_privileges",
+                    "not_dumpable",
+                    "memory_limit",
+                    "address_space_limit",
+                    "system_calls",
+                ] {
+                    assert_eq!(
+                        answers.get(&format!("rung {name}")).map(String::as_str),
+                        Some("true"),
+                        "{name}"
+                    );
+                }
+            }
+        },
+    );
+}
+
+fn answer(name: &str, result: i64) {
+    if result < 0 { println!("{name}={:?}", Errno::last()) } else { println!("{name}=ok") }
+}
+
+pub(super) fn answer_io<T>(name: &str, result: std::io::Result<T>) {
+    match result {
+        Ok(_) => println!("{name}=ok"),
+        Err(error) => println!("{name}={:?}", Errno::from_raw(error.raw_os_error().unwrap_or(0))),
+    }
+}
+
+pub(super) fn locked_down() {
+    let descriptors = Descriptors {
+        worker: inherited(WORKER_FD),
+        artifact: rustix::io::fcntl_getfd(inherited(ARTIFACT_FD)).is_ok().then(|| inherited(ARTIFACT_FD)),
+        libraries: &[],
+    };
+    let rungs = lock_down(&confinement(Inmate::Candidate), &descriptors).expect("the lock-down holds");
+    for rung in rungs {
+        println!("rung {}={}", rung.name, rung.present);
+    }
+}
+
+pub(super) fn forbidden_things() {
+    let neighbour = folder().join("neighbour");
+    let worker_pid = rustix::process::getppid().map_or(0, |pid| i64::from(pid.as_raw_nonzero().get()));
+    locked_down();
+    attempts::isolation(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()));
+    // SAFETY: each is a plain system call that is to be refused; those that are allowed get valid memory.
+    unsafe {
+        answer("clone3", libc::syscall(libc::SYS_clone3, 0, 0));
+        answer("mremap", libc::mremap(std::ptr::null_mut(), 4096, 8192, 0) as i64);
+        answer("ptrace", libc::ptrace(libc::PTRACE_TRACEME));
+        answer("io_uring", libc::syscall(libc::SYS_io_uring_setup, 1, 0));
+        answer("userfaultfd", libc::syscall(libc::SYS_userfaultfd, 0));
+        answer("unshare", libc::unshare(libc::CLONE_NEWNS).into());
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        answer(
+            "timer_create",
+            libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &raw mut timer).into(),
+        );
+        answer("signal_on_input", libc::fcntl(0, 10, libc::SIGCONT).into());
+        answer("seal", libc::fcntl(ARTIFACT_FD, libc::F_ADD_SEALS, libc::F_SEAL_WRITE).into());
+        answer("own_thread_priority", libc::setpriority(libc::PRIO_PROCESS, 0, 5).into());
+        let somebody = libc::id_t::try_from(worker_pid.max(2)).unwrap_or(2);
+        answer("priority_of_worker", libc::setpriority(libc::PRIO_PROCESS, somebody, 5).into());
+        answer("chmod", libc::fchmod(0, 0o777).into());
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        answer("read_limit", libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit).into());
+        limit.rlim_cur = 1;
+        answer(
+            "lower_limit",
+            libc::prlimit(1, libc::RLIMIT_CPU, &raw const limit, std::ptr::null_mut()).into(),
+        );
+        answer("drop_death_signal", libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0).into());
+        answer("become_dumpable", libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0).into());
+        answer("kill_worker", libc::syscall(libc::SYS_kill, worker_pid, 0));
+        answer("kill_all", libc::kill(-1, libc::SIGTERM).into());
+        answer("kill_self", libc::kill(libc::getpid(), libc::SIGKILL).into());
+        answer("x32", libc::syscall(0x4000_0000 + libc::SYS_getpid));
+        let mut processors: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&processors), &raw mut processors);
+        answer(
+            "affinity",
+            libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
+        );
+        // Large enough to be a map of its own, which glibc would grow with mremap.
+        let memory = libc::malloc(1 << 20);
+        let grown = libc::realloc(memory, 8 << 20);
+        println!("realloc={}", if grown.is_null() { "null" } else { "ok" });
+        let libm = libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW);
+        println!("libm={}", if libm.is_null() { "null" } else { "ok" });
+        let path = format!("/proc/self/fd/{ARTIFACT_FD}\0");
+        let artifact = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW);
+        if artifact.is_null() {
+            println!("artifact={:?}", std::ffi::CStr::from_ptr(libc::dlerror()));
+        } else {
+            let symbol = libc::dlsym(artifact, c"answer".as_ptr());
+            let call: extern "C" fn() -> libc::c_int = std::mem::transmute(symbol);
+            println!("artifact={}", call());
+        }
+    }
+    answer_io("read_neighbour", File::open(&neighbour));
+    answer_io("read_own_memory", File::open("/proc/self/mem"));
+    answer_io("read_init_environment", File::open("/proc/1/environ"));
+    answer_io("write_neighbour", File::options().write(true).open(&neighbour));
+    println!("thread={}", std::thread::spawn(|| "ok").join().expect("the thread ends well"));
+    let sent = rustix::net::send(inherited(WORKER_FD), b"frame", rustix::net::SendFlags::empty());
+    answer_io("send_to_worker", sent.map_err(std::io::Error::from));
+}
+
+#[test]
+fn an_abort_is_seen_as_one() {
+    as_every_user("sandbox::confine::canaries::candidate::an_abort_is_seen_as_one", || {
+        for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let (_, end) = start("abort", folder.path(), None, namespaces).finish();
+            assert_eq!(end, End::Signalled { signal: libc::SIGABRT }, "{namespaces:?}");
+        }
+    });
+}
+
+pub(super) fn abort() {
+    locked_down();
+    std::process::abort();
+}
+
+#[test]
+fn the_stack_and_the_heap_end_at_their_limits() {
+    as_every_user(
+        "sandbox::confine::canaries::candidate::the_stack_and_the_heap_end_at_their_limits",
+        || {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let (_, end) = start("deep_recursion", folder.path(), None, Namespaces::ALL).finish();
+            assert_eq!(end, End::Signalled { signal: libc::SIGSEGV });
+            let (answers, _) = start("too_much_data", folder.path(), None, Namespaces::ALL).finish();
+            assert_eq!(answers.get("within").map(String::as_str), Some("ok"));
+            assert_eq!(answers.get("beyond").map(String::as_str), Some("ENOMEM"));
+            assert_eq!(answers.get("shared").map(String::as_str), Some("ENOMEM"));
+        },
+    );
+}
+
+pub(super) fn deep_recursion() {
+    locked_down();
+    println!("depth={}", descend(std::hint::black_box(1_000_000)));
+}
+
+#[inline(never)]
+fn descend(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    if depth == 0 { 0 } else { descend(depth - 1) + frame[63] }
+}
+
+pub(super) fn too_much_data() {
+    locked_down();
+    // Beyond the limit on private memory, and beyond the one on address space that also counts shared memory.
+    for (name, bytes, sharing) in [
+        ("within", 64_usize << 20, libc::MAP_PRIVATE),
+        ("beyond", 300 << 20, libc::MAP_PRIVATE),
+        ("shared", 5 << 30, libc::MAP_SHARED),
+    ] {
+        // SAFETY: an anonymous map at an address of the kernel's choice replaces nothing.
+        let map = unsafe {
+            let flags = sharing | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        answer(name, if map == libc::MAP_FAILED { -1 } else { 0 });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_of_the_32_bit_kind_kill() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (_, end) = start("32_bit_call", folder.path(), None, Namespaces::ALL).finish();
+    // SIGSEGV where the kernel does not know such calls at all.
+    assert!([libc::SIGSYS, libc::SIGSEGV].map(|signal| End::Signalled { signal }).contains(&end), "{end:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) fn call_of_the_32_bit_kind() {
+    const GETPID_32: u64 = 20;
+    locked_down();
+    // SAFETY: asks for our pid; the kernel clobbers no register but the answer and these.
+    unsafe {
+        std::arch::asm!("int 0x80", inlateout("rax") GETPID_32 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+    }
+}

@@ -1,0 +1,175 @@
+//! What a locked-down compiler can do, and where it stops.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use opt_shared::units::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::super::{Confinement, Descriptors, Inmate, ProcessLimit, lock_down};
+use super::candidate::answer_io;
+use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start};
+use crate::sandbox::handle::End;
+use crate::sandbox::spawn::Namespaces;
+
+const EXPECTED: &[(&str, &str)] = &[
+    ("built", "ok"),
+    ("moved", "ok"),
+    ("built_elsewhere", "refused"),
+    ("shell", "refused"),
+    ("write_source", "EACCES"),
+    ("read_outside", "EACCES"),
+    ("read_shadow", "EACCES"),
+    ("socket", "EPERM"),
+    ("shell_socket", "EPERM"),
+    ("namespace", "EPERM"),
+    ("ptrace", "EPERM"),
+    ("large_file", "EFBIG"),
+    ("kill_worker", "EPERM"),
+];
+
+#[test]
+fn a_compiler_writes_its_scratch_folder_and_nothing_else() {
+    as_every_user(
+        "sandbox::confine::canaries::compiler::a_compiler_writes_its_scratch_folder_and_nothing_else",
+        || {
+            for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+                let folder = tempfile::tempdir().expect("a temporary folder");
+                for name in ["sources", "scratch", "outside"] {
+                    let path = folder.path().join(name);
+                    std::fs::create_dir(&path).expect("the folder is ours");
+                    // A user's own folder, as closed as they come.
+                    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
+                        .expect("the folder is ours");
+                }
+                let text = "#include <stdio.h>\nint answer(void) { return puts(\"\") + 42; }";
+                std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is ours");
+                std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is ours");
+                let (answers, end) = start("compiler", folder.path(), None, namespaces).finish();
+                assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
+                for (name, expected) in EXPECTED {
+                    let answer = answers.get(*name).map_or("nothing", String::as_str);
+                    assert_eq!(answer, *expected, "{namespaces:?}: {name}: {answers:?}");
+                }
+                assert!(folder.path().join("scratch/kernel.so").exists());
+                assert!(!folder.path().join("outside/kernel.so").exists());
+                assert!(!folder.path().join("outside/shell").exists());
+                let root = rustix::process::geteuid().is_root();
+                let process_limit = answers.get("rung process_limit").map(String::as_str);
+                assert_eq!(process_limit, Some(if root { "false" } else { "true" }));
+                assert_eq!(answers.get("rung no_capabilities").map(String::as_str), Some("true"));
+            }
+        },
+    );
+}
+
+fn compiler_confinement() -> Confinement {
+    let mut confinement = confinement(Inmate::Compiler);
+    confinement.readable = vec![folder().join("sources")];
+    confinement.writable = vec![folder().join("scratch")];
+    confinement.limits.data = Bytes::gib(1);
+    confinement.limits.processes = Some(ProcessLimit { own: 4096, beside: 0 });
+    confinement.limits.stack = Bytes::mib(64);
+    confinement
+}
+
+fn locked_down() {
+    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
+    for rung in lock_down(&compiler_confinement(), &descriptors).expect("the lock-down holds") {
+        println!("rung {}={}", rung.name, rung.present);
+    }
+}
+
+pub(super) fn builds_and_strays() {
+    let worker_pid = rustix::process::getppid();
+    locked_down();
+    let scratch = folder().join("scratch");
+    let built = |target: &std::path::Path| {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O2", "-pipe", "-o"])
+            .arg(target)
+            .arg(folder().join("sources/kernel.c"));
+        cc.env("TMPDIR", &scratch).stderr(Stdio::null());
+        if cc.status().is_ok_and(|status| status.success()) { "ok" } else { "refused" }
+    };
+    println!("built={}", built(&scratch.join("part.so")));
+    answer_io("moved", std::fs::rename(scratch.join("part.so"), scratch.join("kernel.so")));
+    println!("built_elsewhere={}", built(&folder().join("outside/kernel.so")));
+    let shell = |script: String| Command::new("/bin/sh").args(["-c", &script]).stderr(Stdio::null()).status();
+    let outside = folder().join("outside");
+    let wrote = shell(format!("cat {0}/secret; echo stray > {0}/shell", outside.display()));
+    println!("shell={}", if wrote.is_ok_and(|status| status.success()) { "ok" } else { "refused" });
+    answer_io("write_source", File::options().write(true).open(folder().join("sources/kernel.c")));
+    answer_io("read_outside", File::open(outside.join("secret")));
+    answer_io("read_shadow", File::open("/etc/shadow"));
+    answer_io("socket", std::net::UdpSocket::bind("127.0.0.1:0"));
+    // What the runner is refused, its children are refused too.
+    // SAFETY: plain system calls in a child that ends at once.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let socket = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0);
+                println!(
+                    "shell_socket={}",
+                    if socket < 0 { format!("{:?}", Errno::last()) } else { "ok".to_owned() }
+                );
+                libc::_exit(0);
+            }
+            child => libc::waitpid(child, std::ptr::null_mut(), 0),
+        };
+        let flags = i64::from(libc::CLONE_NEWUSER | libc::SIGCHLD);
+        answer_io(
+            "namespace",
+            Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)).map_err(Into::into),
+        );
+        answer_io("ptrace", Errno::result(libc::ptrace(libc::PTRACE_TRACEME)).map_err(Into::into));
+    }
+    match worker_pid {
+        Some(pid) => answer_io("kill_worker", rustix::process::test_kill_process(pid).map_err(Into::into)),
+        // In a namespace there is no number to send a signal to.
+        None => println!("kill_worker=EPERM"),
+    }
+    // SAFETY: ignoring a signal; the limit then shows as an error.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let file = File::create(scratch.join("large")).expect("the scratch folder is writable");
+    answer_io("large_file", file.set_len(65 << 20));
+}
+
+#[test]
+fn what_a_compiler_leaves_behind_dies_with_it() {
+    as_every_user("sandbox::confine::canaries::compiler::what_a_compiler_leaves_behind_dies_with_it", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["sources", "scratch"] {
+            std::fs::create_dir(folder.path().join(name)).expect("the folder is ours");
+        }
+        let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
+        if !running.runner.namespaces().pid {
+            // Without the namespace nothing promises this, and the rung says so.
+            assert!(running.runner.rungs().iter().any(|rung| rung.name == "pid_namespace" && !rung.present));
+            return;
+        }
+        assert_eq!(running.runner.reap().expect("it is ours"), End::Exited { code: 0 });
+        // Everyone who held the output is dead once its end is seen.
+        let mut ends = [PollFd::new(&running.said, PollFlags::empty())];
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a straggler lives");
+    });
+}
+
+/// A child in a session of its own, which holds our output and waits; a minute at most, should the test fail.
+pub(super) fn leaves_a_straggler() {
+    locked_down();
+    // SAFETY: the child only changes its session and waits.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::setsid();
+            libc::close(2);
+            libc::alarm(60);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Starting, stopping, continuing and ending runners.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::super::{ConfineError, Descriptors, Inmate, lock_down};
+use super::candidate::locked_down;
+use super::stage::{
+    WORKER_FD, as_every_user, confinement, folder, inherited, socket_pair, start, start_with,
+};
+use crate::sandbox::handle::{End, Stop};
+use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
+
+/// How long a test waits for what must happen before it says that it did not.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_stopped_runner_stands_still_and_goes_on() {
+    as_every_user("sandbox::confine::canaries::lives::a_stopped_runner_stands_still_and_goes_on", || {
+        for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let mut running = start("two_spinning_threads", folder.path(), None, namespaces);
+            for _ in 0..3 {
+                let before = running.runner.cpu_time().expect("its clock is readable");
+                let deadline = Instant::now() + PATIENCE;
+                while running.runner.cpu_time().expect("its clock is readable") <= before {
+                    assert!(Instant::now() < deadline, "it does not run");
+                    std::thread::yield_now();
+                }
+                assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+                assert_eq!(running.runner.stop(PATIENCE).expect("it is stopped"), Stop::Stopped);
+                // What the kernel needs to switch away may still be counted; then the clock stands.
+                let mut still = (running.runner.cpu_time().expect("its clock is readable"), 0);
+                while still.1 < 1000 {
+                    assert!(Instant::now() < deadline, "it goes on");
+                    std::thread::yield_now();
+                    let now = running.runner.cpu_time().expect("its clock is readable");
+                    still = (now, if now == still.0 { still.1 + 1 } else { 0 });
+                }
+                assert_eq!(running.runner.peek_end().expect("it is ours"), None);
+                assert!(running.runner.start_time().expect("it is in /proc") > 0);
+                running.runner.cont().expect("it goes on");
+            }
+            running.runner.kill().expect("it can be killed");
+            assert_eq!(running.runner.reap().expect("it is ours"), End::Signalled { signal: libc::SIGKILL });
+            assert_eq!(running.runner.stop(PATIENCE).expect("nothing to stop"), Stop::Ended);
+            assert!(running.runner.cpu_time().is_err());
+        }
+    });
+}
+
+/// What a profile takes a candidate's idleness from: the clock of another process, between two standstills.
+#[test]
+fn between_standstills_the_clock_tells_who_works() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The least and the most of many rounds: a busy machine disturbs some of them.
+    let measure = |scenario| {
+        let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
+        if scenario == "waits_for_ages" {
+            let mut line = String::new();
+            BufReader::new(&mut running.said).read_line(&mut line).expect("its output is text");
+        }
+        assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+        let mut rounds: Vec<Duration> = (0..40)
+            .map(|_| {
+                let before = running.runner.cpu_time().expect("its clock is readable");
+                running.runner.cont().expect("it goes on");
+                std::thread::sleep(Duration::from_millis(10));
+                assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+                running.runner.cpu_time().expect("its clock is readable") - before
+            })
+            .collect();
+        rounds.sort_unstable();
+        (rounds[0], rounds[39])
+    };
+    let (idle, _) = measure("waits_for_ages");
+    let (_, busy) = measure("two_spinning_threads");
+    assert!(idle < Duration::from_micros(200), "who sleeps: {idle:?}");
+    assert!(Duration::from_millis(1) < busy, "who spins: {busy:?}");
+}
+
+pub(super) fn two_spinning_threads() {
+    locked_down();
+    let spin = || loop {
+        std::hint::spin_loop();
+    };
+    std::thread::spawn(spin);
+    spin();
+}
+
+#[test]
+fn a_runner_dies_with_its_worker() {
+    as_every_user("sandbox::confine::canaries::lives::a_runner_dies_with_its_worker", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // The worker must not be in a pid namespace of its own: its end would end the runner without our doing.
+        let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);
+        let mut said = BufReader::new(worker.said);
+        let mut line = String::new();
+        // Each locked-down runner says so through the pipe that it shares with the worker.
+        for _ in 0..2 {
+            while !line.ends_with("ready\n") {
+                line.clear();
+                assert_ne!(
+                    said.read_line(&mut line).expect("its output is text"),
+                    0,
+                    "the worker ended early"
+                );
+            }
+            line.clear();
+        }
+        worker.runner.kill().expect("it can be killed");
+        worker.runner.reap().expect("it is ours");
+        // The pipe ends when its last writer is dead.
+        let pipe = said.into_inner();
+        let mut ends = [PollFd::new(&pipe, PollFlags::empty())];
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a runner outlived its worker");
+    });
+}
+
+/// Two runners, one in namespaces and one without, that hold our output open.
+pub(super) fn worker_with_a_runner() {
+    let runners = [Namespaces::ALL, Namespaces::NONE].map(|namespaces| {
+        let stdout = std::io::stdout();
+        let null = File::open("/dev/null").expect("/dev/null opens");
+        let (worker, socket) = socket_pair();
+        let inherited =
+            [(null.as_fd(), 0), (stdout.as_fd(), 1), (null.as_fd(), 2), (socket.as_fd(), WORKER_FD)];
+        (start_with("waits_for_ages", &folder(), &inherited, namespaces), worker)
+    });
+    std::thread::park();
+    drop(runners);
+}
+
+pub(super) fn waits_for_ages() {
+    locked_down();
+    println!("ready");
+    // Should the test fail, nobody else would end this.
+    let ages = Instant::now() + 3 * PATIENCE;
+    while Instant::now() < ages {
+        std::thread::park_timeout(PATIENCE);
+    }
+}
+
+#[test]
+fn a_runner_whose_worker_is_gone_does_not_start() {
+    for namespaces in [Namespaces::ALL, Namespaces::NONE] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (worker, socket) = socket_pair();
+        drop(worker);
+        let mut runner = start_with("orphan", folder.path(), &[(socket.as_fd(), WORKER_FD)], namespaces);
+        assert_eq!(runner.reap().expect("it is ours"), End::Exited { code: ORPHAN_STATUS });
+    }
+}
+
+/// What the scenario exits with when the lock-down told it that it is an orphan.
+const ORPHAN_STATUS: i32 = 17;
+
+pub(super) fn orphan() {
+    let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
+    let outcome = lock_down(&confinement(Inmate::Candidate), &descriptors);
+    std::process::exit(if matches!(outcome, Err(ConfineError::WorkerGone)) { ORPHAN_STATUS } else { 1 });
+}
+
+#[test]
+fn a_dropped_handle_leaves_no_process() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut running = start("two_spinning_threads", folder.path(), None, Namespaces::ALL);
+    let pid = running.runner.pid();
+    drop(running.runner);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let mut rest = Vec::new();
+    running.said.read_to_end(&mut rest).expect("the pipe has ended");
+}
+
+#[test]
+fn descriptors_arrive_at_their_numbers_and_no_other_does() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    let mut files = Vec::new();
+    for name in ["a", "b"] {
+        let path = folder.path().join(name);
+        File::create(&path).and_then(|mut file| file.write_all(name.as_bytes())).expect("the folder is ours");
+        files.push(File::open(path).expect("just written"));
+    }
+    // Each is to take the number that the other has here.
+    let (a, b) = (files[0].as_raw_fd(), files[1].as_raw_fd());
+    let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
+    let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);
+    drop(write);
+    let mut said = String::new();
+    File::from(read).read_to_string(&mut said).expect("its output is text");
+    assert_eq!(runner.reap().expect("it is ours"), End::Exited { code: 0 });
+    let mut expected = [(1, "pipe"), (a, "b"), (b, "a")];
+    expected.sort_unstable();
+    let expected: Vec<String> = expected.iter().map(|(number, name)| format!("{number}:{name}")).collect();
+    assert_eq!(said.trim(), expected.join(" "));
+}
+
+pub(super) fn descriptors() {
+    let mut found = Vec::new();
+    for number in 0..1024 {
+        let Ok(target) = std::fs::read_link(format!("/proc/self/fd/{number}")) else { continue };
+        let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        found.push(format!("{number}:{}", if name.starts_with("pipe") { "pipe" } else { &name }));
+    }
+    println!("{}", found.join(" "));
+}
+
+#[test]
+fn a_file_that_is_no_program_is_reported_as_such() {
+    let null = File::open("/dev/null").expect("/dev/null opens");
+    match spawn_runner(null.as_fd(), &[c"runner"], &[], &[], Namespaces::ALL) {
+        Err(SpawnError::Child { step, source }) => {
+            assert!(step.starts_with("execveat"), "{step}");
+            assert_eq!(source.raw_os_error(), Some(libc::EACCES));
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,194 @@
+//! The stage: how a scenario is started in a runner and what it said is read back.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use opt_shared::units::Bytes;
+
+use super::super::{Confinement, Inmate, ResourceLimits};
+use super::{candidate, compiler, lives, poorer};
+use crate::sandbox::handle::{End, RunnerHandle};
+use crate::sandbox::spawn::{Namespaces, spawn_runner};
+
+/// Names the scenario to play; unset in the test process itself.
+const SCENARIO: &str = "OPT_CANARY_SCENARIO";
+/// Set in a test process that has already become an ordinary user.
+const ORDINARY: &str = "OPT_CANARY_ORDINARY";
+/// A folder the scenario may know about.
+pub(super) const FOLDER: &str = "OPT_CANARY_FOLDER";
+
+/// Nobody in particular.
+const ORDINARY_USER: u32 = 65_534;
+
+/// Numbers of the descriptors a scenario finds.
+pub(super) const WORKER_FD: i32 = 3;
+pub(super) const ARTIFACT_FD: i32 = 4;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_THE_HARNESS: extern "C" fn() = play_if_asked;
+
+extern "C" fn play_if_asked() {
+    let Ok(scenario) = std::env::var(SCENARIO) else { return };
+    let play: fn() = match scenario.as_str() {
+        "candidate" => candidate::forbidden_things,
+        "abort" => candidate::abort,
+        "deep_recursion" => candidate::deep_recursion,
+        "too_much_data" => candidate::too_much_data,
+        #[cfg(target_arch = "x86_64")]
+        "32_bit_call" => candidate::call_of_the_32_bit_kind,
+        "old_kernel" => poorer::on_an_old_kernel,
+        "no_namespaces" => poorer::worker_without_namespaces,
+        "sealed" => poorer::sealed,
+        "compiler" => compiler::builds_and_strays,
+        "straggler" => compiler::leaves_a_straggler,
+        #[cfg(target_env = "gnu")]
+        "refusals" => super::refusals::refused_in_every_way,
+        "two_spinning_threads" => lives::two_spinning_threads,
+        "orphan" => lives::orphan,
+        "waits_for_ages" => lives::waits_for_ages,
+        "worker_with_a_runner" => lives::worker_with_a_runner,
+        "descriptors" => lives::descriptors,
+        other => panic!("no scenario is called {other}"),
+    };
+    play();
+    std::process::exit(0);
+}
+
+/// Runs `test` here and, as root, the test of the given path again in a process of an ordinary user.
+pub(super) fn as_every_user(path: &str, test: impl FnOnce()) {
+    test();
+    if !rustix::process::geteuid().is_root() || std::env::var_os(ORDINARY).is_some() {
+        return;
+    }
+    // By descriptor, because an ordinary user may not be able to enter the folders above.
+    let output = Command::new("/proc/self/exe")
+        .args(["--exact", path, "--nocapture"])
+        .env(ORDINARY, "1")
+        .env("TMPDIR", "/tmp")
+        .current_dir("/")
+        .gid(ORDINARY_USER)
+        .uid(ORDINARY_USER)
+        .output()
+        .expect("the test executable starts as an ordinary user");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "as an ordinary user: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A scenario in a runner, and the ends of what it was given.
+pub(super) struct Running {
+    pub(super) runner: RunnerHandle,
+    pub(super) said: File,
+    /// Dropping it tells the runner that the worker is gone.
+    pub(super) worker: OwnedFd,
+}
+
+pub(super) fn start(
+    scenario: &str,
+    folder: &Path,
+    artifact: Option<BorrowedFd<'_>>,
+    namespaces: Namespaces,
+) -> Running {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    let null = File::open("/dev/null").expect("/dev/null opens");
+    let (worker, socket) = socket_pair();
+    let stderr = std::io::stderr();
+    let mut inherited =
+        vec![(null.as_fd(), 0), (write.as_fd(), 1), (stderr.as_fd(), 2), (socket.as_fd(), WORKER_FD)];
+    inherited.extend(artifact.map(|artifact| (artifact, ARTIFACT_FD)));
+    let runner = start_with(scenario, folder, &inherited, namespaces);
+    Running { runner, said: File::from(read), worker }
+}
+
+/// As between worker and runner: unlike a datagram socket, this one notices the other end's close.
+pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
+}
+
+pub(super) fn start_with(
+    scenario: &str,
+    folder: &Path,
+    inherited: &[(BorrowedFd<'_>, i32)],
+    namespaces: Namespaces,
+) -> RunnerHandle {
+    let executable = File::open("/proc/self/exe").expect("our own executable opens");
+    let environment = [
+        format!("{SCENARIO}={scenario}"),
+        format!("{FOLDER}={}", folder.display()),
+        "PATH=/usr/bin:/bin".to_owned(),
+    ]
+    .map(|text| CString::new(text).expect("no zero byte"));
+    let arguments: [&CStr; 1] = [c"runner"];
+    spawn_runner(executable.as_fd(), &arguments, &environment, inherited, namespaces)
+        .expect("a runner starts")
+        .into()
+}
+
+impl Running {
+    /// Everything it said, as `name=answer` lines, and how it ended.
+    pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
+        let mut text = String::new();
+        self.said.read_to_string(&mut text).expect("its output is text");
+        let answers = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, answer)| (name.to_owned(), answer.to_owned()))
+            .collect();
+        (answers, self.runner.reap().expect("it is ours to reap"))
+    }
+}
+
+/// Limits that are generous where a scenario does not test them.
+pub(super) fn confinement(inmate: Inmate) -> Confinement {
+    Confinement {
+        inmate,
+        limits: ResourceLimits {
+            data: Bytes::mib(256),
+            address_space: Some(Bytes::gib(4)),
+            file_size: if inmate == Inmate::Candidate { Bytes::ZERO } else { Bytes::mib(64) },
+            open_files: 64,
+            processes: None,
+            stack: Bytes::mib(1),
+            locked_memory: Bytes::ZERO,
+        },
+        user_number: std::process::id(),
+        readable: Vec::new(),
+        writable: Vec::new(),
+    }
+}
+
+pub(super) fn folder() -> PathBuf {
+    std::env::var_os(FOLDER).expect("the stage sets it").into()
+}
+
+/// One of the descriptors the stage gives every scenario.
+pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
+    // SAFETY: the stage placed it there before exec, and nothing in a scenario closes it.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Compiles a C text into a library in `folder`.
+pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
+    let source = folder.join("candidate.c");
+    let artifact = folder.join("candidate.so");
+    std::fs::write(&source, text).expect("the folder is ours");
+    // OpenMP is not installed with every compiler.
+    let built = ["-fopenmp", "-w"].iter().any(|flag| {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", flag, "-o"]).arg(&artifact).arg(&source);
+        cc.status().expect("cc is needed for these tests").success()
+    });
+    assert!(built);
+    File::open(artifact).expect("cc made it").into()
+}

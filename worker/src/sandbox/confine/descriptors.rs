@@ -1,0 +1,43 @@
+//! Closes every descriptor that the inmate was not meant to have.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::{ConfineError, Descriptors};
+use crate::sandbox::spawn::gaps_between;
+
+/// Standard input, output and error.
+const STANDARD_STREAMS: [RawFd; 3] = [0, 1, 2];
+
+pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> {
+    let mut numbers = STANDARD_STREAMS.to_vec();
+    numbers.push(kept.worker.as_raw_fd());
+    numbers.extend(kept.artifact.map(|artifact| artifact.as_raw_fd()));
+    numbers.extend(kept.libraries.iter().map(AsRawFd::as_raw_fd));
+    for (first, last) in gaps_between(numbers.clone()) {
+        // SAFETY: closes descriptors by number, in a process whose owners of descriptors are all in `kept`: it has
+        // just started and has opened nothing else.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) };
+        if result == 0 {
+            continue;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ENOSYS) {
+            return Err(ConfineError::Refused { action: "closing descriptors", source: error });
+        }
+        return close_listed(&numbers);
+    }
+    Ok(())
+}
+
+/// For kernels before 5.9.
+fn close_listed(kept: &[RawFd]) -> Result<(), ConfineError> {
+    let listing = std::fs::read_dir("/proc/self/fd")
+        .map_err(|source| ConfineError::Refused { action: "listing descriptors", source })?;
+    let open: Vec<RawFd> =
+        listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| !kept.contains(number)) {
+        // SAFETY: as above. The listing's own descriptor is closed by now; closing it again is an error we ignore.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! A runner that lives: stop it, let it go on, read its CPU clock, see its end, reap it.
+//!
+//! The only place that reaps runners. Every signal goes through the pidfd, never to a number.
+//! Leaves to others: starting one (`spawn`), and what an end means for a verdict.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use opt_shared::message::Rung;
+use opt_shared::wait::readable;
+use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
+
+use super::confine::abort::ABORT_STATUS;
+use super::spawn::{Namespaces, SpawnedRunner};
+
+/// A stop takes microseconds: for so long we only yield between two looks, then we sleep.
+const STOP_SPIN: Duration = Duration::from_micros(200);
+const STOP_PAUSE: Duration = Duration::from_micros(50);
+
+/// How a runner ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Exited { code: i32 },
+    Signalled { signal: i32 },
+}
+
+impl End {
+    /// `SIGSEGV` and the like; none for an exit.
+    pub fn signal_name(self) -> Option<&'static str> {
+        match self {
+            Self::Signalled { signal } => Some(
+                nix::sys::signal::Signal::try_from(signal)
+                    .map_or("an unknown signal", nix::sys::signal::Signal::as_str),
+            ),
+            Self::Exited { .. } => None,
+        }
+    }
+
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Self::Exited { code } => Some(code),
+            Self::Signalled { .. } => None,
+        }
+    }
+}
+
+/// What a stop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Every thread of the runner stands still.
+    Stopped,
+    /// It had ended before.
+    Ended,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HandleError {
+    #[error("runner {pid}: {action} failed")]
+    System {
+        pid: u32,
+        action: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("runner {pid}: not seen stopped within {waited:?} (a thread of it hangs in the kernel)")]
+    WouldNotStop { pid: u32, waited: Duration },
+}
+
+/// Owns a child of ours. Dropped before it is reaped, it is killed and reaped.
+#[derive(Debug)]
+pub struct RunnerHandle {
+    pid: u32,
+    pidfd: OwnedFd,
+    namespaces: Namespaces,
+    rungs: Vec<Rung>,
+    stopped: bool,
+    reaped: Option<End>,
+}
+
+impl From<SpawnedRunner> for RunnerHandle {
+    fn from(runner: SpawnedRunner) -> Self {
+        Self {
+            pid: runner.pid,
+            pidfd: runner.pidfd,
+            namespaces: runner.namespaces_used,
+            rungs: runner.rungs,
+            stopped: false,
+            reaped: None,
+        }
+    }
+}
+
+impl AsFd for RunnerHandle {
+    /// Readable once the runner is dead.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl RunnerHandle {
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub const fn namespaces(&self) -> Namespaces {
+        self.namespaces
+    }
+
+    /// What clone granted. The runner reports the rest itself.
+    pub fn rungs(&self) -> &[Rung] {
+        &self.rungs
+    }
+
+    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped, and its clock stands.
+    ///
+    /// None of its own instructions runs after this. The kernel reports a stop just before it switches away from the
+    /// thread, though, and where that switch is itself preempted the clock may still gain the microseconds it takes.
+    ///
+    /// A kernel call of the runner that cannot be interrupted delays this; after `patience` it is an error.
+    pub fn stop(&mut self, patience: Duration) -> Result<Stop, HandleError> {
+        if self.stopped {
+            return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
+        }
+        if self.reaped.is_some() || !self.signal(Signal::STOP, "sending SIGSTOP")? {
+            return Ok(Stop::Ended);
+        }
+        let pause = Pause { pid: self.pid, started: Instant::now(), patience };
+        // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
+        loop {
+            let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
+            if looked.is_some_and(|status| status.stopped()) {
+                self.stopped = true;
+                break;
+            }
+            if self.peek_end()?.is_some() {
+                return Ok(Stop::Ended);
+            }
+            pause.once_more()?;
+        }
+        let mut clock = self.cpu_time()?;
+        loop {
+            pause.once_more()?;
+            let now = self.cpu_time()?;
+            if now == clock {
+                return Ok(Stop::Stopped);
+            }
+            clock = now;
+        }
+    }
+
+    /// Lets a stopped runner go on.
+    pub fn cont(&mut self) -> Result<(), HandleError> {
+        self.stopped = false;
+        if self.reaped.is_none() {
+            self.signal(Signal::CONT, "sending SIGCONT")?;
+        }
+        Ok(())
+    }
+
+    /// Sends SIGKILL. The runner is still to be seen dead and to be reaped.
+    pub fn kill(&self) -> Result<(), HandleError> {
+        if self.reaped.is_none() {
+            self.signal(Signal::KILL, "sending SIGKILL")?;
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has, leaving the zombie where it is.
+    pub fn peek_end(&self) -> Result<Option<End>, HandleError> {
+        if self.reaped.is_some() {
+            return Ok(self.reaped);
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(self.wait(options, "looking for its end")?.and_then(|status| self.end(&status)))
+    }
+
+    /// Whether it was dead in time. The zombie stays.
+    pub fn wait_dead(&self, limit: Duration) -> Result<bool, HandleError> {
+        readable(self, limit).map_err(|errno| HandleError::System {
+            pid: self.pid,
+            action: "waiting for its end",
+            source: errno.into(),
+        })
+    }
+
+    /// Takes the zombie away; waits for the end if it has not come.
+    pub fn reap(&mut self) -> Result<End, HandleError> {
+        if let Some(end) = self.reaped {
+            return Ok(end);
+        }
+        loop {
+            let status = self.wait(WaitIdOptions::EXITED, "reaping it")?;
+            if let Some(end) = status.and_then(|status| self.end(&status)) {
+                self.reaped = Some(end);
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Exact while it stands still; it lags by up to a tick for every thread that is running.
+    ///
+    /// User and system time of all its threads, those that have ended included, to the nanosecond.
+    pub fn cpu_time(&self) -> Result<Duration, HandleError> {
+        let system = |source| HandleError::System { pid: self.pid, action: "reading its CPU clock", source };
+        let pid =
+            libc::pid_t::try_from(self.pid).map_err(|_| system(io::Error::from_raw_os_error(libc::ESRCH)))?;
+        if self.reaped.is_some() {
+            return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        // The number is safe here: it cannot be given to another process before we have reaped this one.
+        let mut clock: libc::clockid_t = 0;
+        // SAFETY: writes one clock id to the place given.
+        let result = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+        if result != 0 {
+            return Err(system(io::Error::from_raw_os_error(result)));
+        }
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes one timespec to the place given.
+        if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+            return Err(system(io::Error::last_os_error()));
+        }
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Ok(Duration::new(seconds, nanoseconds))
+    }
+
+    /// When it started, in the kernel's clock ticks since boot: with the pid, its name for other processes.
+    pub fn start_time(&self) -> Result<u64, HandleError> {
+        let system =
+            |source| HandleError::System { pid: self.pid, action: "reading when it started", source };
+        if self.reaped.is_some() {
+            return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).map_err(system)?;
+        start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// False when there is no process left to signal.
+    fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(errno) => Err(HandleError::System { pid: self.pid, action, source: errno.into() }),
+        }
+    }
+
+    fn wait(
+        &self,
+        options: WaitIdOptions,
+        action: &'static str,
+    ) -> Result<Option<WaitIdStatus>, HandleError> {
+        rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(self.pidfd.as_fd()), options))
+            .map_err(|errno| HandleError::System { pid: self.pid, action, source: errno.into() })
+    }
+
+    fn end(&self, status: &WaitIdStatus) -> Option<End> {
+        if let Some(signal) = status.terminating_signal() {
+            return Some(End::Signalled { signal });
+        }
+        let code = status.exit_status()?;
+        // Pid 1 of a namespace cannot die of a signal it raises itself: its handler turns abort into this status.
+        if self.namespaces.pid && code == ABORT_STATUS {
+            return Some(End::Signalled { signal: libc::SIGABRT });
+        }
+        Some(End::Exited { code })
+    }
+}
+
+impl Drop for RunnerHandle {
+    fn drop(&mut self) {
+        if self.reaped.is_none() {
+            // Nobody is left to tell about a failure; a runner that outlives this dies with the worker.
+            let _ = self.kill();
+            let _ = self.reap();
+        }
+    }
+}
+
+/// Between two looks at something that takes microseconds: short at first, then longer, and not for ever.
+struct Pause {
+    pid: u32,
+    started: Instant,
+    patience: Duration,
+}
+
+impl Pause {
+    fn once_more(&self) -> Result<(), HandleError> {
+        let waited = self.started.elapsed();
+        if waited > self.patience {
+            return Err(HandleError::WouldNotStop { pid: self.pid, waited });
+        }
+        if waited > STOP_SPIN {
+            std::thread::sleep(STOP_PAUSE);
+        } else {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Field 22 of a `stat` line. The second field is a name in parentheses that may hold anything.
+fn start_time_in(stat: &str) -> Option<u64> {
+    const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(FIELDS_AFTER_NAME_BEFORE_START)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 0 0";
+        for name in ["cat", "a b", ") 7 (", ""] {
+            assert_eq!(start_time_in(&format!("12 ({name}) {rest}")), Some(98765), "{name}");
+        }
+        assert_eq!(start_time_in("12 (cat) S 1"), None);
+        assert_eq!(start_time_in(""), None);
+    }
+}

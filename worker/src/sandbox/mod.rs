@@ -1,0 +1,11 @@
+//! Confined processes: started in namespaces, locked down by themselves, watched and reaped by whoever started them.
+//!
+//! Knows nothing of what runs in them.
+
+pub mod canary;
+pub mod confine;
+pub mod handle;
+pub(crate) mod policy;
+pub mod spawn;
+pub(crate) mod streams;
+pub(crate) mod timeout;

@@ -1,0 +1,128 @@
+//! How tightly a runner is held: from a plan's limits to the confinement that its own main applies.
+//!
+//! Limits on memory are given here as what the candidate may have beyond what the runner holds when it locks down;
+//! only the runner itself knows that (`beyond_present`).
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use opt_shared::formula::STACK;
+use opt_shared::settings::LimitSettings;
+use opt_shared::units::Bytes;
+
+use crate::sandbox::confine::{Confinement, Inmate, ProcessLimit, ResourceLimits};
+
+/// glibc reserves this much address space for each thread's arena, used or not.
+const ARENA: Bytes = Bytes::mib(128);
+/// Address space for libraries and what they map.
+const LIBRARIES: Bytes = Bytes::mib(256);
+/// Processes of `"auto"`: this many for every thread.
+const TASKS_PER_THREAD: u32 = 4;
+/// Processes of a compiler: a driver with its parts, and a linker that works on many at once.
+pub(crate) const COMPILER_TASKS: u32 = 256;
+/// The largest file a compiler may write.
+const LARGEST_BUILD_FILE: Bytes = Bytes::gib(1);
+const COMPILER_FILES: u32 = 1024;
+/// Runners of one worker that may live at a time, so that their user numbers differ.
+const USERS_PER_WORKER: u32 = 64;
+
+/// `limits.processes = "auto"`, where only the runner's own are counted.
+pub(crate) fn tasks(threads: u32) -> u32 {
+    TASKS_PER_THREAD.saturating_mul(threads)
+}
+
+/// Distinct among the live runners of all workers: pids of workers are, and each has a block of numbers.
+pub(crate) fn user_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
+    (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
+}
+
+pub(crate) fn for_candidate(
+    limits: &LimitSettings,
+    threads: u32,
+    memory: Bytes,
+    library_path: &[PathBuf],
+) -> Confinement {
+    Confinement {
+        inmate: Inmate::Candidate,
+        limits: ResourceLimits {
+            data: memory,
+            address_space: Some(memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES),
+            // The standard streams are sealed memfds, and the kernel holds this limit against them too: above their
+            // size the seal answers EPERM; at zero the first printf would be a SIGXFSZ.
+            file_size: limits.output.saturating_mul(2),
+            open_files: limits.open_files,
+            processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
+            stack: STACK,
+            locked_memory: Bytes::ZERO,
+        },
+        user_number: user_number(),
+        readable: library_path.iter().filter(|folder| folder.exists()).cloned().collect(),
+        writable: Vec::new(),
+    }
+}
+
+pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) -> Confinement {
+    Confinement {
+        inmate: Inmate::Compiler,
+        limits: ResourceLimits {
+            data: memory,
+            address_space: Some(memory + LIBRARIES),
+            file_size: LARGEST_BUILD_FILE,
+            open_files: COMPILER_FILES,
+            processes: Some(process_limit(COMPILER_TASKS)),
+            stack: STACK.saturating_mul(8),
+            locked_memory: Bytes::ZERO,
+        },
+        user_number: 0,
+        readable: readable.iter().filter(|folder| folder.exists()).cloned().collect(),
+        writable: vec![scratch.to_owned()],
+    }
+}
+
+/// So many, beside what this user has now: what it starts later is counted against them.
+pub(crate) fn process_limit(own: u32) -> ProcessLimit {
+    ProcessLimit { own, beside: user_tasks() }
+}
+
+/// Threads and processes of this user now: RLIMIT_NPROC counts them all.
+fn user_tasks() -> u32 {
+    let me = rustix::process::geteuid().as_raw();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
+    let mut tasks = 0u32;
+    for process in processes.flatten() {
+        if !process.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        let Ok(metadata) = process.metadata() else { continue };
+        if std::os::unix::fs::MetadataExt::uid(&metadata) == me
+            && let Ok(threads) = std::fs::read_dir(process.path().join("task"))
+        {
+            tasks = tasks.saturating_add(u32::try_from(threads.count()).unwrap_or(u32::MAX));
+        }
+    }
+    tasks
+}
+
+/// In the runner: memory limits are meant on top of what it holds already.
+pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
+    let (size, data) = present();
+    confinement.limits.data += data;
+    if let Some(address_space) = &mut confinement.limits.address_space {
+        *address_space += size;
+    }
+    confinement
+}
+
+/// Address space and private writable memory of this process.
+fn present() -> (Bytes, Bytes) {
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
+        return (Bytes::gib(1), Bytes::mib(64));
+    };
+    let pages: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
+    let page = rustix::param::page_size() as u64;
+    let field = |at: usize| Bytes::new(pages.get(at).copied().unwrap_or(0)).saturating_mul(page);
+    // statm: size, resident, shared, text, lib, data.
+    (field(0), field(5))
+}

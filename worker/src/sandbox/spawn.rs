@@ -1,0 +1,368 @@
+//! Starts a runner: one `clone` with a pidfd and fresh namespaces, then `execveat` of a descriptor of ourselves.
+//!
+//! Leaves to others: the runner's own lock-down (`runner::confine`, in its own main after exec), and its life
+//! after the start ([`RunnerHandle`](super::handle::RunnerHandle)).
+//!
+//! `std::process::Command` can neither enter namespaces nor hand back a pidfd, so this is written by hand. The
+//! old `clone` call is used rather than `clone3`: every flag needed fits it, and container filters that answer
+//! ENOSYS to `clone3` let it through.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::{WaitId, WaitIdOptions};
+
+use opt_shared::message::Rung;
+
+/// Which namespaces a runner is to have of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespaces {
+    /// The runner is pid 1: it sees no other process, cannot kill itself, and its end takes along what it started.
+    pub pid: bool,
+    /// No System V segment or message queue of the host is in reach.
+    pub ipc: bool,
+}
+
+impl Namespaces {
+    pub const ALL: Self = Self { pid: true, ipc: true };
+    pub const NONE: Self = Self { pid: false, ipc: false };
+
+    fn flags(self) -> c_int {
+        let mut flags = 0;
+        if self.pid {
+            flags |= libc::CLONE_NEWPID;
+        }
+        if self.ipc {
+            flags |= libc::CLONE_NEWIPC;
+        }
+        // Without privilege the other namespaces can only be had inside a user namespace. It is left without id
+        // maps: permissions are unaffected, and exec strips its capabilities because our id is not mapped to 0.
+        if flags != 0 && !rustix::process::geteuid().is_root() {
+            flags |= libc::CLONE_NEWUSER;
+        }
+        flags
+    }
+}
+
+/// A runner that has been started. Turn it into a [`RunnerHandle`](super::handle::RunnerHandle) at once: dropping
+/// this leaves the process alone.
+#[derive(Debug)]
+pub struct SpawnedRunner {
+    /// As the worker's pid namespace sees it.
+    pub pid: u32,
+    pub pidfd: OwnedFd,
+    pub namespaces_used: Namespaces,
+    /// The namespaces as rungs, what was refused included.
+    pub rungs: Vec<Rung>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("preparing a runner: {action} (raise the limit of open files, or free memory)")]
+    Prepare {
+        action: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("starting a runner: clone was refused (raise the limit of processes, or free memory)")]
+    Clone {
+        #[source]
+        source: io::Error,
+    },
+    #[error("starting a runner: {step} failed in the new process")]
+    Child {
+        step: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What the new process was about when it failed; the index is what it reports through the pipe.
+/// Where a confined process finds the socket to whoever started it.
+pub const SOCKET_FD: i32 = 3;
+const CHILD_STEPS: [&str; 2] =
+    ["giving an inherited descriptor its number", "execveat of our own executable"];
+const STEP_DUP: u32 = 0;
+const STEP_EXEC: u32 = 1;
+
+/// Exit status of a child that could not exec, as shells have it.
+const EXEC_FAILED: c_int = 127;
+
+/// One step more than the highest signal number of Linux.
+const SIGNAL_END: c_int = 65;
+
+/// Everything the child needs, laid out before the clone, so that the child allocates nothing.
+struct ChildPlan<'a> {
+    executable: RawFd,
+    arguments: &'a [*const c_char],
+    environment: &'a [*const c_char],
+    /// (source, target); no source is a target of another, see `spawn_runner`.
+    descriptors: &'a [(RawFd, RawFd)],
+    /// Inclusive ranges to close: all but targets, the executable and the report pipe.
+    close: &'a [(u32, u32)],
+    report: RawFd,
+    mask: &'a libc::sigset_t,
+    default_action: &'a libc::sigaction,
+}
+
+/// Starts `executable` with exactly the descriptors in `inherited`, each at the number given, and no other.
+///
+/// The runner's parent-death signal is tied to the *thread* that calls this, so call it from one that lives as
+/// long as the worker does. Standard streams are the caller's to give: number 0, 1 and 2 of `inherited`.
+pub fn spawn_runner(
+    executable: BorrowedFd<'_>,
+    arguments: &[&CStr],
+    environment: &[CString],
+    inherited: &[(BorrowedFd<'_>, RawFd)],
+    namespaces: Namespaces,
+) -> Result<SpawnedRunner, SpawnError> {
+    let prepare =
+        |action| move |source: rustix::io::Errno| SpawnError::Prepare { action, source: source.into() };
+    // Copies above every target, so that placing one descriptor never overwrites another yet to be placed.
+    let floor = inherited.iter().map(|(_, target)| *target).max().unwrap_or(2).max(2).saturating_add(1);
+    let lift = |fd: BorrowedFd<'_>| {
+        rustix::io::fcntl_dupfd_cloexec(fd, floor).map_err(prepare("duplicating a descriptor"))
+    };
+    let lifted_executable = lift(executable)?;
+    let mut sources = Vec::with_capacity(inherited.len());
+    for (fd, target) in inherited {
+        sources.push((lift(*fd)?, *target));
+    }
+    let (report_read, report_write) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(prepare("opening a pipe"))?;
+    let lifted_report = lift(report_write.as_fd())?;
+    drop(report_write);
+
+    let descriptors: Vec<(RawFd, RawFd)> =
+        sources.iter().map(|(fd, target)| (fd.as_raw_fd(), *target)).collect();
+    let mut kept: Vec<RawFd> = inherited.iter().map(|(_, target)| *target).collect();
+    kept.extend([lifted_executable.as_raw_fd(), lifted_report.as_raw_fd()]);
+    let close = gaps_between(kept);
+    let argument_pointers = null_terminated(arguments.iter().copied());
+    let environment_pointers = null_terminated(environment.iter().map(CString::as_c_str));
+
+    // SAFETY: all-zero bytes are a valid, empty signal set, and a sigaction that says SIG_DFL without flags.
+    let (mask, default_action) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let plan = ChildPlan {
+        executable: lifted_executable.as_raw_fd(),
+        arguments: &argument_pointers,
+        environment: &environment_pointers,
+        descriptors: &descriptors,
+        close: &close,
+        report: lifted_report.as_raw_fd(),
+        mask: &mask,
+        default_action: &default_action,
+    };
+
+    let (pid, pidfd, namespaces_used, rungs) = clone_with_fallback(&plan, namespaces)?;
+    drop(lifted_report);
+    if let Some(error) = read_report(report_read) {
+        // The child exits right after its report; it is ours alone, so this wait is short and takes no one else's.
+        let _ = rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
+        });
+        return Err(error);
+    }
+    Ok(SpawnedRunner { pid, pidfd, namespaces_used, rungs })
+}
+
+/// Asks for all namespaces, then for the pid namespace alone, then for none: a container may grant one of them.
+fn clone_with_fallback(
+    plan: &ChildPlan<'_>,
+    wanted: Namespaces,
+) -> Result<(u32, OwnedFd, Namespaces, Vec<Rung>), SpawnError> {
+    let mut attempts = vec![wanted];
+    for weaker in [Namespaces { ipc: false, ..wanted }, Namespaces::NONE] {
+        if !attempts.contains(&weaker) {
+            attempts.push(weaker);
+        }
+    }
+    let mut refusal = None;
+    for (index, namespaces) in attempts.iter().enumerate() {
+        match clone_child(plan, namespaces.flags()) {
+            Ok((pid, pidfd)) => {
+                return Ok((pid, pidfd, *namespaces, namespace_rungs(wanted, *namespaces, refusal.as_ref())));
+            }
+            Err(error) if index + 1 < attempts.len() && is_namespace_refusal(&error) => refusal = Some(error),
+            Err(source) => return Err(SpawnError::Clone { source }),
+        }
+    }
+    Err(SpawnError::Clone { source: refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPERM)) })
+}
+
+/// Answers that speak of the namespaces, not of a machine out of processes or memory.
+fn is_namespace_refusal(error: &io::Error) -> bool {
+    // ENOSPC: too many namespaces, or too deep; EUSERS: the same on older kernels.
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)
+    )
+}
+
+fn namespace_rungs(wanted: Namespaces, used: Namespaces, refusal: Option<&io::Error>) -> Vec<Rung> {
+    let rung = |name: &str, wanted: bool, used: bool| {
+        wanted.then(|| Rung {
+            name: name.to_owned(),
+            present: used,
+            detail: match (used, refusal) {
+                (true, _) if rustix::process::geteuid().is_root() => String::new(),
+                (true, _) => "inside a user namespace".to_owned(),
+                (false, Some(error)) => format!("clone was refused: {error}"),
+                (false, None) => "clone was refused".to_owned(),
+            },
+        })
+    };
+    [rung("pid_namespace", wanted.pid, used.pid), rung("ipc_namespace", wanted.ipc, used.ipc)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
+    let flags = libc::CLONE_PIDFD | libc::SIGCHLD | namespace_flags;
+    let mut pidfd: c_int = -1;
+    let every_signal = full_signal_set();
+    let mut previous = every_signal;
+    // Signals stay blocked over the clone: a handler of ours must not run in the child.
+    // SAFETY: both sets are initialised and live; pthread_sigmask changes only this thread's mask.
+    let masked =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every_signal, &raw mut previous) };
+    if masked != 0 {
+        return Err(io::Error::from_raw_os_error(masked));
+    }
+    // SAFETY: without CLONE_VM the child has a copy of our memory and a null stack means it goes on with its copy of
+    // this one, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and
+    // `pidfd` outlives the call. The three arguments mean the same on x86-64 and aarch64; the two whose order
+    // differs are zero. The child calls only `run_child`, which never returns and allocates nothing, because
+    // another thread may have held the allocator's lock.
+    let result = unsafe {
+        libc::syscall(libc::SYS_clone, i64::from(flags), 0_usize, &raw mut pidfd, 0_usize, 0_usize)
+    };
+    if result == 0 {
+        // SAFETY: we are the child, alone, and `plan` lies in our copy of memory.
+        unsafe { run_child(plan) }
+    }
+    let failure = io::Error::last_os_error();
+    // SAFETY: `previous` was filled by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut()) };
+    match u32::try_from(result) {
+        Err(_) => Err(failure),
+        // SAFETY: the kernel has just stored a new descriptor there, and nothing else owns it.
+        Ok(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+    }
+}
+
+fn full_signal_set() -> libc::sigset_t {
+    // SAFETY: zero is a valid set, and sigfillset writes only to the set it is given.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        set
+    }
+}
+
+/// The child's whole life between clone and exec.
+///
+/// # Safety
+///
+/// Only in a fresh child of `clone` without CLONE_VM. Every function called here is async-signal-safe.
+unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
+    // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is null
+    // terminated where the kernel expects it. Errors are reported, never unwound.
+    unsafe {
+        // Exec resets handlers but keeps what is ignored, and Rust ignores SIGPIPE. The C library refuses its own
+        // two signals and the two that cannot be changed; there is nothing to reset in those.
+        for signal in 1..SIGNAL_END {
+            libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
+        }
+        for (source, target) in plan.descriptors {
+            if libc::dup3(*source, *target, 0) < 0 {
+                give_up(plan.report, STEP_DUP);
+            }
+        }
+        for (first, last) in plan.close {
+            // Kernels before 5.9 lack this; everything of ours is close-on-exec there, and the runner closes again.
+            libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, plan.mask, std::ptr::null_mut());
+        libc::syscall(
+            libc::SYS_execveat,
+            plan.executable,
+            c"".as_ptr(),
+            plan.arguments.as_ptr(),
+            plan.environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+        give_up(plan.report, STEP_EXEC)
+    }
+}
+
+/// Tells the parent which step failed and why, and ends.
+///
+/// # Safety
+///
+/// As `run_child`.
+unsafe fn give_up(report: RawFd, step: u32) -> ! {
+    // SAFETY: errno is thread-local and this process has one thread; the message lives on this stack.
+    unsafe {
+        let errno = (*libc::__errno_location()).cast_unsigned();
+        let message = (u64::from(step) << 32 | u64::from(errno)).to_ne_bytes();
+        libc::write(report, message.as_ptr().cast(), message.len());
+        libc::_exit(EXEC_FAILED)
+    }
+}
+
+/// Waits for the pipe's end. Nothing came: exec closed it. Eight bytes: the child's last words.
+fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
+    let mut message = [0; 8];
+    match std::fs::File::from(pipe).read_exact(&mut message) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+        Err(source) => Some(SpawnError::Prepare { action: "reading the new process's report", source }),
+        Ok(()) => {
+            let packed = u64::from_ne_bytes(message);
+            let step = usize::try_from(packed >> 32).ok().and_then(|step| CHILD_STEPS.get(step));
+            let errno = i32::try_from(packed & u64::from(u32::MAX)).unwrap_or(libc::EIO);
+            Some(SpawnError::Child {
+                step: step.copied().unwrap_or("an unknown step"),
+                source: io::Error::from_raw_os_error(errno),
+            })
+        }
+    }
+}
+
+fn null_terminated<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<*const c_char> {
+    texts.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
+}
+
+/// The inclusive ranges of descriptor numbers that hold none of `kept`.
+pub(crate) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(u32, u32)> {
+    kept.sort_unstable();
+    kept.dedup();
+    let mut gaps = Vec::with_capacity(kept.len() + 1);
+    let mut next = 0;
+    for number in kept.into_iter().filter_map(|fd| u32::try_from(fd).ok()) {
+        if number > next {
+            gaps.push((next, number - 1));
+        }
+        next = number + 1;
+    }
+    gaps.push((next, u32::MAX));
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_hold_every_number_but_the_kept_ones() {
+        for (kept, gaps) in [
+            (vec![], vec![(0, u32::MAX)]),
+            (vec![0, 1, 2], vec![(3, u32::MAX)]),
+            (vec![5, 0, 3, 3], vec![(1, 2), (4, 4), (6, u32::MAX)]),
+        ] {
+            assert_eq!(gaps_between(kept.clone()), gaps, "{kept:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How long a runner has had, as far as that is its own affair.
+//!
+//! Time is counted in the waits of whoever waits for it, each at most at its nominal length: what a stopped machine, a
+//! frozen process tree or a worker without a CPU add to one is nobody's fault. What the runner's first thread waited
+//! for a CPU comes on top of its limit. Leaves to others what follows once the limit is reached.
+
+use std::time::{Duration, Instant};
+
+use opt_shared::formula::MOST_STRETCH;
+
+#[derive(Debug)]
+pub(crate) struct Timeout {
+    pid: u32,
+    limit: Duration,
+    spent: Duration,
+    since: Instant,
+    /// What the kernel says it had waited for a CPU when it was first looked at.
+    queued_before: Option<Duration>,
+}
+
+impl Timeout {
+    pub(crate) fn of(pid: u32, limit: Duration) -> Self {
+        Self { pid, limit, spent: Duration::ZERO, since: Instant::now(), queued_before: None }
+    }
+
+    /// Whether the limit is reached, after a wait that should have ended within `nominal`.
+    pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(self.since).min(nominal);
+        self.since = now;
+        // Asked after the first wait: whatever ends within that pays nothing.
+        let pid = self.pid;
+        let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
+        self.spend(waited, || queued(pid).unwrap_or_default().saturating_sub(before))
+    }
+
+    fn spend(&mut self, waited: Duration, queued: impl FnOnce() -> Duration) -> bool {
+        self.spent += waited;
+        self.limit <= self.spent && self.limit + queued().min(self.limit * (MOST_STRETCH - 1)) <= self.spent
+    }
+}
+
+/// How long its first thread has waited for a CPU; none where the kernel does not count that.
+fn queued(pid: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn timeout(limit: Duration) -> Timeout {
+        Timeout::of(std::process::id(), limit)
+    }
+
+    #[test]
+    fn a_pause_of_everything_is_counted_as_one_wait() {
+        let mut limit = timeout(100 * MS);
+        let asleep_for_an_hour = Instant::now().checked_sub(Duration::from_secs(3600));
+        // A machine that was started within the hour has no such moment.
+        limit.since = asleep_for_an_hour.unwrap_or(limit.since);
+        limit.queued_before = Some(Duration::MAX);
+        assert!(!limit.ends_after(90 * MS));
+        limit.since = asleep_for_an_hour.unwrap_or(limit.since);
+        assert_eq!(limit.ends_after(90 * MS), asleep_for_an_hour.is_some());
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_stretches_a_limit_and_not_for_ever() {
+        let mut hungry = timeout(100 * MS);
+        assert!(!hungry.spend(99 * MS, || unreachable!("nothing is asked before the limit")));
+        assert!(!hungry.spend(50 * MS, || 80 * MS));
+        assert!(hungry.spend(31 * MS, || 80 * MS));
+        let mut starved = timeout(100 * MS);
+        assert!(!starved.spend(399 * MS, || Duration::from_secs(100)));
+        assert!(starved.spend(MS, || Duration::from_secs(100)));
+        let mut idle = timeout(100 * MS);
+        assert!(idle.spend(100 * MS, || Duration::ZERO));
+    }
+
+    #[test]
+    fn the_kernels_figure_is_read_where_it_is_kept() {
+        if std::path::Path::new("/proc/self/schedstat").exists() {
+            assert!(queued(std::process::id()).is_some());
+        } else {
+            eprintln!("not shown: this kernel keeps no schedstat");
+        }
+        assert_eq!(queued(0), None);
+    }
+}

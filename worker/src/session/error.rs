@@ -1,0 +1,63 @@
+//! Why an attempt cannot be finished although neither the candidate nor a capture is to blame.
+
+use std::io;
+use std::time::Duration;
+
+use opt_shared::causes::is_want_of_means;
+
+use crate::judge::CompareError;
+use crate::recorded::RecordedError;
+use crate::residency::staging::PlaceError;
+
+/// What a backend says of itself; policy does not look into it.
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// The worker cannot finish an attempt.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    #[error("running {candidate}")]
+    Run { candidate: String, source: Cause },
+    #[error("opening the artifact of {candidate}")]
+    Artifact { candidate: String, source: io::Error },
+    #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
+    ArtifactChanged { candidate: String, found: String },
+    #[error("copying the inputs of {candidate}")]
+    Inputs { candidate: String, source: Cause },
+    #[error(
+        "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
+    )]
+    Means { entry: String, source: Box<PlaceFault> },
+    #[error("handling the outputs of {entry}")]
+    Outputs { entry: String, source: io::Error },
+    #[error("comparing the outputs of {entry}")]
+    Compare { entry: String, source: CompareError },
+    #[error(
+        "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
+    )]
+    NoTime { entry: String, handoff: Duration },
+    #[error("timing {entry}: no figures could be made of its blocks")]
+    NoFigures { entry: String },
+    #[error(
+        "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds with nothing to do, too few to blame the candidate and too many to trust its times (run it again when the machine is calmer)"
+    )]
+    NeverIdle { entry: String, exceeded: usize, rounds: usize },
+}
+
+/// An entry cannot be shown to a candidate. The capture is to blame, unless the machine lacks the means to read it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaceFault {
+    #[error(transparent)]
+    Recorded(#[from] RecordedError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl PlaceFault {
+    /// An error of the worker if the machine, and not the capture, is to blame.
+    pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
+        if is_want_of_means(&self) {
+            return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,148 @@
+//! A candidate's artifact, ready for runners: checked against its digest, with the limits they get.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use opt_shared::formula::RUNNER_BASE;
+use opt_shared::ids::LeaseId;
+use opt_shared::message::Callee;
+use opt_shared::units::Bytes;
+
+use super::libraries::Libraries;
+use super::placed::{self, Placed};
+use super::process::{RunnerError, RunnerSpec};
+use crate::machine::cpus;
+use crate::runner::frame::Setup;
+use crate::sandbox::policy;
+use crate::session::{Candidate, SessionError};
+
+/// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
+pub(crate) struct Callable {
+    pub(crate) callee: Callee,
+    artifact: OwnedFd,
+    libraries: Libraries,
+    pub(crate) cpus: Vec<u32>,
+    threads: u32,
+}
+
+impl Callable {
+    pub(crate) fn open(callee: &Callee) -> Result<Self, SessionError> {
+        let candidate = || callee.candidate.clone();
+        let mut file = std::fs::File::open(&callee.artifact.path)
+            .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?;
+        let mut hasher = blake3::Hasher::new();
+        std::io::copy(&mut file, &mut hasher)
+            .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?;
+        let found = hasher.finalize().to_hex().to_string();
+        if found != callee.artifact.digest {
+            return Err(SessionError::ArtifactChanged { candidate: candidate(), found });
+        }
+        let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
+        let libraries = Libraries::find(&file, &callee.library_path, copies);
+        let available = cpus();
+        let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
+        let threads = callee.limits.threads_on(cores);
+        // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
+        let keep = (threads as usize).min(available.len());
+        let pinned = available[available.len() - keep..].to_vec();
+        Ok(Self { callee: callee.clone(), artifact: file.into(), libraries, cpus: pinned, threads })
+    }
+
+    /// Whether a CPU is left for the worker to spin on.
+    pub(crate) fn leaves_a_cpu(&self) -> bool {
+        self.cpus.len() < cpus().len()
+    }
+
+    /// What a runner with these entries gets, with `outputs` in memory files that it maps.
+    pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
+        let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
+        let materialised = sum(Placed::materialised_bytes);
+        let largest = entries.iter().map(Placed::input_bytes).max().unwrap_or_default();
+        let limits = &self.callee.limits;
+        let memory = limits.memory_for(largest, self.threads);
+        let private = limits.private_memory_for(largest, self.threads);
+        RunnerSpec {
+            lease,
+            setup: Setup {
+                symbol: self.callee.symbol.clone(),
+                libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
+                confinement: policy::for_candidate(limits, self.threads, private, &self.callee.library_path),
+                cpus: self.cpus.clone(),
+                threads: self.threads,
+                env: limits.env.clone(),
+            },
+            artifact: self.artifact.as_fd(),
+            libraries: self.libraries.as_slice(),
+            library_path: &self.callee.library_path,
+            output: limits.output,
+            limit: memory + outputs + materialised + sum(Placed::unmapped_bytes) + RUNNER_BASE,
+            shared: outputs + materialised,
+            of_worker: placed::of_worker(entries),
+            mapped: sum(Placed::mapped_bytes),
+            tasks: limits.processes.unwrap_or_else(|| policy::tasks(self.threads)),
+        }
+    }
+
+    /// The loader's words with what can be done about them.
+    pub(crate) fn refusal(&self, loader: &str) -> String {
+        format!("{loader}{}", self.libraries.advice(loader))
+    }
+
+    pub(super) fn error(&self, source: RunnerError) -> SessionError {
+        SessionError::Run { candidate: self.callee.candidate.clone(), source: Box::new(source) }
+    }
+}
+
+impl Candidate for Callable {
+    fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use opt_shared::arguments::Signature;
+    use opt_shared::outcome::Artifact;
+    use opt_shared::settings::LimitSettings;
+
+    use super::*;
+
+    /// What is verified is what is timed: the digest of the build goes with every task.
+    #[test]
+    fn an_artifact_that_changed_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("built.so");
+        std::fs::write(&path, b"as it was built").expect("written");
+        let callee = Callee {
+            candidate: "fast".to_owned(),
+            artifact: Artifact {
+                digest: blake3::hash(b"as it was built").to_hex().to_string(),
+                path: path.clone(),
+            },
+            symbol: "run".to_owned(),
+            signature: Signature {
+                params: Vec::new(),
+                defaults: BTreeMap::new(),
+                positional: 0,
+                captured: Vec::new(),
+                lists: BTreeMap::new(),
+            },
+            limits: LimitSettings {
+                memory: None,
+                threads: None,
+                processes: None,
+                open_files: 16,
+                output: Bytes::kib(64),
+                env: BTreeMap::new(),
+            },
+            library_path: Vec::new(),
+        };
+        assert!(Callable::open(&callee).is_ok());
+        std::fs::write(&path, b"as somebody else wishes").expect("written");
+        assert!(matches!(Callable::open(&callee), Err(SessionError::ArtifactChanged { .. })));
+        std::fs::remove_file(&path).expect("removed");
+        assert!(matches!(Callable::open(&callee), Err(SessionError::Artifact { .. })));
+    }
+}

@@ -1,0 +1,284 @@
+//! The clock of a runner: n calls between two stamps of this process's clock, each call into an output slot of its own.
+//!
+//! The runner is stopped between blocks, so that it cannot compete with another session, and its outputs are read
+//! only then. Right before a timed block it is woken by an empty one, and armed by another, after which it spins for
+//! the next command, so that the stamps hold the calls and two cache-line hand-offs; what that costs is measured with
+//! empty blocks and subtracted. An idle round begins just like that, and then lets the runner be: what it does then it
+//! does outside of the clock.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::process::{Counts, Heard, RunnerError};
+use super::session::HostSession;
+use crate::machine::{cpus, keep_off};
+use crate::runner::control::FLAG_PLAN;
+use crate::session::{Answer, Block, BlockOrder, Clock, IdleRound, SessionError, WakeCost};
+
+/// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
+const HANDOFF_BLOCKS: usize = 51;
+/// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
+/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
+/// shortest block.
+const MOST_HANDOFF: Duration = Duration::from_micros(100);
+/// How long the runner spins for the command that follows its wake-up: this process needs a tenth of it. More would be
+/// room for a runner that works instead.
+const ARMED_SPIN: Duration = Duration::from_micros(500);
+/// How long a runner is let be in an idle round: a thread that works then shows many times what is allowed.
+const IDLE_TIME: Duration = Duration::from_millis(1);
+/// How long this process spins for the answer to an empty block.
+const WAKE_SPIN: Duration = Duration::from_micros(200);
+/// Waiting for a block is spinning at first, for at least and at most so long (an empty block takes microseconds).
+const LEAST_SPIN: Duration = Duration::from_micros(200);
+const MOST_SPIN: Duration = Duration::from_secs(1);
+/// Of all CPUs: a candidate that keeps more of them busy wants the last one too.
+const MOST_BUSY: f64 = 0.6;
+/// An empty block that takes longer means a machine too busy to time anything.
+const WAKE_LIMIT: Duration = Duration::from_secs(30);
+
+const ASLEEP: RunnerError = RunnerError::Asleep { waited: WAKE_LIMIT };
+
+/// What a session's clock knows from block to block.
+pub(super) struct Stopwatch {
+    handoff: Duration,
+    /// No more than this is subtracted.
+    most_handoff: Duration,
+    /// Whether this process may spin while it waits: not where the candidate needs every CPU.
+    may_spin: bool,
+    /// It leaves no CPU by its limits, so whether one is left has to be seen.
+    takes_every_cpu: bool,
+    /// `may_spin` when the hand-off was measured.
+    handoff_spun: bool,
+    /// CPU time of the runner when it was last stopped.
+    stopped_at: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn new(leaves_a_cpu: bool) -> Self {
+        Self {
+            handoff: Duration::ZERO,
+            most_handoff: MOST_HANDOFF,
+            may_spin: leaves_a_cpu,
+            takes_every_cpu: !leaves_a_cpu,
+            handoff_spun: leaves_a_cpu,
+            stopped_at: Duration::ZERO,
+        }
+    }
+}
+
+impl Clock for HostSession<'_> {
+    fn measure_handoff(&mut self) -> Result<(), SessionError> {
+        self.shortest_empty_block().map_err(|error| self.callable.error(error))
+    }
+
+    fn handoff(&self) -> Duration {
+        self.watch.handoff.min(self.watch.most_handoff)
+    }
+
+    fn limit_handoff(&mut self, most: Duration) {
+        self.watch.most_handoff = most;
+    }
+
+    fn settle_wait(&mut self, threads: u32, cpus_busy: f64) {
+        if self.watch.takes_every_cpu {
+            self.watch.may_spin = leaves_room(cpus().len(), threads, cpus_busy);
+        }
+    }
+
+    fn block(&mut self, block: &BlockOrder) -> Result<Answer<Block>, SessionError> {
+        let timed = self.settle_handoff().and_then(|()| match self.timed(block)? {
+            Heard::Done(block) => Ok(Answer::Done(block)),
+            Heard::Died => Ok(Answer::Died),
+            Heard::TimedOut => self.end_for(block.limit),
+        });
+        timed.map_err(|error| self.callable.error(error))
+    }
+
+    fn idle(&mut self, entry: usize) -> Result<Answer<IdleRound>, SessionError> {
+        self.idle_round(entry).map_err(|error| self.callable.error(error))
+    }
+}
+
+impl HostSession<'_> {
+    fn shortest_empty_block(&mut self) -> Result<(), RunnerError> {
+        (self.watch.handoff_spun, self.watch.most_handoff) = (self.watch.may_spin, MOST_HANDOFF);
+        let empty =
+            BlockOrder { entry: 0, calls: 0, plan: false, expected: Duration::ZERO, limit: WAKE_LIMIT };
+        let mut shortest = MOST_HANDOFF;
+        for _ in 0..HANDOFF_BLOCKS {
+            match self.timed(&empty)? {
+                Heard::Done(block) => shortest = shortest.min(block.elapsed),
+                // The first real block will find it dead and say so.
+                Heard::Died => return Ok(()),
+                Heard::TimedOut => return Err(ASLEEP),
+            }
+        }
+        self.watch.handoff = shortest;
+        Ok(())
+    }
+
+    /// A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
+    fn settle_handoff(&mut self) -> Result<(), RunnerError> {
+        if self.watch.handoff_spun == self.watch.may_spin { Ok(()) } else { self.shortest_empty_block() }
+    }
+
+    fn idle_round(&mut self, entry: usize) -> Result<Answer<IdleRound>, RunnerError> {
+        let entry = self.calls(entry);
+        let Some(woken) = self.wake(entry)? else { return Ok(Answer::Died) };
+        self.runner.command(entry, 0, 0, 0, Duration::ZERO);
+        // It cannot have spun for longer, however late this process or the runner had a CPU.
+        let spun = now().saturating_sub(woken.armed).min(ARMED_SPIN);
+        match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
+            Heard::Done(_) => {}
+            Heard::Died => return Ok(Answer::Died),
+            Heard::TimedOut => return Err(ASLEEP),
+        }
+        std::thread::sleep(IDLE_TIME);
+        if !self.stand()? {
+            return Ok(Answer::Died);
+        }
+        let cpu = self.watch.stopped_at.saturating_sub(woken.stopped_at + spun);
+        Ok(Answer::Done(IdleRound { cpu, wake: woken.cost }))
+    }
+
+    fn timed(&mut self, block: &BlockOrder) -> Result<Heard<Block>, RunnerError> {
+        let entry = self.calls(block.entry);
+        let Some(woken) = self.wake(entry)? else { return Ok(Heard::Died) };
+        let spin = if self.watch.may_spin { spin_for(block.expected) } else { Duration::ZERO };
+        let flags = if block.plan { FLAG_PLAN } else { 0 };
+        let start = now();
+        self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
+        let heard = self.runner.wait_done(spin, block.limit)?;
+        let end = now();
+        let called = match heard {
+            Heard::Done(called) => called,
+            Heard::Died => return Ok(Heard::Died),
+            Heard::TimedOut => return Ok(Heard::TimedOut),
+        };
+        if !self.stand()? {
+            return Ok(Heard::Died);
+        }
+        let awake = now().saturating_sub(woken.resumed);
+        let cpu = self.watch.stopped_at.saturating_sub(woken.stopped_at);
+        let major_faults = match (woken.counts, self.runner.counts()) {
+            (Some(before), Some(after)) => after.major_faults.saturating_sub(before.major_faults),
+            _ => 0,
+        };
+        Ok(Heard::Done(Block {
+            elapsed: end.saturating_sub(start),
+            called,
+            cpu_early: woken.cpu_early,
+            wake: woken.cost,
+            cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
+            major_faults,
+        }))
+    }
+
+    /// From standstill to spinning for the next command. None if it died.
+    fn wake(&mut self, entry: u32) -> Result<Option<Woken>, RunnerError> {
+        // The session may have stood still without its clock being read.
+        if !self.stand()? {
+            return Ok(None);
+        }
+        // Woken and stopped in one breath: what that costs is the kernel's, and depends on threads and CPUs.
+        let before = self.watch.stopped_at;
+        self.go_on()?;
+        if !self.stand()? {
+            return Ok(None);
+        }
+        let stopped_at = self.watch.stopped_at;
+        let resumed = now();
+        self.go_on()?;
+        // It sleeps again when it has answered, so that its clock is as exact as that of a living process can be.
+        if !self.empty_block(entry, Duration::ZERO)? {
+            return Ok(None);
+        }
+        let cpu_early = self.runner.cpu_time()?.saturating_sub(stopped_at);
+        let armed = now();
+        if !self.empty_block(entry, ARMED_SPIN)? {
+            return Ok(None);
+        }
+        let counts = self.runner.counts();
+        if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
+            // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
+            keep_off(counts.cpu);
+        }
+        let threads = counts.map_or(1, |counts| counts.threads);
+        let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
+        Ok(Some(Woken { cost, stopped_at, resumed, cpu_early, armed, counts }))
+    }
+
+    /// False if it died.
+    fn empty_block(&mut self, entry: u32, spin: Duration) -> Result<bool, RunnerError> {
+        self.runner.command(entry, 0, 0, 0, spin);
+        match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
+            Heard::Done(_) => Ok(true),
+            Heard::Died => Ok(false),
+            // No call is late here: a machine that wakes nobody is no fault of a candidate's.
+            Heard::TimedOut => Err(ASLEEP),
+        }
+    }
+
+    /// At a standstill, with its CPU time read. False if it died.
+    fn stand(&mut self) -> Result<bool, RunnerError> {
+        let stands = self.settle()?;
+        if stands {
+            self.watch.stopped_at = self.runner.cpu_time()?;
+        }
+        Ok(stands)
+    }
+}
+
+/// A runner that spins for its next command.
+struct Woken {
+    cost: WakeCost,
+    /// Its CPU time when it last stood still.
+    stopped_at: Duration,
+    resumed: Duration,
+    cpu_early: Duration,
+    /// When it was told to spin.
+    armed: Duration,
+    counts: Option<Counts>,
+}
+
+/// Half as long again as the block should take (DESIGN, "Timing"). On a busy machine this process and the runner can
+/// come to share one CPU: who spins on then keeps it from the one that is waited for, a whole time slice in every block.
+fn spin_for(expected: Duration) -> Duration {
+    (expected * 3 / 2).clamp(LEAST_SPIN, MOST_SPIN)
+}
+
+/// Whether a CPU is left for who spins while a candidate works that has so many threads and was seen to keep so many
+/// CPUs busy. Threads may come and go within a call; and while somebody spins, all of them are never seen busy.
+fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
+    let most = cpus as f64 * MOST_BUSY;
+    (threads as usize) < cpus && busy < most
+}
+
+/// `CLOCK_MONOTONIC_RAW`: neither steps nor slews.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicRaw);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_spins_only_where_a_cpu_is_left() {
+        for (cpus, threads, busy, room) in [
+            (1, 1, 1.0, false),
+            (2, 1, 1.0, true),
+            (2, 2, 1.0, false),
+            // Threads of a call, gone when it has returned.
+            (2, 1, 1.33, false),
+            (16, 1, 12.0, false),
+            (16, 4, 3.9, true),
+            (16, 16, 1.0, false),
+        ] {
+            assert_eq!(leaves_room(cpus, threads, busy), room, "{cpus} {threads} {busy}");
+        }
+    }
+}

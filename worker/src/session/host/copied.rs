@@ -1,0 +1,260 @@
+//! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
+//!
+//! A part of a storage that several entries have, by its digest, is loaded once, and stays from batch to batch as long as the next
+//! one needs it. Runners map the arena as they would map a file: read-only, just their ranges. Placing is `residency`'s.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use opt_shared::arguments::Piece;
+use opt_shared::batch::Together;
+use opt_shared::capture::store::BlobId;
+use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
+use opt_shared::ids::EntryId;
+use opt_shared::message::{EntryRef, FromWorker};
+use opt_shared::stream::{FileDisk, read_exact};
+use opt_shared::units::Bytes;
+
+use super::placed::{Placed, Reached};
+use crate::link::Link;
+use crate::recorded::Recorded;
+use crate::residency::device::DeviceError;
+use crate::residency::host::HostDevice;
+use crate::residency::ledger::Kind;
+use crate::residency::load::{Load, Order, Origin, Residency};
+use crate::residency::staging::{PlaceError, Source};
+
+/// Inputs that could not be copied.
+#[derive(Debug)]
+pub(crate) struct Uncopied {
+    /// Of the batch: the one whose capture could not be read.
+    pub(crate) entry: Option<usize>,
+    pub(crate) error: PlaceError,
+}
+
+/// What is the same wherever it is found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Content { blob: BlobId, begins: u64, start: u64, end: u64 },
+    Own { entry: EntryId, storage: u32, start: u64 },
+}
+
+impl Key {
+    fn of(entry: EntryId, piece: &Piece) -> Self {
+        match piece.content {
+            Some((blob, begins)) => {
+                Self::Content { blob, begins, start: piece.range.start, end: piece.range.end }
+            }
+            None => Self::Own { entry, storage: piece.storage.0, start: piece.range.start },
+        }
+    }
+}
+
+pub(crate) struct CopiedInputs {
+    residency: Residency<HostDevice, Key>,
+    /// Can only be read.
+    arena: Arc<File>,
+    /// What the batch in hand uses.
+    uses: Vec<Key>,
+}
+
+impl CopiedInputs {
+    /// With room for the largest of these batches, as it was predicted.
+    pub(crate) fn create<'a>(batches: impl Iterator<Item = &'a [EntryRef]>) -> Result<Self, DeviceError> {
+        let room = batches.map(placed_bytes).max().unwrap_or_default();
+        let device = HostDevice::create(room)?;
+        let arena = Arc::new(device.reader()?);
+        let residency = Residency::new(device, LOAD_SLOTS, STAGING_SLOT);
+        Ok(Self { residency, arena, uses: Vec::new() })
+    }
+
+    /// In the arena.
+    pub(crate) fn held(&self) -> Bytes {
+        self.residency.ledger().held(Kind::Weight)
+    }
+
+    /// Has the inputs of these entries in memory, and of no others. Nobody maps what was there before any more.
+    pub(crate) fn load(&mut self, link: &Link, entries: &mut [Placed]) -> Result<(), Uncopied> {
+        let page = Bytes::from(rustix::param::page_size());
+        let failed = Cell::new(None);
+        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+        let mut origins: Vec<(Key, PieceOrigin<'_>)> = Vec::new();
+        let mut tensors = Vec::new();
+        for (number, entry) in entries.iter().enumerate() {
+            let entry: &Recorded = entry.as_ref();
+            for piece in entry.pieces() {
+                let key = Key::of(entry.id, &piece);
+                let at = *known.entry(key.clone()).or_insert_with(|| {
+                    let first = piece.first(page);
+                    origins.push((key, PieceOrigin { entry, number, piece, first, failed: &failed }));
+                    origins.len() - 1
+                });
+                tensors.push(at);
+            }
+        }
+        let storages: Vec<(Key, &dyn Origin)> =
+            origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
+        let load = Load {
+            storages: &storages,
+            tensors: &tensors,
+            after: &[],
+            instead_of: &self.uses,
+            order: Order::Lazy,
+        };
+        // Counted from before it is there until after it is gone.
+        let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
+        let _ = link.send(FromWorker::Holds { bytes: coming.max(self.held()) });
+        self.residency.load(&load).map_err(|error| Uncopied { entry: failed.get(), error })?;
+        self.uses = tensors.iter().map(|&at| origins[at].0.clone()).collect();
+        let _ = link.send(FromWorker::Holds { bytes: self.held() });
+        for entry in entries {
+            let recorded: &Recorded = (*entry).as_ref();
+            let (id, pieces) = (recorded.id, recorded.pieces());
+            let contents: Vec<_> =
+                recorded.capture.storages().iter().map(|it| (it.blob, it.file_offset)).collect();
+            let place = |reached: &Reached| {
+                let piece = piece_of(&pieces, reached, &contents)?;
+                let buffer = self.residency.buffer(&Key::of(id, piece))?;
+                Some(buffer.address() + (reached.within.start - piece.first(page)))
+            };
+            entry.move_inputs(&self.arena, place).ok_or(Uncopied {
+                entry: None,
+                error: PlaceError::NoStorage { storage: contents.len(), storages: pieces.len() },
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Of a batch, with what its entries have in common once.
+fn placed_bytes(entries: &[EntryRef]) -> Bytes {
+    let mut together = Together::default();
+    entries
+        .iter()
+        .map(|entry| together.add(entry.numbers.copied, &entry.numbers.constants, |constant| constant.placed))
+        .last()
+        .unwrap_or_default()
+}
+
+/// The piece that this lies in: of its own storage, or of one with the same content.
+fn piece_of<'a>(
+    pieces: &'a [Piece],
+    reached: &Reached,
+    contents: &[(Option<BlobId>, u64)],
+) -> Option<&'a Piece> {
+    let covers =
+        |piece: &&Piece| piece.range.start <= reached.within.start && reached.within.end <= piece.range.end;
+    let own = pieces.iter().filter(covers).find(|piece| piece.storage == reached.storage);
+    own.or_else(|| {
+        let (blob, begins) = *contents.get(reached.storage.index())?;
+        let content = Some((blob?, begins));
+        pieces.iter().filter(covers).find(|piece| piece.content == content)
+    })
+}
+
+/// A part of a storage of a capture, from the page on in which it begins: what lies before it is in the same storage, and is shown to
+/// nobody.
+struct PieceOrigin<'a> {
+    entry: &'a Recorded,
+    number: usize,
+    piece: Piece,
+    first: u64,
+    failed: &'a Cell<Option<usize>>,
+}
+
+struct PieceSource<'a> {
+    origin: &'a PieceOrigin<'a>,
+    disk: FileDisk,
+    begins: u64,
+}
+
+impl PieceOrigin<'_> {
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|_| self.failed.set(Some(self.number)))
+    }
+}
+
+impl Origin for PieceOrigin<'_> {
+    fn bytes(&self) -> Bytes {
+        Bytes::new(self.piece.range.end - self.first)
+    }
+
+    fn describe(&self) -> String {
+        let storage = self.entry.capture.storage(self.piece.storage);
+        format!("{} of {}", storage.name, self.entry.name)
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Source + '_>> {
+        let storage = self.entry.capture.storage(self.piece.storage);
+        let opened = self.entry.capture.file_of(storage.blob).and_then(|file| FileDisk::new(&file, 1));
+        let begins = storage.file_offset + self.first;
+        Ok(Box::new(PieceSource { origin: self, disk: self.note(opened)?, begins }))
+    }
+}
+
+impl Source for PieceSource<'_> {
+    fn bytes(&self) -> Bytes {
+        self.origin.bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.origin.describe()
+    }
+
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
+        let read = read_exact(&self.disk, into, self.begins + at.get()).map_err(|fault| fault.source);
+        self.origin.note(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::batch::Constant;
+    use opt_shared::ids::StorageId;
+    use opt_shared::numbers::EntryNumbers;
+
+    use super::*;
+
+    fn piece(storage: u32, blob: Option<u8>, range: std::ops::Range<u64>) -> Piece {
+        Piece { storage: StorageId(storage), content: blob.map(|blob| (BlobId([blob; 32]), 0)), range }
+    }
+
+    #[test]
+    fn a_view_is_found_in_its_own_storage_or_in_one_of_the_same_content() {
+        let pieces = [piece(0, Some(1), 0..100), piece(2, None, 50..80), piece(2, None, 90..99)];
+        let blob = Some(BlobId([1; 32]));
+        let contents = [(blob, 0), (blob, 0), (None, 64), (None, 64)];
+        let find = |storage, within| {
+            let reached = Reached { storage: StorageId(storage), within };
+            piece_of(&pieces, &reached, &contents).map(|piece| (piece.storage.0, piece.range.start))
+        };
+        assert_eq!(find(0, 10..100), Some((0, 0)));
+        // Known under another name; storage 3 has a content that nobody knows.
+        assert_eq!(find(1, 0..100), Some((0, 0)));
+        assert_eq!(find(2, 90..95), Some((2, 90)));
+        assert_eq!(find(2, 79..91), None);
+        assert_eq!(find(3, 0..1), None);
+    }
+
+    #[test]
+    fn the_arena_has_room_for_what_a_batch_has_in_common_once() {
+        let table = Constant { id: 3, bytes: Bytes::new(9), placed: Bytes::kib(8) };
+        let entry = |copied_kib, constants: &[Constant]| EntryRef {
+            id: EntryId(0),
+            name: String::new(),
+            path: std::path::PathBuf::new(),
+            weight: 1,
+            numbers: EntryNumbers {
+                copied: Bytes::kib(copied_kib),
+                constants: constants.into(),
+                ..EntryNumbers::default()
+            },
+        };
+        let entries = [entry(12, &[table]), entry(9, &[table]), entry(4, &[])];
+        assert_eq!(placed_bytes(&entries), Bytes::kib(12 + 1 + 4));
+        assert_eq!(placed_bytes(&[]), Bytes::ZERO);
+    }
+}

@@ -1,0 +1,212 @@
+//! From the way a runner ended to one status: proof first, never a guess.
+//!
+//! Pure: facts in (what `waitid` said, what the supervisor ordered, what the runner noted before its end), status
+//! and one line out. A status that blames the memory limit needs proof: our own kill, or a size that was refused.
+
+use opt_shared::message::KillReason;
+use opt_shared::outcome::Status;
+
+use super::placed::Placed;
+use super::process::Death;
+use crate::runner::control::{FaultPlace, Phase};
+use crate::sandbox::handle::End;
+use crate::session::Verdict;
+
+/// Names of inputs and outputs by the runner's numbers, for messages.
+pub(crate) struct Names<'a> {
+    pub(crate) inputs: &'a dyn Fn(u32) -> String,
+    pub(crate) outputs: &'a dyn Fn(u32) -> String,
+}
+
+pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
+    let verdict = |status, detail: String| Verdict { status, detail };
+    let loading = matches!(death.phase, Phase::Starting | Phase::Mapped | Phase::Loading);
+    let during = match death.phase {
+        Phase::Starting | Phase::Mapped | Phase::Loading => "while it was being loaded",
+        Phase::Planning => "in its plan call",
+        Phase::Calling => "in a call",
+        Phase::Loaded | Phase::Idle => "between calls",
+    };
+    if let Some(reason) = &death.killed {
+        return match reason {
+            KillReason::RunnerMemory { owed, limit } => verdict(
+                Status::HostMemoryLimit,
+                format!("killed {during}: it owed {owed}, its limit is {limit} (limits.memory)"),
+            ),
+            KillReason::GroupMemory { limit } => verdict(
+                Status::HostMemoryLimit,
+                format!(
+                    "ended {during} by the kernel: its control group reached its limit of {limit} (limits.memory)"
+                ),
+            ),
+            KillReason::Timeout { limit } => {
+                verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
+            }
+            KillReason::HostFloor { available, floor } => verdict(
+                Status::InfraError,
+                format!("killed {during} to protect the machine: {available} available, floor {floor}"),
+            ),
+            KillReason::HostCeiling { owed, ceiling } => verdict(
+                Status::InfraError,
+                format!("killed {during} to keep the ceiling of the run: {owed} owed, ceiling {ceiling}"),
+            ),
+            KillReason::Deadline
+            | KillReason::Interrupted
+            | KillReason::Orphaned
+            | KillReason::NotReady
+            | KillReason::WorkerFault
+            | KillReason::RunStopped
+            | KillReason::Requested
+            | KillReason::Cancelled => {
+                verdict(Status::InfraError, format!("killed {during} by the supervisor ({reason:?})"))
+            }
+        };
+    }
+    if let Some(fault) = &death.fault {
+        let place = match fault.place {
+            FaultPlace::Input => Some((
+                Status::InputMutated,
+                format!("stored into {}, which is read-only", (names.inputs)(fault.index)),
+            )),
+            FaultPlace::InputGuard => {
+                Some((Status::OutOfBounds, format!("reached beyond {}", (names.inputs)(fault.index))))
+            }
+            FaultPlace::OutputGuard => {
+                Some((Status::OutOfBounds, format!("reached beyond {}", (names.outputs)(fault.index))))
+            }
+            FaultPlace::Elsewhere => None,
+        };
+        if let Some((status, what)) = place {
+            return verdict(status, format!("{what}, {during} (address {:#x})", fault.address));
+        }
+    }
+    if let (Some(refused), End::Signalled { .. }) = (death.refused, death.end) {
+        return verdict(
+            Status::HostMemoryLimit,
+            format!(
+                "ended by {} {during} after {refused} of memory were refused to it (limits.memory)",
+                death.end.signal_name().unwrap_or("a signal")
+            ),
+        );
+    }
+    match death.end {
+        End::Signalled { signal: libc::SIGKILL } => {
+            // Pid 1 of a namespace cannot be killed from inside, so the sender is outside; without a namespace the
+            // sender is unknown and the core decides after a second death on the same entry.
+            let whence =
+                if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
+            verdict(Status::InfraError, format!("killed {during} {whence}"))
+        }
+        End::Signalled { .. } if loading => verdict(
+            Status::LoadError,
+            format!("ended by {} {during}", death.end.signal_name().unwrap_or("a signal")),
+        ),
+        End::Exited { code } if loading => {
+            verdict(Status::LoadError, format!("exited with code {code} {during}"))
+        }
+        End::Signalled { .. } => verdict(
+            Status::Crashed,
+            format!("ended by {} {during}", death.end.signal_name().unwrap_or("a signal")),
+        ),
+        End::Exited { code } => verdict(Status::Crashed, format!("exited with code {code} {during}")),
+    }
+}
+
+/// The death of a runner in which these entries were placed, called with the one at `called` last.
+pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
+    let Some(placed) = placed else {
+        return death(
+            facts,
+            &Names { inputs: &|at| format!("input {at}"), outputs: &|at| format!("output {at}") },
+        );
+    };
+    let input = |at: u32| {
+        placed.argument_of(at).map_or_else(|| format!("input {at}"), |path| format!("the input `{path}`"))
+    };
+    let output = |at: u32| {
+        let leaf = placed.as_ref().leaves.get(at as usize);
+        leaf.map_or_else(|| format!("output {at}"), |leaf| format!("the output `{}`", leaf.path))
+    };
+    death(facts, &Names { inputs: &input, outputs: &output })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use opt_shared::outcome::RunnerEnd;
+    use opt_shared::units::Bytes;
+
+    use super::*;
+    use crate::session::host::process::Fault;
+
+    fn a_death(end: End) -> Death {
+        Death {
+            end,
+            killed: None,
+            peak_owed: Bytes::ZERO,
+            report: RunnerEnd::default(),
+            refused: None,
+            fault: None,
+            phase: Phase::Calling,
+            namespaced: true,
+        }
+    }
+
+    fn check(death_facts: Death, status: Status, fragment: &str) {
+        let names =
+            Names { inputs: &|index| format!("input {index}"), outputs: &|index| format!("output {index}") };
+        let verdict = death(&death_facts, &names);
+        assert_eq!(verdict.status, status, "{death_facts:?}");
+        assert!(verdict.detail.contains(fragment), "{}", verdict.detail);
+    }
+
+    #[test]
+    fn every_end_has_its_status() {
+        let fault = |place| Some(Fault { place, index: 1, address: 0x10 });
+        check(a_death(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
+        check(a_death(End::Exited { code: 0 }), Status::Crashed, "code 0");
+        check(
+            Death { phase: Phase::Loading, ..a_death(End::Signalled { signal: libc::SIGABRT }) },
+            Status::LoadError,
+            "SIGABRT",
+        );
+        check(
+            Death { phase: Phase::Loading, ..a_death(End::Exited { code: 1 }) },
+            Status::LoadError,
+            "code 1",
+        );
+        let faulted =
+            |place| Death { fault: fault(place), ..a_death(End::Signalled { signal: libc::SIGSEGV }) };
+        check(faulted(FaultPlace::Input), Status::InputMutated, "input 1");
+        check(faulted(FaultPlace::InputGuard), Status::OutOfBounds, "input 1");
+        check(faulted(FaultPlace::OutputGuard), Status::OutOfBounds, "output 1");
+        check(faulted(FaultPlace::Elsewhere), Status::Crashed, "SIGSEGV");
+        check(
+            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Signalled { signal: libc::SIGABRT }) },
+            Status::HostMemoryLimit,
+            "1.00 GiB",
+        );
+        // A refusal alone proves nothing about an ordinary exit.
+        check(
+            Death { refused: Some(Bytes::gib(1)), ..a_death(End::Exited { code: 3 }) },
+            Status::Crashed,
+            "code 3",
+        );
+        let killed =
+            |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
+        check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
+        check(
+            killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),
+            Status::HostMemoryLimit,
+            "limit is 1.00 GiB",
+        );
+        check(
+            killed(KillReason::GroupMemory { limit: Bytes::gib(1) }),
+            Status::HostMemoryLimit,
+            "limit of 1.00 GiB",
+        );
+        check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
+        check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");
+    }
+}

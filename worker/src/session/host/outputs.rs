@@ -1,0 +1,273 @@
+//! The outputs of one entry: a memfd sealed against resizing, poisoned and read by the worker, mapped by the
+//! runner.
+//!
+//! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Reading
+//! happens with `pread`, so that a hostile runner can raise no SIGBUS here and shared memory is counted once.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use opt_shared::arguments::OutputLeaf;
+use opt_shared::formula::{self, ALIGNMENT};
+use opt_shared::units::Bytes;
+use rustix::io::{pread, pwrite};
+
+use super::placed::wire_type;
+use crate::judge::BytesSource;
+use crate::memfd;
+use crate::recorded::allocated_bytes;
+use crate::runner::frame::{OutputRegion, WireOutput};
+use crate::session::{Slots, Trespass};
+
+/// Poison and slack go through a buffer of this size.
+const CHUNK: usize = 64 * 1024;
+
+/// Where one output leaf lies in the memfd.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The span of the leaf, page-aligned, slack included.
+    file_offset: u64,
+    span: u64,
+    /// Bytes that one slot really uses.
+    extent: u64,
+    regions: Vec<OutputRegion>,
+    wire: WireOutput,
+}
+
+pub(crate) struct Outputs {
+    memfd: Arc<OwnedFd>,
+    /// Of this layout; the memfd may be larger.
+    bytes: u64,
+    memfd_bytes: u64,
+    places: Vec<Place>,
+    slots: u32,
+}
+
+impl Outputs {
+    /// Layouts for several entries over one memfd of the largest one's size: only one entry is called at a time.
+    pub(crate) fn create_shared(entries: &[&[OutputLeaf]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
+        let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
+        let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
+        let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(memfd_bytes))?);
+        Ok(layouts
+            .into_iter()
+            .map(|(places, bytes, slots)| Self {
+                memfd: Arc::clone(&memfd),
+                bytes,
+                memfd_bytes,
+                places,
+                slots,
+            })
+            .collect())
+    }
+
+    fn lay_out(leaves: &[OutputLeaf], layout: Slots) -> (Vec<Place>, u64, u32) {
+        let page = rustix::param::page_size() as u64;
+        let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
+        let slots = match layout {
+            Slots::AgainstGuards => 2,
+            Slots::Ring => formula::ring_slots(extents),
+        };
+        let mut offset = 0;
+        let mut places = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let tensor = &leaf.tensor;
+            let extent = allocated_bytes(tensor);
+            let stride = extent.next_multiple_of(ALIGNMENT);
+            let (span, regions) = match layout {
+                Slots::AgainstGuards => {
+                    let span = stride.next_multiple_of(page);
+                    let region = |data_offset| OutputRegion {
+                        file_offset: offset,
+                        bytes: span,
+                        data_offset,
+                        slot_stride: 0,
+                        slots: 1,
+                    };
+                    (span, vec![region(0), region(span - stride)])
+                }
+                Slots::Ring => {
+                    let span = (stride * u64::from(slots)).next_multiple_of(page);
+                    let region = OutputRegion {
+                        file_offset: offset,
+                        bytes: span,
+                        data_offset: 0,
+                        slot_stride: stride,
+                        slots,
+                    };
+                    (span, vec![region])
+                }
+            };
+            let wire = WireOutput {
+                dtype: wire_type(tensor.dtype),
+                shape: signed(&tensor.shape),
+                stride: signed(&tensor.stride),
+                regions: regions.clone(),
+            };
+            places.push(Place { file_offset: offset, span, extent, regions, wire });
+            offset += span;
+        }
+        (places, offset.max(page), slots)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    /// Size of the memfd behind it.
+    pub(crate) fn memfd_bytes(&self) -> Bytes {
+        Bytes::new(self.memfd_bytes)
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn wire(&self) -> Vec<WireOutput> {
+        self.places.iter().map(|place| place.wire.clone()).collect()
+    }
+
+    /// Fills everything, slack included.
+    pub(crate) fn poison(&self, pattern: u8) -> io::Result<()> {
+        self.poison_range(0, self.bytes, pattern)
+    }
+
+    /// Fills the slots a block of `calls` calls will write.
+    pub(crate) fn poison_slots(&self, calls: u32, pattern: u8) -> io::Result<()> {
+        for place in &self.places {
+            let region = place.regions[0];
+            let used = (region.slot_stride * u64::from(calls)).min(place.span);
+            self.poison_range(place.file_offset, used, pattern)?;
+        }
+        Ok(())
+    }
+
+    fn poison_range(&self, from: u64, length: u64, pattern: u8) -> io::Result<()> {
+        let buffer = [pattern; CHUNK];
+        let mut at = from;
+        let end = from + length;
+        while at < end {
+            let size = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            at += pwrite(&*self.memfd, &buffer[..size], at)? as u64;
+        }
+        Ok(())
+    }
+
+    /// The first byte of slack that no longer holds the poison. Only for `AgainstGuards`.
+    pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<Trespass>> {
+        for (index, place) in self.places.iter().enumerate() {
+            let Some(region) = place.regions.get(slot as usize) else { continue };
+            let data = region.data_offset;
+            let end = data + place.extent;
+            if let Some(at) = self.first_unlike(place.file_offset, 0, data, pattern)? {
+                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(data) }));
+            }
+            if let Some(at) = self.first_unlike(place.file_offset, end, place.span, pattern)? {
+                return Ok(Some(Trespass { output: index, past: signed_offset(at) - signed_offset(end) }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn first_unlike(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
+        let mut buffer = [0u8; CHUNK];
+        let mut at = from;
+        while at < to {
+            let size = usize::try_from(to - at).unwrap_or(CHUNK).min(CHUNK);
+            let read = pread(&*self.memfd, &mut buffer[..size], base + at)?;
+            if let Some(found) = buffer[..read].iter().position(|&byte| byte != pattern) {
+                return Ok(Some(at + found as u64));
+            }
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            at += read as u64;
+        }
+        Ok(None)
+    }
+
+    /// The bytes of one output in one slot.
+    pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
+        let place = &self.places[output];
+        let mut number = slot;
+        let mut start = place.file_offset;
+        for region in &place.regions {
+            if number < region.slots {
+                start = region.file_offset + region.data_offset + u64::from(number) * region.slot_stride;
+                break;
+            }
+            number -= region.slots;
+        }
+        SlotSource { memfd: self.memfd.as_fd(), start, extent: place.extent }
+    }
+}
+
+/// Reads one output of one slot.
+pub(crate) struct SlotSource<'a> {
+    memfd: BorrowedFd<'a>,
+    start: u64,
+    extent: u64,
+}
+
+impl BytesSource for SlotSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.extent < offset.saturating_add(buffer.len() as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            match pread(self.memfd, &mut buffer[done..], self.start + offset + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn signed(values: &[u64]) -> Vec<i64> {
+    values.iter().map(|&value| i64::try_from(value).unwrap_or(i64::MAX)).collect()
+}
+
+fn signed_offset(offset: u64) -> i64 {
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::{DType, Tensor, contiguous_strides};
+    use opt_shared::ids::StorageId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn leaf(elements: u64) -> OutputLeaf {
+        let tensor = Tensor {
+            object: 0,
+            dtype: DType::Float32,
+            shape: vec![elements],
+            stride: contiguous_strides(&[elements]),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        };
+        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+    }
+
+    proptest! {
+        /// What the supervisor predicts is what is taken here, to the byte.
+        #[test]
+        fn outputs_take_what_the_formula_says(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
+            let leaves: Vec<_> = sizes.iter().copied().map(leaf).collect();
+            let extents = || sizes.iter().map(|elements| Bytes::new(4 * elements));
+            let page = Bytes::from(rustix::param::page_size());
+            let taken = |slots| Outputs::create_shared(&[&leaves], slots).map(|outputs| outputs[0].memfd_bytes());
+            prop_assert_eq!(taken(Slots::AgainstGuards), Ok(formula::guarded(extents(), page)));
+            prop_assert_eq!(taken(Slots::Ring), Ok(formula::ring(extents(), page)));
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Where an entry's inputs lie for a runner: byte ranges of files, or slots of an arena.
+//!
+//! Lays down which bytes a runner may see, of the capture's own files or of memory of this worker. Values that do not
+//! lie in the file as they are (lazy conjugates and negatives) are written into a sealed memfd. Starts nothing.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use opt_shared::arguments::{ArgumentValue, PlainValue};
+use opt_shared::capture::store::BlobId;
+use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
+use opt_shared::formula::{self, ALIGNMENT};
+use opt_shared::ids::StorageId;
+use opt_shared::outcome::ReadReport;
+use opt_shared::units::Bytes;
+use rustix::io::write;
+
+use super::outputs::signed;
+use super::read_ahead::{Watch, Whole};
+use crate::memfd;
+use crate::recorded::{Recorded, RecordedError, is_written_out};
+use crate::runner::frame::{EntrySetup, InputRange, WireArgument, WireOutput, WireType};
+use crate::session::PoolSlot;
+
+/// Stands for the source behind all files, until their number is known.
+const MATERIALISED: u8 = u8::MAX;
+
+/// A part of a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) storage: StorageId,
+    pub(crate) within: Range<u64>,
+}
+
+/// Which memory an entry's inputs are mapped from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InputPlace {
+    /// The capture's own files, or values written out of them.
+    Files,
+    /// Copies in memory of this worker.
+    Copied,
+    /// Slots of a replay's pool, which hold one thing after another.
+    Pool,
+}
+
+/// What was learned about reading an entry while it was watched.
+#[derive(Default)]
+pub(crate) struct Learned {
+    pub(crate) reads: ReadReport,
+    pub(crate) whole: Whole,
+}
+
+/// One entry, ready to be given to a runner.
+pub(crate) struct Placed {
+    recorded: Recorded,
+    inputs: Vec<InputRange>,
+    /// Of each input, the part of a storage that it shows; none for materialised values.
+    reached: Vec<Option<Reached>>,
+    wire: Vec<WireArgument>,
+    /// What `InputRange::source` counts: files of the capture, then materialised values.
+    files: Vec<Arc<File>>,
+    materialised: Option<OwnedFd>,
+    materialised_bytes: Bytes,
+    input_bytes: Bytes,
+    place: InputPlace,
+    /// Whether a runner maps its inputs without the kernel's read-ahead.
+    pub(super) page_by_page: bool,
+    /// Who reads ahead of the runner, until it is over.
+    watch: RefCell<Option<Watch>>,
+    learned: RefCell<Learned>,
+}
+
+impl AsRef<Recorded> for Placed {
+    fn as_ref(&self) -> &Recorded {
+        &self.recorded
+    }
+}
+
+impl Placed {
+    /// Its inputs where the capture has them.
+    pub(crate) fn in_files(recorded: Recorded) -> Result<Self, RecordedError> {
+        let name = || recorded.name.clone();
+        let mut ranges = Ranges::new(&recorded.capture);
+        let wire = recorded
+            .arguments
+            .iter()
+            .map(|argument| ranges.argument(&argument.value))
+            .collect::<io::Result<_>>();
+        let wire = wire.map_err(|source| RecordedError::Materialise { name: name(), source })?;
+        let Ranges { mut inputs, reached, sources, memfd, written, .. } = ranges;
+        let materialised = u8::try_from(sources.len()).unwrap_or(u8::MAX);
+        for range in inputs.iter_mut().filter(|range| range.source == MATERIALISED) {
+            range.source = materialised;
+        }
+        if let Some(memfd) = &memfd {
+            memfd::freeze(memfd)
+                .map_err(|source| RecordedError::Materialise { name: name(), source: source.into() })?;
+        }
+        let input_bytes = inputs.iter().map(|range| Bytes::new(range.bytes)).sum();
+        Ok(Self {
+            inputs,
+            reached,
+            wire,
+            files: sources.into_iter().map(|(_, file)| file).collect(),
+            materialised: memfd,
+            materialised_bytes: Bytes::new(written),
+            input_bytes,
+            place: InputPlace::Files,
+            page_by_page: false,
+            watch: RefCell::new(None),
+            learned: RefCell::default(),
+            recorded,
+        })
+    }
+
+    /// Its inputs lie in `arena` from now on, each at the offset that `place` gives for what it reaches. None, and nothing
+    /// is moved, if it gives none for one of them.
+    pub(crate) fn move_inputs(
+        &mut self,
+        arena: &Arc<File>,
+        place: impl Fn(&Reached) -> Option<u64>,
+    ) -> Option<()> {
+        let moved = |(range, reached): (&InputRange, &Option<Reached>)| {
+            Some(match reached {
+                Some(reached) => InputRange { source: 0, file_offset: place(reached)?, ..*range },
+                None => InputRange { source: 1, ..*range },
+            })
+        };
+        self.inputs = self.inputs.iter().zip(&self.reached).map(moved).collect::<Option<_>>()?;
+        self.files = vec![Arc::clone(arena)];
+        self.place = InputPlace::Copied;
+        Some(())
+    }
+
+    /// Its inputs lie in a replay's pool from now on: `slots` are those of its tensor arguments, in order.
+    pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
+        let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
+        let mut inputs = vec![nowhere; self.inputs.len()];
+        for (range, slot) in self.tensor_ranges().zip(slots) {
+            if let (Some(input), Some(PoolSlot { address, phase, bytes })) =
+                (inputs.get_mut(range as usize), slot)
+            {
+                *input = InputRange {
+                    source: 0,
+                    file_offset: *address,
+                    bytes: bytes.get(),
+                    address_phase: *phase,
+                };
+            }
+        }
+        self.inputs = inputs;
+        self.files = vec![Arc::clone(arena)];
+        (self.materialised, self.materialised_bytes) = (None, Bytes::ZERO);
+        self.place = InputPlace::Pool;
+    }
+
+    pub(crate) fn inputs(&self) -> &[InputRange] {
+        &self.inputs
+    }
+
+    /// The number of the input range of each tensor argument, in order.
+    fn tensor_ranges(&self) -> impl Iterator<Item = u32> {
+        self.wire.iter().filter_map(|wire| match wire {
+            WireArgument::Tensor { range, .. } => Some(*range),
+            _ => None,
+        })
+    }
+
+    /// The name of the argument that an input range belongs to.
+    pub(crate) fn argument_of(&self, input: u32) -> Option<&str> {
+        let shows =
+            |wire: &WireArgument| matches!(wire, WireArgument::Tensor { range, .. } if *range == input);
+        let at = self.wire.iter().position(shows)?;
+        self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
+    }
+
+    /// What a runner is told of it.
+    pub(super) fn setup(&self, outputs: Vec<WireOutput>) -> EntrySetup {
+        EntrySetup {
+            inputs: self.inputs.clone(),
+            arguments: self.wire.clone(),
+            outputs,
+            page_by_page: self.page_by_page,
+            resident: self.place != InputPlace::Files,
+            pooled: self.place == InputPlace::Pool,
+        }
+    }
+
+    /// What goes to the runner with the entry: the outputs, the files that inputs lie in, and materialised values if
+    /// there are any.
+    pub(super) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+        let mut descriptors = vec![outputs];
+        descriptors.extend(self.files.iter().map(|file| file.as_fd()));
+        descriptors.extend(self.materialised.as_ref().map(AsFd::as_fd));
+        descriptors
+    }
+
+    /// The file of the capture that inputs of this source lie in; none for materialised values.
+    pub(super) fn file(&self, source: u8) -> Option<&Arc<File>> {
+        self.files.get(usize::from(source))
+    }
+
+    /// Bytes of all inputs that the candidate can see.
+    pub(crate) fn input_bytes(&self) -> Bytes {
+        self.input_bytes
+    }
+
+    /// Of them, in the page cache: mapped from files.
+    pub(super) fn mapped_bytes(&self) -> Bytes {
+        if self.place == InputPlace::Pool { Bytes::ZERO } else { self.input_bytes() }
+    }
+
+    /// Input bytes that a runner has pages of its own for: edge pages and odd placements.
+    pub(super) fn unmapped_bytes(&self) -> Bytes {
+        if self.place == InputPlace::Pool {
+            return Bytes::ZERO;
+        }
+        let page = rustix::param::page_size() as u64;
+        self.inputs.iter().map(|range| unmapped(range, page)).sum()
+    }
+
+    /// Values that were written out, in memory of their own.
+    pub(super) fn materialised_bytes(&self) -> Bytes {
+        self.materialised_bytes
+    }
+
+    pub(super) fn watched_by(&mut self, watch: Watch) {
+        *self.watch.get_mut() = Some(watch);
+    }
+
+    /// Says which process touches its inputs.
+    pub(super) fn runs_in(&self, pid: u32) {
+        if let Some(watch) = &*self.watch.borrow() {
+            watch.runs_in(pid);
+        }
+    }
+
+    /// Nothing is read ahead of its runner any more; to be said while that is alive, or its touches are not counted.
+    pub(super) fn stop_watching(&self) {
+        if let Some(watch) = self.watch.take() {
+            let (reads, whole) = watch.stop_and_learn();
+            *self.learned.borrow_mut() = Learned { reads, whole };
+        }
+    }
+
+    /// What was learned, once the watch is over.
+    pub(super) fn learned(self) -> Learned {
+        self.stop_watching();
+        self.learned.take()
+    }
+}
+
+/// What a runner maps of memory that this worker holds. Copies: whole pages that it has in its page tables, an input that
+/// several entries have being one map there. A pool's slots: as often as they are mapped, or it could owe as much unseen.
+pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
+    let pooled = entries.iter().filter(|entry| entry.place == InputPlace::Pool);
+    let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
+    let copied: BTreeSet<(usize, InputRange)> = entries
+        .iter()
+        .filter(|entry| entry.place == InputPlace::Copied)
+        .flat_map(|entry| entry.inputs.iter().zip(&entry.reached).enumerate())
+        .filter_map(|(index, (range, reached))| reached.as_ref().map(|_| (index, *range)))
+        .collect();
+    let page = rustix::param::page_size() as u64;
+    let whole_pages = |range: InputRange| {
+        let end = range.file_offset + range.bytes;
+        Bytes::new((end - end % page).saturating_sub(range.file_offset.next_multiple_of(page)))
+    };
+    pooled + copied.into_iter().map(|(_, range)| whole_pages(range)).sum::<Bytes>()
+}
+
+/// Anonymous pages that mapping this range costs.
+fn unmapped(range: &InputRange, page: u64) -> Bytes {
+    let phase = u64::from(range.address_phase);
+    formula::unmapped(range.file_offset, Bytes::new(range.bytes), phase, Bytes::new(page))
+}
+
+/// Reading the capture or writing the memfd went wrong.
+struct Materialise(io::Error);
+
+impl From<opt_shared::capture::CaptureError> for Materialise {
+    fn from(error: opt_shared::capture::CaptureError) -> Self {
+        Self(io::Error::other(error))
+    }
+}
+
+/// The distinct byte ranges of an entry's inputs.
+struct Ranges<'a> {
+    capture: &'a CaptureFile,
+    inputs: Vec<InputRange>,
+    reached: Vec<Option<Reached>>,
+    /// Files that inputs lie in: one, unless the capture lies in a store.
+    sources: Vec<(Option<BlobId>, Arc<File>)>,
+    memfd: Option<OwnedFd>,
+    written: u64,
+}
+
+impl<'a> Ranges<'a> {
+    fn new(capture: &'a CaptureFile) -> Self {
+        Self {
+            capture,
+            inputs: Vec::new(),
+            reached: Vec::new(),
+            sources: Vec::new(),
+            memfd: None,
+            written: 0,
+        }
+    }
+
+    fn argument(&mut self, value: &ArgumentValue) -> io::Result<WireArgument> {
+        Ok(match value {
+            ArgumentValue::Tensor(tensor) => self.tensor(tensor)?,
+            ArgumentValue::Plain(plain) => plain_argument(plain),
+        })
+    }
+
+    fn tensor(&mut self, tensor: &Arc<Tensor>) -> io::Result<WireArgument> {
+        let mut stride = tensor.stride.clone();
+        let range = if tensor.elements() == 0 {
+            u32::MAX
+        } else if is_written_out(tensor) {
+            stride = contiguous_strides(&tensor.shape);
+            let file_offset = self.materialise(tensor)?;
+            let bytes = tensor.logical_bytes().get();
+            self.add(InputRange { source: MATERIALISED, file_offset, bytes, address_phase: 0 }, None)
+        } else {
+            let within = tensor.byte_range();
+            let storage = self.capture.storage(tensor.storage);
+            let address_phase = (within.start % ALIGNMENT) as u8;
+            let source = self.source(storage.blob)?;
+            let range = InputRange {
+                source,
+                file_offset: storage.file_offset + within.start,
+                bytes: within.end - within.start,
+                address_phase,
+            };
+            self.add(range, Some(Reached { storage: tensor.storage, within }))
+        };
+        Ok(WireArgument::Tensor {
+            range,
+            dtype: wire_type(tensor.dtype),
+            shape: signed(&tensor.shape),
+            stride: signed(&stride),
+        })
+    }
+
+    fn source(&mut self, blob: Option<BlobId>) -> io::Result<u8> {
+        let known = self.sources.iter().position(|(known, _)| *known == blob);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                self.sources.push((blob, self.capture.file_of(blob)?));
+                self.sources.len() - 1
+            }
+        };
+        let source = u8::try_from(at).ok().filter(|&source| source < MATERIALISED);
+        source.ok_or_else(|| io::Error::other("its inputs lie in too many files"))
+    }
+
+    fn add(&mut self, range: InputRange, reached: Option<Reached>) -> u32 {
+        let at = self.inputs.iter().position(|known| *known == range).unwrap_or_else(|| {
+            self.inputs.push(range);
+            self.reached.push(reached);
+            self.inputs.len() - 1
+        });
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// Writes the values in row-major order and returns where they start.
+    fn materialise(&mut self, tensor: &Tensor) -> io::Result<u64> {
+        let memfd = match self.memfd.take() {
+            Some(memfd) => memfd,
+            None => memfd::growing("opt-values")?,
+        };
+        let start = self.written.next_multiple_of(ALIGNMENT);
+        rustix::fs::seek(&memfd, rustix::fs::SeekFrom::Start(start))?;
+        let mut written = start;
+        logical_values(self.capture, tensor, &mut |mut chunk: &[u8]| -> Result<(), Materialise> {
+            while !chunk.is_empty() {
+                let done = write(&memfd, chunk).map_err(|errno| Materialise(errno.into()))?;
+                chunk = &chunk[done..];
+                written += done as u64;
+            }
+            Ok(())
+        })
+        .map_err(|Materialise(error)| error)?;
+        self.written = written;
+        self.memfd = Some(memfd);
+        Ok(start)
+    }
+}
+
+pub(crate) fn wire_type(dtype: DType) -> WireType {
+    #[expect(clippy::cast_possible_truncation, reason = "at most 16 bytes")]
+    WireType { code: dtype.dlpack_code(), bits: (dtype.size() * 8) as u8 }
+}
+
+fn plain_argument(value: &PlainValue) -> WireArgument {
+    match value {
+        PlainValue::None => WireArgument::None,
+        PlainValue::Bool(value) => WireArgument::Bool(*value),
+        PlainValue::Int(value) => WireArgument::Int(*value),
+        PlainValue::Float(value) => WireArgument::Float(*value),
+        PlainValue::Str(value) => WireArgument::Str(value.clone()),
+        PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
+        // A kernel on the CPU computes on the CPU, wherever the model ran: type 1 is the CPU in DLPack.
+        PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
+        PlainValue::Ints(values) => {
+            array(DType::Int64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        }
+        PlainValue::Floats(values) => {
+            array(DType::Float64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        }
+        PlainValue::Bools(values) => {
+            array(DType::Bool, values.len(), values.iter().map(|&value| u8::from(value)).collect())
+        }
+    }
+}
+
+fn array(dtype: DType, elements: usize, bytes: Vec<u8>) -> WireArgument {
+    WireArgument::Array { dtype: wire_type(dtype), elements: elements as u64, bytes }
+}

@@ -1,0 +1,480 @@
+//! Reading of mapped inputs in verification: a sparse kernel reads what it touches, a dense one at the disk's rate.
+//!
+//! On a cold file every fault fetches a whole read-ahead window, and a kernel that looks up some rows pulls in the
+//! table. So the runner maps inputs without read-ahead (`MADV_RANDOM`), and while it calls, a thread of the worker looks
+//! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `course`
+//! decides, `sight` looks at the cache and `touches` at the runner's page tables. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
+//! that fail change the speed and never a byte.
+
+mod course;
+mod sight;
+mod touches;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use opt_shared::outcome::ReadReport;
+use opt_shared::units::Bytes;
+use rustix::fs::{Advice, fadvise};
+
+use self::course::{Course, LONG_STEPS_AHEAD, Tripwire};
+use self::sight::{Sight, Way};
+use self::touches::{Blind, Mapped, Touches};
+use super::placed::Placed;
+use crate::recorded::ask_for;
+use crate::runner::frame::InputRange;
+
+/// Smaller inputs are read whole before the call, and nothing beside them: looking costs more than reading.
+const WHOLE_BELOW: u64 = 1 << 20;
+/// What is read rather than asked for: so much in one piece.
+const LONG_READ: u64 = 4 << 20;
+/// Of one read: as much as the kernel reads at once for a disk with little read-ahead.
+const SCRATCH: usize = 1 << 20;
+/// Windows whose pages are asked for together, to find out where something changed.
+const GROUP: usize = 64;
+/// Between two looks while something happens, and while nothing does.
+const BUSY_PAUSE: Duration = Duration::from_micros(500);
+const IDLE_PAUSE: Duration = Duration::from_millis(20);
+/// The same while a stream waits for the candidate: half of what is ahead of it is read in several times that.
+const STREAM_PAUSE: Duration = Duration::from_millis(4);
+/// Looks at a runner's maps before it is given up that the inputs are ever among them.
+const MOST_TRIES: u32 = 200;
+/// Looking takes at most one part in so many of the time.
+const LOOKING_PART: u32 = 8;
+
+/// The inputs of one entry, looked at before its runner maps them.
+pub struct ReadAhead {
+    inputs: Vec<Input>,
+    small: Vec<(Arc<File>, Range<u64>)>,
+    unseen: u32,
+}
+
+/// The inputs of an entry that were read as a whole, by their place among its inputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Whole(Vec<usize>);
+
+/// One large input that is not in the cache.
+struct Input {
+    /// Its place among the entry's inputs.
+    index: usize,
+    file: Arc<File>,
+    /// Of the first whole page.
+    offset: u64,
+    page: u64,
+    sight: Sight,
+    course: Course,
+    /// What is still to be read, one after the other.
+    due: VecDeque<Range<u64>>,
+    /// An open file of its own, which the kernel may read ahead of: our other ones are told that they are read in no
+    /// order.
+    in_order: Option<File>,
+}
+
+impl ReadAhead {
+    /// One range of a file, to be measured.
+    pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
+        let range = InputRange {
+            source: 0,
+            file_offset: bytes.start,
+            bytes: bytes.end.saturating_sub(bytes.start),
+            address_phase: 0,
+        };
+        Self::over([(file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore])
+    }
+
+    pub(crate) fn of(placed: &Placed) -> Self {
+        let files = |range: &InputRange| placed.file(range.source);
+        let ranges = placed.inputs().iter().filter_map(|range| Some((files(range)?, range)));
+        Self::over(ranges, &[Way::CacheStat, Way::MinCore])
+    }
+
+    fn over<'a>(ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>, ways: &[Way]) -> Self {
+        let page = rustix::param::page_size() as u64;
+        let mut it = Self { inputs: Vec::new(), small: Vec::new(), unseen: 0 };
+        for (index, (file, range)) in ranges.enumerate() {
+            let end = range.file_offset + range.bytes;
+            if range.bytes < WHOLE_BELOW {
+                it.small.push((Arc::clone(file), range.file_offset..end));
+                continue;
+            }
+            let offset = range.file_offset.next_multiple_of(page);
+            let bytes = (end - end % page).saturating_sub(offset);
+            let Some(sight) = ways.iter().find_map(|way| Sight::of(file, offset, bytes, *way)) else {
+                it.unseen += 1;
+                continue;
+            };
+            let course = Course::new(bytes / page, page, |pages| sight.resident(pages));
+            if course.known(0..course.windows()) < bytes / page {
+                it.inputs.push(Input {
+                    index,
+                    file: Arc::clone(file),
+                    offset,
+                    page,
+                    sight,
+                    course,
+                    due: VecDeque::new(),
+                    in_order: None,
+                });
+            }
+        }
+        it
+    }
+
+    /// Whether the runner is to map its inputs without the kernel's read-ahead. Not where all of them are in the cache
+    /// already, or where nobody could see what is touched.
+    pub fn page_by_page(&self) -> bool {
+        !self.inputs.is_empty() && self.unseen == 0
+    }
+
+    /// From here on the files are read as far as somebody asks, and no further: read-ahead behind a small record would
+    /// reach into the table beside it.
+    pub fn read_exactly(&self) {
+        if self.page_by_page() {
+            let small = self.small.iter().map(|(file, _)| file);
+            for file in self.inputs.iter().map(|input| &input.file).chain(small) {
+                let _ = fadvise(&**file, 0, None, Advice::Random);
+            }
+        }
+    }
+
+    /// Watches until it is stopped. What the entry before read as a whole is read before anybody comes there, a little of
+    /// it, once the disk has nothing left to do for that entry.
+    pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
+        if !self.page_by_page() {
+            let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
+            return Watch { seen: Seen { report, whole: Whole::default() }, thread: None, turn: None };
+        }
+        for (file, range) in &self.small {
+            ask_for(file, range.start..range.end);
+        }
+        let (tell, told) = channel();
+        let (done, turn) = channel();
+        let watcher = Watcher {
+            inputs: self.inputs,
+            expected: Some(expected),
+            done: Some(done),
+            runner: None,
+            touches: None,
+            tries: 0,
+        };
+        let started =
+            std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || watcher.run(&told));
+        // Without the thread the candidate reads page by page: slow, and right.
+        let thread = started.ok().map(|thread| (thread, tell));
+        Watch { seen: Seen::default(), thread, turn: Some(Turn(turn)) }
+    }
+
+    /// Watches until it is stopped.
+    pub fn start(self) -> Watch {
+        self.start_expecting(Expected::default())
+    }
+}
+
+/// What an entry will use all of, as far as the one before tells, and when the disk is free for it.
+#[derive(Default)]
+pub(crate) struct Expected {
+    pub(crate) whole: Whole,
+    pub(crate) turn: Option<Turn>,
+}
+
+/// Comes when the disk has nothing left to do for an entry.
+pub(crate) struct Turn(Receiver<Infallible>);
+
+impl Turn {
+    fn has_come(&self) -> bool {
+        self.0.try_recv() == Err(TryRecvError::Disconnected)
+    }
+}
+
+enum Word {
+    /// The process that maps the inputs, or will in a moment.
+    Runner(u32),
+    Stop,
+}
+
+#[derive(Default)]
+struct Seen {
+    report: ReadReport,
+    whole: Whole,
+}
+
+/// The thread, while the candidate is called.
+pub struct Watch {
+    seen: Seen,
+    thread: Option<(JoinHandle<Seen>, Sender<Word>)>,
+    turn: Option<Turn>,
+}
+
+impl Watch {
+    /// Who touches the inputs. Unknown, what was touched is told by what came into the cache.
+    pub fn runs_in(&self, pid: u32) {
+        if let Some((_, tell)) = &self.thread {
+            let _ = tell.send(Word::Runner(pid));
+        }
+    }
+
+    /// For the entry that comes next.
+    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
+        self.turn.take()
+    }
+
+    /// Nothing is read ahead after this.
+    pub fn stop(mut self) -> ReadReport {
+        self.end();
+        self.seen.report
+    }
+
+    /// And which inputs were read as a whole.
+    pub(crate) fn stop_and_learn(mut self) -> (ReadReport, Whole) {
+        self.end();
+        let Seen { report, whole } = std::mem::take(&mut self.seen);
+        (report, whole)
+    }
+
+    fn end(&mut self) {
+        if let Some((thread, tell)) = self.thread.take() {
+            let _ = tell.send(Word::Stop);
+            self.seen = thread.join().unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the thread has.
+struct Watcher {
+    inputs: Vec<Input>,
+    /// Until its turn has come.
+    expected: Option<Expected>,
+    /// Dropped once there is nothing left to read.
+    done: Option<Sender<Infallible>>,
+    runner: Option<u32>,
+    touches: Option<Touches>,
+    /// To find them.
+    tries: u32,
+}
+
+impl Watcher {
+    fn run(mut self, told: &Receiver<Word>) -> Seen {
+        let mut pause = BUSY_PAUSE;
+        let mut scratch = Vec::new();
+        loop {
+            match told.recv_timeout(pause) {
+                Ok(Word::Runner(pid)) => self.runner = Some(pid),
+                Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let start = Instant::now();
+            self.begin_expected();
+            self.find_touches();
+            let touches = self.touches.as_ref();
+            let looks: Vec<Look> =
+                self.inputs.iter_mut().enumerate().map(|(at, input)| input.look(at, touches)).collect();
+            // A stream that gets on has the disk wait for us; else looking must stay cheap.
+            pause = if looks.contains(&Look::Read) {
+                BUSY_PAUSE
+            } else {
+                let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
+                let streams = self.inputs.iter().any(|input| input.course.has_streams());
+                let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
+                quiet.max(start.elapsed() * LOOKING_PART).min(most)
+            };
+            if self.read_some(&mut scratch) {
+                pause = Duration::ZERO;
+            } else if self.inputs.iter().all(|input| input.course.is_read()) {
+                self.done = None;
+            }
+        }
+        // What came in after the last look counts too; nothing more is read.
+        let touches = self.touches.as_ref();
+        self.inputs.iter_mut().for_each(|input| input.course.end());
+        self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
+        let whole = self.inputs.iter().filter(|input| input.course.was_used_whole());
+        let whole = Whole(whole.map(|input| input.index).collect());
+        Seen { report: report(&self.inputs), whole }
+    }
+
+    /// A piece of each input, so that nobody waits for long who wants this thread to end.
+    fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
+        let mut more = false;
+        for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
+            scratch.resize(SCRATCH, 0);
+            more |= input.read_some(scratch);
+        }
+        more
+    }
+
+    fn begin_expected(&mut self) {
+        let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
+        let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
+        // What is read before anybody comes is bounded for all of them together.
+        let mut expected: Vec<&mut Input> =
+            self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
+        let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
+        for input in expected.iter_mut().take(LONG_STEPS_AHEAD) {
+            let due = input.course.expect_all(each);
+            input.read(due);
+        }
+    }
+
+    /// Only once there is a stream: a sparse candidate is not looked at so closely.
+    fn find_touches(&mut self) {
+        let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MOST_TRIES) else {
+            return;
+        };
+        if !self.inputs.iter().any(|input| input.course.has_streams()) {
+            return;
+        }
+        self.tries += 1;
+        let mapped: Vec<Mapped<'_>> =
+            self.inputs.iter().map(|input| Mapped { file: &input.file, offset: input.offset }).collect();
+        match Touches::of(runner, &mapped) {
+            Ok(touches) => {
+                self.touches = Some(touches);
+                self.inputs.iter_mut().for_each(|input| input.course.see_touches());
+            }
+            Err(Blind::NotYet) if self.tries < MOST_TRIES => {}
+            Err(_) => {
+                (self.runner, self.expected) = (None, None);
+                self.inputs.iter_mut().for_each(|input| input.course.lose_sight());
+            }
+        }
+    }
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Still,
+    Touched,
+    Read,
+}
+
+impl Input {
+    /// `at` is its number among those that are looked at.
+    fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
+        let mut read = false;
+        let before = self.course.touched();
+        let due = self.follow(at, touches);
+        read |= self.read(due);
+        for window in self.changed() {
+            let due = self.seen(window, at, touches);
+            read |= self.read(due);
+        }
+        match (read, before < self.course.touched()) {
+            (true, _) => Look::Read,
+            (false, true) => Look::Touched,
+            (false, false) => Look::Still,
+        }
+    }
+
+    fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
+        let Self { course, sight, .. } = self;
+        course.follow(|Tripwire { page, left_out }| {
+            (left_out && sight.resident(page..page + 1) != 0)
+                || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
+        })
+    }
+
+    fn seen(&mut self, window: usize, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
+        let pages = self.course.pages_of(window..window + 1);
+        let touched = match touches {
+            Some(touches) => Some(touches.touched(at, pages.clone())),
+            // Nobody has come there yet whose touches could be seen.
+            None => self.course.may_overshoot().then_some(0),
+        };
+        self.course.seen(window, self.sight.resident(pages), touched)
+    }
+
+    fn count(&mut self, at: usize, touches: Option<&Touches>) {
+        let _ = self.follow(at, touches);
+        for window in self.changed() {
+            let _ = self.seen(window, at, touches);
+        }
+    }
+
+    /// Windows that were not read by us, in groups that are not as they were.
+    fn changed(&self) -> Vec<usize> {
+        let windows = self.course.windows();
+        let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));
+        groups
+            .filter(|group| {
+                !group.clone().all(|window| self.course.was_read(window))
+                    && self.sight.resident(self.course.pages_of(group.clone()))
+                        != self.course.known(group.clone())
+            })
+            .flatten()
+            .filter(|window| !self.course.was_read(*window))
+            .collect()
+    }
+
+    fn read(&mut self, due: Vec<Range<u64>>) -> bool {
+        let any = !due.is_empty();
+        for pages in due {
+            let bytes = self.offset + pages.start * self.page..self.offset + pages.end * self.page;
+            if LONG_READ <= bytes.end - bytes.start && self.course.may_overshoot() {
+                self.due.push_back(bytes);
+            } else {
+                ask_for(&self.file, bytes);
+            }
+        }
+        any
+    }
+
+    /// Reads the next piece of what is due. What the kernel reads in order it reads in large pieces and holds in large pages:
+    /// that takes less time than asking for it, and far less to map and to drop. Whether more is due.
+    fn read_some(&mut self, scratch: &mut [u8]) -> bool {
+        let Some(bytes) = self.due.front_mut() else { return false };
+        if self.in_order.is_none() {
+            self.in_order = own_file(&self.file);
+        }
+        let length =
+            usize::try_from(bytes.end - bytes.start).map_or(scratch.len(), |left| left.min(scratch.len()));
+        match self.in_order.as_ref().and_then(|file| file.read_at(&mut scratch[..length], bytes.start).ok()) {
+            Some(read) if 0 < read => bytes.start += read as u64,
+            _ => {
+                ask_for(&self.file, bytes.clone());
+                bytes.start = bytes.end;
+            }
+        }
+        if bytes.is_empty() {
+            self.due.pop_front();
+        }
+        !self.due.is_empty()
+    }
+}
+
+fn own_file(file: &File) -> Option<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+fn report(inputs: &[Input]) -> ReadReport {
+    let mut it = ReadReport::default();
+    for Input { course, page, due, .. } in inputs {
+        let bytes = |pages: u64| Bytes::new(pages * page);
+        let unread: Bytes = due.iter().map(|bytes| Bytes::new(bytes.end - bytes.start)).sum();
+        it.page_by_page += 1;
+        it.touched_bytes += bytes(course.touched());
+        it.ahead_bytes += bytes(course.ahead()) - unread;
+        if let Some(after) = course.turned_after() {
+            it.turned += 1;
+            it.turned_after_bytes += bytes(after);
+        }
+    }
+    it
+}
+
+#[cfg(test)]
+mod tests;

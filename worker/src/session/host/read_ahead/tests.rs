@@ -1,0 +1,202 @@
+//! Inputs that are cold, and candidates that read some of them, or all.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use opt_shared::cache::cached_pages;
+
+use super::*;
+use crate::runner::map::{Mapped, map_input};
+
+const SIZE: usize = 96 << 20;
+/// For what a thread does in milliseconds on a quiet machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Where the input starts: in the middle of a page, as records of a capture do.
+const START: u64 = 4 * 4096 + 64;
+
+/// A file on a disk with an input in it that is not in the cache. None where the file system is nothing but cache, or
+/// keeps what it was told to drop.
+fn cold() -> Option<(Arc<File>, InputRange)> {
+    let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
+    for chunk in 0..SIZE >> 20 {
+        file.write_all(&vec![chunk as u8 + 1; 1 << 20]).expect("written");
+    }
+    file.sync_all().expect("on disk");
+    fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
+    if cached_pages(file.as_fd()).is_some_and(|pages| pages != 0) {
+        println!("skipped: this file system keeps its pages");
+        return None;
+    }
+    let bytes = SIZE as u64 - START - 100;
+    Some((Arc::new(file), InputRange { source: 0, file_offset: START, bytes, address_phase: 0 }))
+}
+
+fn mapped(file: &File, range: &InputRange, page_by_page: bool) -> Mapped {
+    let mapped = map_input(file, range).expect("mapped");
+    if page_by_page {
+        mapped.without_read_ahead();
+    }
+    mapped
+}
+
+fn byte(mapped: &Mapped, at: usize) -> u8 {
+    // SAFETY: within the input, which stays mapped for the life of the process.
+    unsafe { mapped.data.add(at).read_volatile() }
+}
+
+fn right(at: usize) -> u8 {
+    ((at + START as usize) >> 20) as u8 + 1
+}
+
+fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mapped)> {
+    let ahead = ReadAhead::over([(file, range)].into_iter(), &[way]);
+    if !ahead.page_by_page() {
+        println!("skipped: {way:?} does not tell here");
+        return None;
+    }
+    ahead.read_exactly();
+    let mapped = mapped(file, range, true);
+    Some((ahead.start(), mapped))
+}
+
+#[test]
+fn a_sparse_candidate_reads_about_what_it_touches() {
+    for way in [Way::CacheStat, Way::MinCore] {
+        let Some((file, range)) = cold() else { return };
+        let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
+        let mut at = 1;
+        for _ in 0..500 {
+            at = (at * 1_103_515_245 + 12_345) % (range.bytes as usize);
+            assert_eq!(byte(&mapped, at), right(at));
+        }
+        let report = watch.stop();
+        let page = rustix::param::page_size() as u64;
+        assert_eq!(report.turned, 0, "{way:?}: {report:?}");
+        assert_eq!(report.page_by_page, 1);
+        assert!(
+            report.touched_bytes.get() <= 500 * page && report.ahead_bytes == Bytes::ZERO,
+            "{way:?}: {report:?}"
+        );
+        if let Some(pages) = cached_pages(file.as_fd()) {
+            // The edges of an input are read by whoever maps it.
+            assert!(pages <= 502, "{way:?}: {pages} pages of the file were read");
+        }
+    }
+}
+
+#[test]
+fn a_dense_candidate_is_read_ahead_of() {
+    for way in [Way::CacheStat, Way::MinCore] {
+        let Some((file, range)) = cold() else { return };
+        let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
+        for at in (0..range.bytes as usize).step_by(512) {
+            assert_eq!(byte(&mapped, at), right(at), "{way:?}");
+        }
+        let report = watch.stop();
+        assert_eq!(report.turned, 1, "{way:?}: {report:?}");
+        // However late the thread came: what it read, the candidate did not wait for page by page.
+        assert!(0 < report.ahead_bytes.get(), "{way:?}: {report:?}");
+        assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{way:?}: {report:?}");
+    }
+}
+
+#[test]
+fn what_the_entry_before_used_whole_is_read_from_the_start() {
+    let mut whole = Whole::default();
+    for known in [false, true] {
+        let Some((file, range)) = cold() else { return };
+        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        ahead.read_exactly();
+        let watch = ahead.start_expecting(Expected { whole, turn: None });
+        watch.runs_in(std::process::id());
+        let mapped = mapped(&file, &range, true);
+        for at in (0..range.bytes as usize).step_by(512) {
+            assert_eq!(byte(&mapped, at), right(at));
+        }
+        let (report, learned) = watch.stop_and_learn();
+        assert_eq!(report.turned, 1, "{report:?}");
+        assert!(report.touched_bytes + report.ahead_bytes <= Bytes::from(SIZE), "{report:?}");
+        whole = learned;
+        assert_eq!(whole, Whole(vec![0]), "known before: {known}");
+    }
+    // Expected, and not used: what was read at first is all.
+    let Some((file, range)) = cold() else { return };
+    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+    let (done, turn) = channel();
+    let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
+    let pages = || cached_pages(file.as_fd());
+    if let Some(before) = pages() {
+        assert_eq!(before, 0, "it is not its turn");
+        drop(done);
+        let deadline = Instant::now() + PATIENCE;
+        while pages() == Some(0) {
+            assert!(Instant::now() < deadline, "its turn came and nothing was read");
+            std::thread::yield_now();
+        }
+    }
+    let (report, learned) = watch.stop_and_learn();
+    assert_eq!((report.turned, learned), (0, Whole::default()), "{report:?}");
+    assert!(report.ahead_bytes <= Bytes::mib(64), "{report:?}");
+}
+
+#[test]
+fn the_next_one_has_its_turn_once_all_is_read() {
+    let Some((file, range)) = cold() else { return };
+    let Some((mut watch, mapped)) = watch(&file, &range, Way::CacheStat) else { return };
+    let turn = watch.take_turn().expect("not taken before");
+    assert!(!turn.has_come());
+    let deadline = Instant::now() + PATIENCE;
+    let mut at = 0;
+    // From front to back, and again: pages may have left the cache.
+    while !turn.has_come() {
+        assert!(Instant::now() < deadline, "{at}");
+        at = (at + 512) % range.bytes as usize;
+        assert_eq!(byte(&mapped, at), right(at));
+    }
+    assert!(watch.take_turn().is_none());
+}
+
+#[test]
+fn what_is_in_the_cache_is_let_alone() {
+    let Some((file, range)) = cold() else { return };
+    let warm = mapped(&file, &range, false);
+    // On a machine that is short of memory pages leave the cache at any moment: then they are read once more.
+    let mut tries = 20;
+    let ahead = loop {
+        (0..range.bytes as usize).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
+        let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+        if !ahead.page_by_page() {
+            break ahead;
+        }
+        tries -= 1;
+        assert!(0 < tries, "{:?} of {} pages are in the cache", cached_pages(file.as_fd()), SIZE / 4096);
+    };
+    assert_eq!(ahead.start().stop(), ReadReport::default());
+}
+
+#[test]
+fn where_nobody_tells_the_kernel_reads_ahead() {
+    let Some((file, range)) = cold() else { return };
+    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[]);
+    assert!(!ahead.page_by_page());
+    assert_eq!(ahead.start().stop(), ReadReport { left_to_kernel: 1, ..ReadReport::default() });
+}
+
+#[test]
+fn a_small_input_is_read_whole_and_nothing_beside_it() {
+    let Some((file, large)) = cold() else { return };
+    // Beside it, not in it: what is read of one is nothing that was touched of the other.
+    let large = InputRange { bytes: 32 << 20, ..large };
+    let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
+    let ahead =
+        ReadAhead::over([(&file, &small), (&file, &large)].into_iter(), &[Way::CacheStat, Way::MinCore]);
+    ahead.read_exactly();
+    let watch = ahead.start();
+    let _map = mapped(&file, &small, true);
+    watch.stop();
+    if let Some(pages) = cached_pages(file.as_fd()) {
+        let page = rustix::param::page_size() as u64;
+        let most = small.bytes.div_ceil(page) + crate::recorded::READAHEAD_WINDOW / page;
+        assert!(0 < pages && pages <= most, "{pages} pages");
+    }
+}

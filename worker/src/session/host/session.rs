@@ -1,0 +1,192 @@
+//! One runner as a session: its commands, its outputs, its end.
+
+use std::time::{Duration, Instant};
+
+use opt_shared::ids::LeaseId;
+use opt_shared::message::KillReason;
+use opt_shared::units::Bytes;
+
+use super::callable::Callable;
+use super::clock::Stopwatch;
+use super::death;
+use super::outputs::Outputs;
+use super::placed::Placed;
+use super::process::{Heard, Runner, RunnerError};
+use crate::judge::BytesSource;
+use crate::link::Link;
+use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
+use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Slots, Trespass};
+
+pub(super) struct HostSession<'b> {
+    pub(super) link: &'b Link,
+    pub(super) callable: &'b Callable,
+    pub(super) entries: &'b [Placed],
+    pub(super) outputs: Vec<Outputs>,
+    pub(super) runner: Runner,
+    /// Seen stopped, and not let go on since.
+    pub(super) stopped: bool,
+    /// The entry it was called with last.
+    called: usize,
+    pub(super) watch: Stopwatch,
+}
+
+impl<'b> HostSession<'b> {
+    pub(super) fn start(
+        link: &'b Link,
+        lease: LeaseId,
+        callable: &'b Callable,
+        entries: &'b [Placed],
+        slots: Slots,
+    ) -> Result<Self, SessionError> {
+        let leaves: Vec<&[_]> = entries.iter().map(|entry| entry.as_ref().leaves.as_slice()).collect();
+        let outputs = Outputs::create_shared(&leaves, slots)
+            .map_err(|errno| outputs_error(entries, 0, errno.into()))?;
+        let memory = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
+        let runner = Self::start_runner(link, &callable.spec(lease, entries, memory), entries, &outputs)
+            .map_err(|error| callable.error(error))?;
+        for entry in entries {
+            entry.runs_in(runner.pid());
+        }
+        let watch = Stopwatch::new(callable.leaves_a_cpu());
+        Ok(Self { link, callable, entries, outputs, runner, stopped: false, called: 0, watch })
+    }
+
+    fn start_runner(
+        link: &Link,
+        spec: &super::process::RunnerSpec<'_>,
+        entries: &[Placed],
+        outputs: &[Outputs],
+    ) -> Result<Runner, RunnerError> {
+        let runner = Runner::start(link, spec)?;
+        for (entry, outputs) in entries.iter().zip(outputs) {
+            runner.add_entry(&entry.setup(outputs.wire()), &entry.descriptors(outputs.descriptor()))?;
+        }
+        Ok(runner)
+    }
+
+    /// Ends a runner that took too long, with the reason on disk first.
+    pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
+        self.runner.end_for(self.link, KillReason::Timeout { limit })?;
+        Ok(Answer::Died)
+    }
+
+    /// From wherever it stands to a standstill. False if it is dead.
+    pub(super) fn settle(&mut self) -> Result<bool, RunnerError> {
+        if !self.stopped {
+            self.stopped = self.runner.stop()?;
+        }
+        Ok(self.stopped)
+    }
+
+    pub(super) fn go_on(&mut self) -> Result<(), RunnerError> {
+        if std::mem::take(&mut self.stopped) {
+            self.runner.resume()?;
+        }
+        Ok(())
+    }
+
+    fn command(
+        &mut self,
+        entry: usize,
+        slot: u32,
+        flags: u32,
+        limit: Duration,
+    ) -> Result<Answer<Called>, RunnerError> {
+        self.called = entry;
+        self.go_on()?;
+        let started = Instant::now();
+        self.runner.command(number(entry), 1, slot, flags, Duration::ZERO);
+        match self.runner.wait_done(Duration::ZERO, limit)? {
+            Heard::Done(called) => {
+                let called = Called { elapsed: started.elapsed(), ..called };
+                // Outputs are read from a stopped runner only.
+                Ok(if self.settle()? { Answer::Done(called) } else { Answer::Died })
+            }
+            Heard::Died => Ok(Answer::Died),
+            Heard::TimedOut => self.end_for(limit),
+        }
+    }
+
+    pub(super) fn calls(&mut self, entry: usize) -> u32 {
+        self.called = entry;
+        number(entry)
+    }
+}
+
+/// An entry's number as a runner has it.
+fn number(entry: usize) -> u32 {
+    u32::try_from(entry).unwrap_or(u32::MAX)
+}
+
+fn outputs_error(entries: &[Placed], entry: usize, source: std::io::Error) -> SessionError {
+    let entry = entries.get(entry).map_or_else(String::new, |entry| entry.as_ref().name.clone());
+    SessionError::Outputs { entry, source }
+}
+
+impl Session for HostSession<'_> {
+    fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError> {
+        let callable = self.callable;
+        let loaded = match self.runner.begin(self.link, limit).map_err(|e| callable.error(e))? {
+            Heard::Done(Loaded::Refused { text }) => {
+                Ok(Answer::Done(Loaded::Refused { text: callable.refusal(&text) }))
+            }
+            Heard::Done(ready) => Ok(if self.settle().map_err(|e| callable.error(e))? {
+                Answer::Done(ready)
+            } else {
+                Answer::Died
+            }),
+            Heard::Died => Ok(Answer::Died),
+            Heard::TimedOut => self.end_for(limit),
+        };
+        loaded.map_err(|e| callable.error(e))
+    }
+
+    fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError> {
+        self.command(entry, 0, FLAG_PLAN | FLAG_VERIFY, limit).map_err(|e| self.callable.error(e))
+    }
+
+    fn call(
+        &mut self,
+        entry: usize,
+        slot: u32,
+        poison: u8,
+        limit: Duration,
+    ) -> Result<Answer<Called>, SessionError> {
+        self.outputs[entry].poison(poison).map_err(|source| outputs_error(self.entries, entry, source))?;
+        self.command(entry, slot, FLAG_VERIFY, limit).map_err(|e| self.callable.error(e))
+    }
+
+    fn slots(&self, entry: usize) -> u32 {
+        self.outputs[entry].slots()
+    }
+
+    fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_> {
+        Box::new(self.outputs[entry].source(leaf, slot))
+    }
+
+    fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {
+        self.outputs[entry]
+            .damaged_slack(slot, poison)
+            .map_err(|source| outputs_error(self.entries, entry, source))
+    }
+
+    fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
+        self.outputs[entry]
+            .poison_slots(calls, poison)
+            .map_err(|source| outputs_error(self.entries, entry, source))
+    }
+
+    fn clock(&mut self) -> &mut dyn Clock {
+        self
+    }
+
+    fn finish(self: Box<Self>) -> Result<Ending, SessionError> {
+        for entry in self.entries {
+            entry.stop_watching();
+        }
+        let Self { link, callable, entries, runner, called, .. } = *self;
+        let facts = runner.finish(link).map_err(|e| callable.error(e))?;
+        let verdict = death::verdict(&facts, entries.get(called));
+        Ok(Ending { verdict, end: facts.report, peak_owed: facts.peak_owed })
+    }
+}

@@ -1,0 +1,254 @@
+//! Builds: a compiler, fed by strangers, in a confined process; the artifact goes into `artifacts` under its digest, once.
+//!
+//! Owns the work folder and what a compiler's end is called. Which command makes an artifact is the toolchain's.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{BuildTask, KillReason};
+use opt_shared::outcome::{Built, Head, Status};
+
+use crate::link::Link;
+use crate::sandbox::handle::End;
+use crate::toolchain::artifact::keep;
+use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
+use crate::toolchain::{self, Folders, Recipe, Step};
+
+/// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
+const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
+/// Kept of what a compiler prints.
+const LOG_HEAD: usize = 4096;
+
+/// The worker could not do its part of a build; nobody's kernel is to blame.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BuildError {
+    #[error("{action} {path}")]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("running the compiler {compiler}")]
+    Compiler { compiler: String, source: CompilerError },
+}
+
+pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
+    move |source| BuildError::File { action, path: path.to_owned(), source }
+}
+
+pub(crate) fn run(
+    link: &Link,
+    lease: LeaseId,
+    task: &BuildTask,
+    head: &mut Head,
+) -> Result<Built, BuildError> {
+    let mut built = Built::default();
+    match opt_shared::digest::of_sources(&task.source.sources) {
+        Ok(digest) => built.source_digest = digest,
+        Err((path, error)) => {
+            head.end_as(Status::CompileError, format!("cannot read {}: {error}", path.display()));
+            return Ok(built);
+        }
+    }
+    let scratch = Scratch::create(&task.scratch, lease)?;
+    let include = scratch.include()?;
+    let folders = Folders { include: &include, scratch: &scratch.path };
+    match toolchain::of(task.source.language).recipe(task, &folders) {
+        Recipe::Keep(library) => {
+            built.artifact = Some(keep(&library, &task.artifacts)?);
+            head.end_as(Status::Passed, "prebuilt");
+        }
+        Recipe::Run(step) => compile(link, lease, task, &step, &scratch.path, head, &mut built)?,
+        Recipe::Refused(why) => {
+            head.end_as(Status::CompileError, why);
+        }
+    }
+    Ok(built)
+}
+
+/// Runs a build's command in a confined process, and keeps what it wrote.
+fn compile(
+    link: &Link,
+    lease: LeaseId,
+    task: &BuildTask,
+    step: &Step,
+    scratch: &Path,
+    head: &mut Head,
+    built: &mut Built,
+) -> Result<(), BuildError> {
+    let compiler = &step.compiler;
+    built.command = std::iter::once(compiler.clone())
+        .chain(step.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()))
+        .collect();
+    built.compiler = version(compiler);
+    let Some(program) = find_program(compiler) else {
+        head.end_as(
+            Status::InfraError,
+            format!("the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)"),
+        );
+        return Ok(());
+    };
+    let spec = CompilerSpec {
+        lease,
+        program: &program,
+        arguments: &step.arguments,
+        env: environment(task, scratch),
+        scratch,
+        readable: &step.readable,
+        memory: task.build.memory,
+    };
+    let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
+    let mut running = Compiler::start(link, &spec).map_err(failed)?;
+    if !running.wait(task.build.timeout).map_err(failed)? {
+        running.end_for(link, KillReason::Timeout { limit: task.build.timeout }).map_err(failed)?;
+    }
+    let CompilerEnd { end, killed, log_head, peak_owed } = running.finish(link, LOG_HEAD).map_err(failed)?;
+    built.log_head = log_head;
+    head.peak_owed = Some(peak_owed);
+    (head.status, head.detail) = match (killed, end) {
+        (Some(KillReason::Timeout { limit }), _) => {
+            (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
+        }
+        (Some(KillReason::RunnerMemory { owed, limit }), _) => (
+            Status::HostMemoryLimit,
+            format!("the compiler owed {owed}, its limit is {limit} ([build] memory)"),
+        ),
+        (Some(KillReason::GroupMemory { limit }), _) => (
+            Status::HostMemoryLimit,
+            format!(
+                "the kernel ended the compiler: its control group reached its limit of {limit} ([build] memory)"
+            ),
+        ),
+        (Some(reason), _) => {
+            (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
+        }
+        (None, End::Exited { code: 0 }) if step.output.is_file() => {
+            built.artifact = Some(keep(&step.output, &task.artifacts)?);
+            (Status::Passed, String::new())
+        }
+        (None, End::Exited { code: 0 }) => {
+            (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
+        }
+        // Nothing in a build runs what the source says, so nothing of the candidate's can send SIGKILL: whoever did,
+        // a machine out of memory for one, it is done again.
+        (None, End::Signalled { signal: libc::SIGKILL }) => {
+            (Status::InfraError, format!("{compiler} was killed by a process outside the build"))
+        }
+        (None, End::Exited { .. }) if a_part_was_killed(&built.log_head) => {
+            (Status::InfraError, format!("a part of {compiler} was killed by a process outside the build"))
+        }
+        (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
+        (None, end @ End::Signalled { .. }) => (
+            Status::CompileError,
+            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
+        ),
+    };
+    Ok(())
+}
+
+/// Whether the compiler's driver says that one of its parts ended by SIGKILL. The driver's own lines begin with its
+/// name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
+/// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
+fn a_part_was_killed(log: &str) -> bool {
+    log.lines().any(|line| {
+        let Some((driver, rest)) = line.split_once(": ") else { return false };
+        !driver.contains([':', ' '])
+            && (rest.starts_with("fatal error: Killed signal terminated program ")
+                || (rest.starts_with("fatal error: ")
+                    && rest.ends_with(" terminated with signal 9 [Killed]"))
+                || rest.starts_with("error: unable to execute command: Killed"))
+    })
+}
+
+fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
+    let mut env: Vec<(OsString, OsString)> = vec![
+        ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())),
+        ("LC_ALL".into(), "C".into()),
+        ("TMPDIR".into(), scratch.into()),
+        ("HOME".into(), scratch.into()),
+    ];
+    env.extend(task.build.env.iter().map(|(name, value)| (name.into(), value.into())));
+    env.into_iter()
+        .filter_map(|(name, value)| {
+            let mut text = name;
+            text.push("=");
+            text.push(value);
+            CString::new(text.as_bytes()).ok()
+        })
+        .collect()
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return fs::canonicalize(name).ok();
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.is_file())
+}
+
+/// First line of `--version`. A compiler named by the plan is the user's own program: it is asked plainly.
+fn version(compiler: &str) -> Option<String> {
+    let output = std::process::Command::new(compiler)
+        .arg("--version")
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().map(|line| line.chars().take(200).collect())
+}
+
+/// A work folder that is gone when the build is.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn create(parent: &Path, lease: LeaseId) -> Result<Self, BuildError> {
+        let path = parent.join(format!("build-{lease}"));
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(file("clearing", &path))?;
+        }
+        fs::create_dir_all(&path).map_err(file("making the folder", &path))?;
+        let path = fs::canonicalize(&path).map_err(file("resolving", &path))?;
+        Ok(Self { path })
+    }
+
+    /// A folder with the header for people who have none of tvm-ffi's.
+    fn include(&self) -> Result<PathBuf, BuildError> {
+        let include = self.path.join("include");
+        fs::create_dir(&include).map_err(file("making the folder", &include))?;
+        let header = include.join("opt_candidate.h");
+        fs::write(&header, CANDIDATE_HEADER).map_err(file("writing", &header))?;
+        Ok(include)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays behind is cleared at the next start.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_driver_says_that_a_part_was_killed() {
+        for (log, killed) in [
+            ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
+            ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
+            ("collect2: fatal error: ld terminated with signal 9 [Killed]", true),
+            ("clang: error: unable to execute command: Killed", true),
+            ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
+            ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
+            ("", false),
+        ] {
+            assert_eq!(a_part_was_killed(log), killed, "{log}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The calls of one entry and what each left in the outputs: one rule for every stage.
+
+use opt_shared::causes::chain;
+use opt_shared::outcome::{EntryFailure, Mismatch, Status};
+use opt_shared::settings::VerifySettings;
+
+use super::failure::{self, Calls};
+use crate::judge::Tolerance;
+use crate::judge::check::{OutputCheck, is_the_captures};
+use crate::recorded::Recorded;
+use crate::session::{Answer, Called, Session, SessionError, Trespass};
+
+/// One entry, called in some session.
+pub(crate) struct EntryCalls<'a> {
+    pub(crate) settings: &'a VerifySettings,
+    pub(crate) recorded: &'a Recorded,
+    /// Of every output.
+    pub(crate) tolerances: &'a [Tolerance],
+    /// Its number in the session.
+    pub(crate) number: usize,
+    pub(crate) checked: Checked,
+    /// The judge's own line about the first wrong output.
+    wrong: Option<String>,
+}
+
+/// What all comparisons of an entry came to.
+#[derive(Default)]
+pub(crate) struct Checked {
+    pub(crate) max_absolute_error: f64,
+    pub(crate) max_relative_error: f64,
+    /// The output with the largest relative L2 error, and that.
+    pub(crate) worst: Option<(String, f64)>,
+}
+
+/// An end of the entry's calls that is not for others to judge.
+#[derive(Debug)]
+pub(crate) enum Over {
+    Failed(Box<EntryFailure>),
+    /// The candidate is dead; its session says how.
+    Died,
+}
+
+/// What one call left in the outputs.
+pub(crate) enum CallEnd {
+    Right(Called),
+    Wrong(Box<Mismatch>),
+    Over(Over),
+}
+
+impl<'a> EntryCalls<'a> {
+    pub(crate) fn new(
+        settings: &'a VerifySettings,
+        recorded: &'a Recorded,
+        tolerances: &'a [Tolerance],
+        number: usize,
+    ) -> Self {
+        Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
+    }
+
+    /// The plan call; how the entry ended if it was not made.
+    pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<Over>, SessionError> {
+        let planned = session.plan(self.number, self.settings.call_timeout)?;
+        Ok(self.done(planned, Calls::Planned).err())
+    }
+
+    /// One call into `slot`, whose outputs hold `poison` before.
+    pub(crate) fn call(
+        &mut self,
+        session: &mut dyn Session,
+        slot: u32,
+        poison: u8,
+    ) -> Result<CallEnd, SessionError> {
+        let answer = session.call(self.number, slot, poison, self.settings.call_timeout)?;
+        let called = match self.done(answer, Calls::Verified) {
+            Ok(called) => called,
+            Err(over) => return Ok(CallEnd::Over(over)),
+        };
+        if let Some(trespass) = session.damage(self.number, slot, poison)? {
+            return Ok(CallEnd::Over(self.trespassed(trespass)));
+        }
+        Ok(match self.compare(session, slot, poison)? {
+            Ok(None) => CallEnd::Right(called),
+            Ok(Some(mismatch)) => CallEnd::Wrong(mismatch),
+            Err(failure) => CallEnd::Over(Over::Failed(failure)),
+        })
+    }
+
+    /// Compares every output; the first that differs. A failure is the capture's.
+    pub(crate) fn compare(
+        &mut self,
+        session: &dyn Session,
+        slot: u32,
+        poison: u8,
+    ) -> Result<Result<Option<Box<Mismatch>>, Box<EntryFailure>>, SessionError> {
+        let mut first = None;
+        for (index, leaf) in self.recorded.leaves.iter().enumerate() {
+            let check = OutputCheck {
+                path: &leaf.path,
+                tensor: &leaf.tensor,
+                settings: self.settings,
+                tolerance: self.tolerances[index],
+                poison,
+            };
+            let mut actual = session.output(self.number, index, slot);
+            let comparison = match check.run(&mut self.recorded.expected(&leaf.tensor), &mut *actual) {
+                Ok(comparison) => comparison,
+                Err(source) if is_the_captures(&source) => {
+                    return Ok(Err(self.failure(Status::CaptureError, chain(&source))));
+                }
+                Err(source) => {
+                    return Err(SessionError::Compare { entry: self.recorded.name.clone(), source });
+                }
+            };
+            let checked = &mut self.checked;
+            checked.max_absolute_error = checked.max_absolute_error.max(comparison.max_absolute_error);
+            checked.max_relative_error = checked.max_relative_error.max(comparison.max_relative_error);
+            if checked.worst.as_ref().is_none_or(|(_, worst)| *worst < comparison.relative_l2) {
+                checked.worst = Some((leaf.path.clone(), comparison.relative_l2));
+            }
+            if !comparison.passed && first.is_none() {
+                self.wrong = self.wrong.take().or_else(|| comparison.detail());
+                first = comparison.mismatch.map(Box::new);
+            }
+        }
+        Ok(Ok(first))
+    }
+
+    /// Wrong values and nothing else to be said of them.
+    pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> Over {
+        let detail = self.wrong.clone().unwrap_or_default();
+        self.mismatched(Status::IncorrectNumerical, detail, mismatch)
+    }
+
+    pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> Over {
+        let mut failure = self.failure(status, detail);
+        failure.mismatch = Some(*mismatch);
+        Over::Failed(failure)
+    }
+
+    /// What was done; or how the entry ended.
+    fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, Over> {
+        let Answer::Done(called) = answer else { return Err(Over::Died) };
+        match failure::of_calls(&called, 1, calls) {
+            None => Ok(called),
+            Some(verdict) => Err(Over::Failed(self.failure(verdict.status, verdict.detail))),
+        }
+    }
+
+    fn trespassed(&self, Trespass { output, past }: Trespass) -> Over {
+        let path = &self.recorded.leaves[output].path;
+        let side = if past < 0 { "before the start" } else { "past the end" };
+        let detail = match if past < 0 { -past } else { past + 1 } {
+            1 => format!("wrote 1 byte {side} of `{path}`"),
+            many => format!("wrote {many} bytes {side} of `{path}`"),
+        };
+        Over::Failed(self.failure(Status::OutOfBounds, detail))
+    }
+
+    fn failure(&self, status: Status, detail: String) -> Box<EntryFailure> {
+        Box::new(failure::of(self.recorded, status, detail))
+    }
+}

@@ -1,0 +1,150 @@
+//! From what a call came to, to the failure of an entry: one rule for all stages.
+
+use opt_shared::capture::CaptureError;
+use opt_shared::causes::chain;
+use opt_shared::outcome::{EntryFailure, Status};
+
+use crate::recorded::{Recorded, RecordedError};
+use crate::session::{Called, PlaceFault, SessionError, UNSUPPORTED, Verdict};
+
+/// Which calls are spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    Verified,
+    Planned,
+    /// Of an entry that was verified before.
+    Timed,
+}
+
+/// A failure of an entry that was opened.
+pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
+    EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
+}
+
+/// An entry that cannot be shown to any candidate; an error of the worker if the machine is to blame.
+pub(crate) fn of_the_capture(entry: &str, fault: PlaceFault) -> Result<EntryFailure, SessionError> {
+    let fault = fault.of_the_capture(entry)?;
+    Ok(EntryFailure {
+        entry: entry.to_owned(),
+        status: Status::CaptureError,
+        detail: chain(&fault),
+        args: Vec::new(),
+        mismatch: None,
+    })
+}
+
+/// What is wrong with calls that ended; none if all `asked` were made and done.
+pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
+    let verdict = |status, detail| Some(Verdict { status, detail });
+    if called.returned_value {
+        return verdict(
+            Status::RuntimeError,
+            "a value was returned through `ret`: write the result into the output tensors that are passed"
+                .to_owned(),
+        );
+    }
+    let what = match calls {
+        Calls::Verified => "the call",
+        Calls::Planned => "the plan call",
+        Calls::Timed => "a timed call",
+    };
+    match called.result {
+        0 if called.calls_done == asked => None,
+        0 if asked == 1 => verdict(Status::RuntimeError, format!("{what} was not made")),
+        0 => verdict(
+            Status::RuntimeError,
+            format!("{} of {asked} calls of a block were made", called.calls_done),
+        ),
+        UNSUPPORTED if calls != Calls::Timed => verdict(
+            Status::Unsupported,
+            format!("the candidate does not do this entry (it returned {UNSUPPORTED})"),
+        ),
+        code => {
+            let raised = called.raised.as_ref().map_or(String::new(), |text| format!(": {text}"));
+            verdict(Status::RuntimeError, format!("{what} returned {code} (0 means done){raised}"))
+        }
+    }
+}
+
+/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell. Where the machine
+/// lacks the means to ask them, nobody is blamed. `elsewhere`: those of other captures that the call used.
+pub(crate) fn unless_damaged(
+    failure: EntryFailure,
+    recorded: &Recorded,
+    elsewhere: impl FnOnce() -> Result<(), CaptureError>,
+) -> Result<EntryFailure, SessionError> {
+    let may_be_damage = matches!(
+        failure.status,
+        Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
+    );
+    if !may_be_damage {
+        return Ok(failure);
+    }
+    let Err(source) = recorded.check_crcs().and_then(|()| elsewhere()) else { return Ok(failure) };
+    let (name, cause) = (recorded.name.clone(), chain(&source));
+    PlaceFault::from(RecordedError::Capture { name, source }).of_the_capture(&recorded.name)?;
+    Ok(EntryFailure {
+        status: Status::CaptureError,
+        detail: format!("{cause} (seen after the candidate ended as {})", failure.status),
+        mismatch: None,
+        ..failure
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_claim_about_calls_has_its_verdict() {
+        let done = |calls_done| Called { calls_done, ..Called::default() };
+        let code = |result| Called { result, raised: Some("only float32".to_owned()), ..Called::default() };
+        let returned = Called { returned_value: true, ..done(1) };
+        for (called, asked, calls, expected) in [
+            (done(1), 1, Calls::Verified, None),
+            (done(500), 500, Calls::Timed, None),
+            (done(0), 1, Calls::Verified, Some((Status::RuntimeError, "the call was not made"))),
+            (done(0), 1, Calls::Planned, Some((Status::RuntimeError, "the plan call was not made"))),
+            (done(7), 8, Calls::Timed, Some((Status::RuntimeError, "7 of 8 calls of a block were made"))),
+            (done(9), 8, Calls::Timed, Some((Status::RuntimeError, "9 of 8 calls of a block were made"))),
+            (
+                code(-2),
+                1,
+                Calls::Verified,
+                Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
+            ),
+            (
+                code(-2),
+                1,
+                Calls::Planned,
+                Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
+            ),
+            // It was done a moment ago.
+            (
+                code(-2),
+                8,
+                Calls::Timed,
+                Some((Status::RuntimeError, "a timed call returned -2 (0 means done): only float32")),
+            ),
+            (
+                code(3),
+                1,
+                Calls::Planned,
+                Some((Status::RuntimeError, "the plan call returned 3 (0 means done): only float32")),
+            ),
+            (
+                returned,
+                1,
+                Calls::Verified,
+                Some((
+                    Status::RuntimeError,
+                    "a value was returned through `ret`: write the result into the output tensors that are passed",
+                )),
+            ),
+        ] {
+            let verdict = of_calls(&called, asked, calls);
+            let found = verdict.as_ref().map(|verdict| (verdict.status, verdict.detail.as_str()));
+            assert_eq!(found, expected, "{called:?} {calls:?}");
+        }
+    }
+}

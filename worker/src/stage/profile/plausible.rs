@@ -1,0 +1,98 @@
+//! Whether the figures of an entry can be true: against the runner's own clock, against what a machine can do, and
+//! against what the runner did when it had nothing to do.
+//!
+//! Judges finished samples; nothing here times or compares anything.
+
+use std::time::Duration;
+
+use opt_shared::outcome::Status;
+
+use super::Stop;
+use super::entry::{Context, Samples, stop};
+use super::idle::{Idleness, judge};
+use crate::session::SessionError;
+
+/// Outputs cannot be written faster than this by any CPU of today: 16 channels of DDR5 are 0.7 TB/s, caches of a
+/// whole socket a few TB/s; one call's outputs at 20 TB/s were not written.
+const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
+/// A runner that claims this much more time in a block than passed on our clock said "done" too early.
+const EXCESS_CLAIM_MS: f64 = 0.2;
+
+/// Work that is done when nothing was asked for is done outside of the clock.
+pub(super) fn works_unasked(context: &Context<'_>, samples: &Samples) -> Result<Option<Stop>, SessionError> {
+    match judge(&samples.rounds, samples.estimate * samples.calls) {
+        Idleness::Idle => Ok(None),
+        Idleness::Works { least, rounds } => {
+            let detail = format!(
+                "{least:?} of CPU time and more were used in three of four rounds ({rounds}) in which there was nothing to do"
+            );
+            Ok(Some(stop(context, Status::DeferredWork, detail)))
+        }
+        Idleness::Disturbed { exceeded, rounds } => {
+            Err(SessionError::NeverIdle { entry: context.recorded.name.clone(), exceeded, rounds })
+        }
+    }
+}
+
+/// The candidate's own figures against ours, and ours against what a machine can do.
+pub(super) fn implausible(
+    context: &Context<'_>,
+    samples: &Samples,
+    handoff: Duration,
+) -> Result<Option<Stop>, SessionError> {
+    let ms = median(&samples.ms);
+    let outputs: u64 = context.recorded.leaves.iter().map(|leaf| leaf.tensor.logical_bytes().get()).sum();
+    let most_ms = median(&samples.most_ms);
+    if too_fast(most_ms, outputs) {
+        return Ok(Some(stop(
+            context,
+            Status::TooFast,
+            format!("a call took at most {:.1} ns, too little to write {outputs} bytes", most_ms * 1e6),
+        )));
+    }
+    if ms <= 0.0 {
+        return Err(SessionError::NoTime { entry: context.recorded.name.clone(), handoff });
+    }
+    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
+    // noise and nobody's fault; more than ours means that "done" was said before the calls were.
+    let claim = median(&samples.claims);
+    let excess_ms = (claim - 1.0) * ms * f64::from(samples.calls);
+    if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
+        return Ok(Some(stop(
+            context,
+            Status::TimingMismatch,
+            format!("its own clock shows {:.0} % of the time between our stamps", claim * 100.0),
+        )));
+    }
+    Ok(None)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// By the time with the hand-off in it: what was subtracted by mistake must not look like haste.
+fn too_fast(most_ms: f64, outputs: u64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
+    let rate = outputs as f64 / (most_ms / 1e3);
+    most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subtracted_hand_off_is_not_haste() {
+        let outputs = 131_072;
+        // One call of 4 us whose whole time the hand-off ate: no proof of anything.
+        assert!(!too_fast(0.004, outputs));
+        // 512 calls in 2 us, hand-off and all: nobody wrote 64 MiB in that time.
+        assert!(too_fast(0.002 / 512.0, outputs));
+        assert!(too_fast(0.0, outputs));
+        // Nothing to write: nothing to prove.
+        assert!(!too_fast(1e-6, 0));
+    }
+}

@@ -1,0 +1,347 @@
+//! Profiles over scripted sessions: every answer of a candidate and of its baseline, and what is made of the times.
+
+use std::time::Duration;
+
+use opt_shared::outcome::{RunnerEnd, Status};
+use opt_shared::settings::{CacheState, InputMemory, ProfileEntries, ProfileSettings, Protocol};
+use opt_shared::units::Bytes;
+
+use super::*;
+use crate::session::Called;
+use crate::session::scripted::{
+    Asked, BlockPlay, Play, Script, ScriptedBackend, callee, done, entries_of, verify_settings,
+};
+
+const RELU: &str = "torch_nn_functional_relu";
+const CANDIDATE: usize = 0;
+const US: Duration = Duration::from_micros(1);
+
+fn task(numbers: &[u32], paired: bool) -> ProfileTask {
+    let (entries, signature) = entries_of(RELU, numbers);
+    ProfileTask {
+        callee: callee("fast", signature.clone()),
+        baseline: paired.then(|| callee("naive", signature)),
+        entries,
+        verify: verify_settings(),
+        profile: ProfileSettings {
+            protocol: Protocol::Paired,
+            entries: ProfileEntries::Distinct,
+            batch_bytes: Bytes::gib(1),
+            cache_state: CacheState::Auto,
+            inputs: InputMemory::Mapped,
+            max_noise: 0.01,
+            entry_timeout: Duration::from_secs(10),
+            min_improvement: 0.02,
+        },
+        drop_cache: false,
+        seed: 7,
+    }
+}
+
+struct Report {
+    head: Head,
+    body: Profiled,
+}
+
+fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
+    let mut head = Head::passed();
+    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker had no trouble");
+    assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
+    Report { head, body }
+}
+
+fn trouble(script: Script) -> SessionError {
+    let backend = ScriptedBackend::playing(&[script]);
+    run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed()).expect_err("trouble")
+}
+
+fn honest(per_call: Duration) -> Script {
+    Script::timed(&[BlockPlay::honest(per_call)])
+}
+
+fn playing(play: fn(u32) -> Play) -> Script {
+    Script::timed(&[BlockPlay { play, ..BlockPlay::honest(100 * US) }])
+}
+
+#[test]
+fn profile_times_a_candidate_beside_its_baseline() {
+    let backend = ScriptedBackend::playing(&[honest(100 * US), honest(250 * US)]);
+    let report = profile(&backend, &task(&[0], true));
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let [entry] = report.body.entries.as_slice() else { panic!("one entry: {:?}", report.body.entries) };
+    let speedup = entry.speedup.expect("paired");
+    assert!((speedup.value - 2.5).abs() < 1e-6, "{speedup:?}");
+    assert!((entry.times.median_time_ms - 0.1).abs() < 1e-6, "{:?}", entry.times);
+    assert!((entry.baseline_times.expect("a baseline").median_time_ms - 0.25).abs() < 1e-6);
+    assert!(entry.converged && entry.noise < 0.01);
+    assert_eq!(entry.times.samples, 20, "as many pairs as are needed, and no more");
+    assert_eq!((entry.weight, entry.entry.as_str()), (3, "entry_000000"));
+    assert_eq!(entry.calls_per_block, 20, "a block fills two milliseconds");
+    assert_eq!((entry.plan_ms, entry.discarded_blocks), (None, 0));
+    assert!((entry.handoff_us - 1.0).abs() < 1e-9);
+    assert_eq!(report.body.cpus, [7]);
+    assert!(!report.body.baseline_failed);
+}
+
+#[test]
+fn profile_without_a_baseline_has_times_and_no_ratio() {
+    let backend = ScriptedBackend::playing(&[honest(3000 * US)]);
+    let report = profile(&backend, &task(&[0], false));
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.speedup, entry.baseline_times), (None, None));
+    assert_eq!(entry.calls_per_block, 1);
+    let rate = entry.footprint.get() as f64 / 3e-3;
+    assert!((entry.bytes_per_second - rate).abs() < rate * 1e-6);
+}
+
+#[test]
+fn profile_names_every_answer_of_a_timed_candidate() {
+    let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
+    let table: [(&str, Script, Status, &str); 10] = [
+        ("refused", Script { load: refused, ..honest(US) }, Status::LoadError, "undefined symbol: run"),
+        (
+            "dies while loading",
+            Script { load: Answer::Died, ..honest(US) },
+            Status::Crashed,
+            "ended by SIGSEGV",
+        ),
+        ("dies in a block", playing(|_| Play::Dies), Status::Crashed, "ended by SIGSEGV"),
+        (
+            "dies when it has nothing to do",
+            Script { idle: vec![None], ..honest(100 * US) },
+            Status::Crashed,
+            "ended by SIGSEGV",
+        ),
+        (
+            "a code",
+            playing(|_| Play::code(9)),
+            Status::RuntimeError,
+            "a timed call returned 9 (0 means done)",
+        ),
+        (
+            "says that it does not do a verified entry",
+            playing(|_| Play::code(-2)),
+            Status::RuntimeError,
+            "a timed call returned -2",
+        ),
+        (
+            "returns a value",
+            playing(|_| Play::Claims(Called { returned_value: true, ..done(1) })),
+            Status::RuntimeError,
+            "returned through `ret`",
+        ),
+        (
+            "makes half of the calls",
+            playing(|call| if call < 2 { Play::Right } else { Play::Claims(done(0)) }),
+            Status::RuntimeError,
+            "calls of a block were made",
+        ),
+        (
+            "wrong in every call",
+            playing(|_| Play::WrongFrom(0)),
+            Status::Nondeterministic,
+            "verified, then wrong in timed call",
+        ),
+        (
+            "writes nothing",
+            playing(|_| Play::UnwrittenFrom(0)),
+            Status::Nondeterministic,
+            "verified, then wrong in timed call",
+        ),
+    ];
+    for (name, script, status, detail) in table {
+        let crashed = status == Status::Crashed;
+        let backend = ScriptedBackend::playing(&[script]);
+        let report = profile(&backend, &task(&[0], false));
+        assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
+        assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
+        assert_eq!(report.head.failures.len(), 1, "{name}");
+        assert_eq!(report.head.end.is_some(), crashed, "{name}: how it died is kept");
+        assert!(report.body.entries.is_empty() && !report.body.baseline_failed, "{name}");
+        assert_eq!(backend.count(|it| *it == Asked::Finish), 1, "{name}");
+    }
+}
+
+#[test]
+fn profile_says_whose_side_failed() {
+    for (side, scripts) in [
+        (CANDIDATE, [playing(|_| Play::Dies), honest(100 * US)]),
+        (BASELINE, [honest(100 * US), playing(|_| Play::Dies)]),
+    ] {
+        let noisy =
+            RunnerEnd { output_truncated: true, signal: Some("SIGFPE".to_owned()), ..RunnerEnd::default() };
+        let mut scripts = scripts;
+        scripts[BASELINE].end = noisy;
+        let backend = ScriptedBackend::playing(&scripts);
+        let report = profile(&backend, &task(&[0], true));
+        assert_eq!(report.head.status, Status::Crashed);
+        assert_eq!(report.body.baseline_failed, side == BASELINE);
+        let signal = report.head.end.expect("kept").signal;
+        assert_eq!(signal.as_deref(), Some(if side == BASELINE { "SIGFPE" } else { "SIGSEGV" }));
+        assert!(!report.head.output_truncated, "what a baseline prints is not the candidate's");
+        assert_eq!(backend.count(|it| *it == Asked::Finish), 2, "both sessions are ended");
+    }
+}
+
+#[test]
+fn profile_starts_no_baseline_for_a_candidate_that_does_not_load() {
+    let backend = ScriptedBackend::playing(&[Script { load: Answer::Died, ..honest(US) }]);
+    let report = profile(&backend, &task(&[0], true));
+    assert_eq!((report.head.status, report.body.baseline_failed), (Status::Crashed, false));
+    let refused = Answer::Done(Loaded::Refused { text: "gone".to_owned() });
+    let backend = ScriptedBackend::playing(&[honest(US), Script { load: refused, ..honest(US) }]);
+    let report = profile(&backend, &task(&[0], true));
+    assert_eq!((report.head.status, report.body.baseline_failed), (Status::LoadError, true));
+}
+
+#[test]
+fn profile_times_the_plan_call_apart() {
+    let plan = Called { ..done(1) };
+    let planned = |plan| Script {
+        load: Answer::Done(Loaded::Ready { has_plan: true }),
+        plan,
+        handoff: 2 * US,
+        ..honest(100 * US)
+    };
+    let backend = ScriptedBackend::playing(&[planned(Answer::Done(plan.clone()))]);
+    let report = profile(&backend, &task(&[0], false));
+    // The scripted block of one call takes its time and the hand-off.
+    let plan_ms = report.body.entries[0].plan_ms.expect("timed");
+    assert!((plan_ms - 0.102).abs() < 1e-9, "{plan_ms}");
+    let refused = planned(Answer::Done(Called { result: 4, ..plan }));
+    let report = profile(&ScriptedBackend::playing(&[refused]), &task(&[0], false));
+    assert_eq!(report.head.detail, "entry_000000: the plan call returned 4 (0 means done)");
+    let report = profile(&ScriptedBackend::playing(&[planned(Answer::Died)]), &task(&[0], false));
+    assert_eq!(report.head.status, Status::Crashed);
+}
+
+#[test]
+fn profile_discards_disturbed_blocks_and_counts_them() {
+    let clean = BlockPlay::honest(100 * US);
+    let faulting = BlockPlay { major_faults: 1, per_call: 900 * US, ..clean.clone() };
+    let early = BlockPlay { cpu_early: 50_000 * US, per_call: 10 * US, ..clean.clone() };
+    // Warm-up takes the first blocks; what is discarded lies behind it.
+    let mut blocks = vec![clean.clone(); 60];
+    blocks.extend([faulting.clone(), early, faulting, clean]);
+    let report = profile(&ScriptedBackend::playing(&[Script::timed(&blocks)]), &task(&[0], false));
+    let entry = &report.body.entries[0];
+    assert!(entry.times.max_time_ms < 0.11 && 0.09 < entry.times.min_time_ms, "{:?}", entry.times);
+    // Whoever faults in every block is timed with its faults.
+    let always = BlockPlay { major_faults: 3, ..BlockPlay::honest(100 * US) };
+    let report = profile(&ScriptedBackend::playing(&[Script::timed(&[always])]), &task(&[0], false));
+    assert_eq!((report.head.status, report.body.entries[0].discarded_blocks), (Status::Passed, 50));
+}
+
+#[test]
+fn profile_ends_an_entry_that_never_settles() {
+    let mut blocks = Vec::new();
+    for noise in 0..4000u32 {
+        blocks.push(BlockPlay::honest((100 + (noise * 7919) % 97) * US));
+    }
+    let mut task = task(&[0], false);
+    task.profile.max_noise = 0.0;
+    task.profile.entry_timeout = Duration::ZERO;
+    let report = profile(&ScriptedBackend::playing(&[Script::timed(&blocks)]), &task);
+    let entry = &report.body.entries[0];
+    assert_eq!((report.head.status, entry.converged), (Status::Passed, false));
+    assert_eq!(entry.times.samples, 5, "five pairs are waited for whatever the limit");
+}
+
+#[test]
+fn profile_takes_fewer_pairs_of_slow_calls() {
+    let report = profile(&ScriptedBackend::playing(&[honest(120_000 * US)]), &task(&[0], false));
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.times.samples, entry.converged, entry.calls_per_block), (5, true, 1));
+}
+
+#[test]
+fn profile_proves_work_outside_of_the_clock() {
+    let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
+    let report = profile(&ScriptedBackend::playing(&[working]), &task(&[0], false));
+    assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
+    // Half of the rounds prove nothing and leave nothing to trust.
+    let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
+    let error = trouble(Script { idle, ..honest(100 * US) });
+    assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
+}
+
+#[test]
+fn profile_holds_times_against_what_can_be() {
+    let long = BlockPlay { claim: 1.5, ..BlockPlay::honest(1000 * US) };
+    let report = profile(&ScriptedBackend::playing(&[Script::timed(&[long])]), &task(&[0], false));
+    assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
+    assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
+    // Less than ours is a busy machine, and so is a little more.
+    for claim in [0.5, 1.05] {
+        let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
+        let report = profile(&ScriptedBackend::playing(&[Script::timed(&[play])]), &task(&[0], false));
+        assert_eq!(report.head.status, Status::Passed, "{claim}: {}", report.head.detail);
+    }
+    let none = Script { handoff: Duration::ZERO, ..honest(Duration::ZERO) };
+    let report = profile(&ScriptedBackend::playing(&[none]), &task(&[0], false));
+    assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
+    // A hand-off that ate the whole block proves nothing.
+    let error = trouble(Script { handoff: 40 * US, ..honest(Duration::ZERO) });
+    assert!(matches!(error, SessionError::NoTime { .. }), "{error}");
+}
+
+#[test]
+fn profile_subtracts_little_more_from_one_side_than_from_the_other() {
+    // The candidate makes its empty blocks slow; its calls take as long as the baseline's.
+    let bending = Script { handoff: 90 * US, ..honest(1000 * US) };
+    let backend = ScriptedBackend::playing(&[bending, honest(1000 * US)]);
+    let report = profile(&backend, &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert!((entry.handoff_us - 51.0).abs() < 1e-6, "{}", entry.handoff_us);
+}
+
+#[test]
+fn profile_follows_kernelforges_protocol() {
+    let mut task = task(&[0], true);
+    task.profile.protocol = Protocol::Kernelforge;
+    let backend = ScriptedBackend::playing(&[honest(100 * US), honest(200 * US)]);
+    let report = profile(&backend, &task);
+    let entry = &report.body.entries[0];
+    assert_eq!((entry.times.samples, entry.converged), (1, false), "one mean of a hundred calls");
+    assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
+    assert_eq!(entry.calls_per_block, 64, "as many of the hundred as the ring holds");
+    let report = profile(&ScriptedBackend::playing(&[playing(|_| Play::Dies), honest(US)]), &task);
+    assert_eq!(report.head.status, Status::Crashed);
+}
+
+#[test]
+fn profile_goes_through_batches_and_stops_at_the_first_failure() {
+    let mut task = task(&[0, 1, 2], false);
+    task.profile.batch_bytes = Bytes::new(1);
+    let told = std::cell::RefCell::new(Vec::new());
+    let progress = |done, total, _| told.borrow_mut().push((done, total));
+    let backend = ScriptedBackend::playing(&[
+        Script { peak_owed: Bytes::mib(4), ..honest(100 * US) },
+        Script { peak_owed: Bytes::mib(8), ..playing(|_| Play::code(1)) },
+    ]);
+    let mut head = Head::passed();
+    let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
+    assert_eq!((head.status, body.entries.len()), (Status::RuntimeError, 1));
+    assert_eq!(head.peak_owed, Some(Bytes::mib(8)));
+    assert_eq!(*told.borrow(), [(1, 3)]);
+    assert_eq!(backend.count(|it| matches!(it, Asked::GiveBack(1))), 2);
+    assert_eq!(body.reads.page_by_page, 1, "what the groups tell of reading");
+    assert!(head.detail.starts_with("entry_000001: "), "{}", head.detail);
+}
+
+#[test]
+fn profile_times_entries_of_a_batch_in_one_session() {
+    let backend = ScriptedBackend::playing(&[honest(100 * US)]);
+    let report = profile(&backend, &task(&[0, 1], false));
+    let names: Vec<&str> = report.body.entries.iter().map(|entry| entry.entry.as_str()).collect();
+    assert_eq!(names, ["entry_000000", "entry_000001"]);
+}
+
+#[test]
+fn profile_blames_a_capture_that_cannot_be_opened() {
+    let mut backend = ScriptedBackend::playing(&[]);
+    backend.broken = vec![1];
+    let report = profile(&backend, &task(&[0, 1], false));
+    assert_eq!(report.head.status, Status::CaptureError);
+    assert_eq!(report.head.failures[0].entry, "entry_000001");
+}

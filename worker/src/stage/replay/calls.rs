@@ -1,0 +1,209 @@
+//! The calls of a replay: a session for each step, over the pool's slots, its outputs held against the capture.
+//!
+//! A candidate sees the slots of its own step and nothing else of the arena, and they are ready before it is started.
+
+use std::time::Duration;
+
+use opt_shared::formula::load_timeout;
+use opt_shared::message::{ReplayCallee, ReplayTask};
+use opt_shared::outcome::{EntryFailure, MOST_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
+use opt_shared::replay::{Need, Step};
+use opt_shared::units::Bytes;
+
+use super::captures::{CapturesError, Locations, Looked, look};
+use super::pool::Place;
+use super::steps::Caller;
+use crate::page_cache::EntryGuards;
+use crate::recorded::{Recorded, allocated_bytes};
+use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Slots, Verdict};
+use crate::stage::calls::{CallEnd, EntryCalls, Over};
+use crate::stage::failure::{of, of_the_capture, unless_damaged};
+use crate::stage::{POISONS, Progress, kept};
+
+/// The slot that the one call of a step writes, and what it holds before.
+const SLOT: u32 = 0;
+const POISON: u8 = POISONS[0];
+
+/// A step that ends the replay.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error(transparent)]
+    Captures(#[from] CapturesError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("{}: {}", .0.failure.status, .0.failure.detail)]
+    Failed(Box<Failed>),
+}
+
+/// The call was made and is not right, or its candidate died of it.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) step: usize,
+    pub(crate) failure: EntryFailure,
+    pub(crate) end: Option<RunnerEnd>,
+}
+
+pub(crate) struct Calls<'a, B: Backend> {
+    pub(crate) backend: &'a B,
+    pub(crate) progress: Progress<'a>,
+    pub(crate) task: &'a ReplayTask,
+    /// Of the task's callees, in their order.
+    pub(crate) candidates: Vec<B::Candidate>,
+    /// Where the pool loads from.
+    pub(crate) locations: &'a Locations,
+    /// The pool's memory, for sessions to map.
+    pub(crate) arena: B::Arena,
+    /// The entry of the step in hand.
+    pub(crate) looked: Option<Looked>,
+    /// Of a large job: what the step in hand reads of its capture beside the pool, its expected outputs above all.
+    pub(crate) guards: Option<EntryGuards>,
+    pub(crate) steps: Vec<ReplayStep>,
+    pub(crate) outputs_digest: blake3::Hasher,
+    pub(crate) peak_owed: Bytes,
+    pub(crate) output_truncated: bool,
+}
+
+impl<B: Backend> Caller for Calls<'_, B> {
+    type Error = StepError;
+
+    fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
+        let Some(call) = self.task.steps.get(step) else { return Ok(None) };
+        // Before anything of it is read; what the step before left goes now.
+        self.guards = None;
+        let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
+        let mut guards = self.task.drop_cache.then(watch);
+        let name = Step { job: self.callee(step).job.clone(), entry: call.entry.name.clone() };
+        let looked = look(&call.entry, &self.callee(step).callee.signature)?;
+        if let Some(guards) = &mut guards {
+            guards.watch_data_of(&looked.recorded);
+        }
+        self.guards = guards;
+        let needs = looked.needs.clone();
+        self.looked = Some(looked);
+        Ok(Some((name, needs)))
+    }
+
+    fn call(&mut self, step: usize, places: &[Place]) -> Result<(), StepError> {
+        let Some(looked) = self.looked.take() else { return Ok(()) };
+        let entry = looked.recorded.name.clone();
+        let took = self.one_call(step, looked, places)?;
+        self.guards = None;
+        if self.steps.len() < MOST_REPORTED_STEPS {
+            let callee = self.callee(step);
+            self.steps.push(ReplayStep {
+                job: callee.job.clone(),
+                entry,
+                candidate: callee.callee.candidate.clone(),
+                ms: 0.0,
+                stall_ms: 0.0,
+                call_ms: took.as_secs_f64() * 1e3,
+            });
+        }
+        let done = u32::try_from(step + 1).unwrap_or(u32::MAX);
+        let total = u32::try_from(self.task.steps.len()).unwrap_or(u32::MAX);
+        (self.progress)(done, total, Bytes::ZERO);
+        Ok(())
+    }
+}
+
+impl<B: Backend> Calls<'_, B> {
+    fn callee(&self, step: usize) -> &ReplayCallee {
+        &self.task.callees[self.task.steps[step].callee as usize]
+    }
+
+    /// How long the call took, its hand-off included.
+    fn one_call(&mut self, step: usize, looked: Looked, places: &[Place]) -> Result<Duration, StepError> {
+        let Looked { recorded, needs, need_of_tensor } = looked;
+        let name = recorded.name.clone();
+        let slots: Vec<Option<PoolSlot>> = need_of_tensor
+            .iter()
+            .map(|need| need.and_then(|need| places.get(need)).map(Place::slot))
+            .collect();
+        let (backend, number) = (self.backend, self.task.steps[step].callee as usize);
+        let placed = match backend.place_in_pool(recorded, &self.arena, &slots) {
+            Ok(placed) => [placed],
+            Err(fault) => {
+                let failure = of_the_capture(&name, fault)?;
+                return Err(StepError::Failed(Box::new(Failed { step, failure, end: None })));
+            }
+        };
+        let recorded: &Recorded = placed[0].as_ref();
+        // Taken out while its session lives, so that the rest can be changed.
+        let candidate = &self.candidates[number];
+        let mut session = backend.start(candidate, &placed, Slots::AgainstGuards)?;
+        let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
+        let ending = session.finish()?;
+        self.peak_owed = self.peak_owed.max(ending.peak_owed);
+        self.output_truncated |= ending.end.output_truncated;
+        let over = match called? {
+            Ok(took) => return Ok(took),
+            Err(over) => over,
+        };
+        let (failure, end) = named(recorded, over, ending);
+        // One failure ends it all, so there is always time to ask whether the capture is damaged.
+        // A constant is loaded from the first capture that has it, which need not be the step's own.
+        let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
+        let failure = unless_damaged(failure, recorded, elsewhere)?;
+        Err(StepError::Failed(Box::new(Failed { step, failure, end })))
+    }
+}
+
+fn named(recorded: &Recorded, over: Over, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
+    match over {
+        Over::Failed(failure) => (*failure, None),
+        Over::Died => {
+            let Verdict { status, detail } = ending.verdict;
+            (of(recorded, status, detail), kept(ending.end))
+        }
+    }
+}
+
+/// Loads, plans and calls once; outputs that are right go into the digest of all.
+fn drive(
+    callee: &ReplayCallee,
+    recorded: &Recorded,
+    session: &mut dyn Session,
+    digest: &mut blake3::Hasher,
+) -> Result<Result<Duration, Over>, StepError> {
+    let tolerances = recorded.tolerances(&callee.verify).map_err(CapturesError::from)?;
+    let mut calls = EntryCalls::new(&callee.verify, recorded, &tolerances, 0);
+    let has_plan = match session.load(load_timeout(callee.verify.call_timeout))? {
+        Answer::Done(Loaded::Ready { has_plan }) => has_plan,
+        Answer::Done(Loaded::Refused { text }) => {
+            return Ok(Err(Over::Failed(Box::new(of(recorded, Status::LoadError, text)))));
+        }
+        Answer::Died => return Ok(Err(Over::Died)),
+    };
+    if has_plan && let Some(over) = calls.plan(session)? {
+        return Ok(Err(over));
+    }
+    Ok(match calls.call(session, SLOT, POISON)? {
+        CallEnd::Right(called) => {
+            add_outputs(recorded, session, digest)?;
+            Ok(called.elapsed)
+        }
+        CallEnd::Wrong(mismatch) => Err(calls.incorrect(mismatch)),
+        CallEnd::Over(over) => Err(over),
+    })
+}
+
+fn add_outputs(
+    recorded: &Recorded,
+    session: &dyn Session,
+    digest: &mut blake3::Hasher,
+) -> Result<(), SessionError> {
+    let mut chunk = [0; 64 * 1024];
+    for (index, leaf) in recorded.leaves.iter().enumerate() {
+        let mut actual = session.output(0, index, SLOT);
+        let (mut at, all) = (0, allocated_bytes(&leaf.tensor));
+        while at < all {
+            let length = Bytes::new(all - at).to_usize().min(chunk.len());
+            actual
+                .read_at(at, &mut chunk[..length])
+                .map_err(|source| SessionError::Outputs { entry: recorded.name.clone(), source })?;
+            digest.update(&chunk[..length]);
+            at += length as u64;
+        }
+    }
+    Ok(())
+}

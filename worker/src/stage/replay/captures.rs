@@ -1,0 +1,245 @@
+//! What a replay reads of its captures: which tensors each entry needs, where they lie, their digests, once.
+//!
+//! Makes the recording, or relies on one that is there: then only headers are read, and the schedule is held against
+//! them step by step. Bytes come in chunks and leave nothing in the page cache where that is asked for.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use opt_shared::arguments::Signature;
+use opt_shared::cache::CacheGuard;
+use opt_shared::capture::{CaptureError, CaptureFile};
+use opt_shared::formula::STAGING_SLOT;
+use opt_shared::ids::StorageId;
+use opt_shared::message::{EntryRef, ReplayTask};
+use opt_shared::replay::{
+    Constant, Digest, Key, MAX_FILE_BYTES, Need, NeedsError, Recorder, Recording, RecordingError,
+    Unrecordable, needs,
+};
+use opt_shared::units::Bytes;
+
+use super::pool::Store;
+use crate::page_cache::EntryGuards;
+use crate::recorded::{Recorded, RecordedError};
+use crate::residency::staging::Source;
+
+/// Blame: the capture.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CapturesError {
+    #[error(transparent)]
+    Recorded(#[from] RecordedError),
+    #[error(transparent)]
+    Needs(#[from] NeedsError),
+    #[error(transparent)]
+    Unrecordable(#[from] Unrecordable),
+    #[error("reading the tensors of {entry}")]
+    Read { entry: String, source: io::Error },
+}
+
+/// The file of the recording. Blame: the host.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("reading the recording {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the recording {} is larger than {MAX_FILE_BYTES} bytes", path.display())]
+    TooLarge { path: PathBuf },
+    #[error("the recording {} cannot be relied upon (remove it: it is made anew)", path.display())]
+    Unreliable { path: PathBuf, source: RecordingError },
+    #[error("writing the recording {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Where a tensor's bytes lie.
+#[derive(Clone, Debug)]
+struct Location {
+    capture: PathBuf,
+    storage: StorageId,
+    start: u64,
+    bytes: Bytes,
+    name: String,
+}
+
+/// Every distinct tensor's place, by what tells it.
+#[derive(Default)]
+pub(crate) struct Locations {
+    of: HashMap<Key, Location>,
+}
+
+/// An entry's tensors, in the order that its call sees them.
+pub(crate) struct Looked {
+    pub(crate) recorded: Recorded,
+    pub(crate) needs: Vec<Need>,
+    /// For every tensor argument: its need, if it has any bytes.
+    pub(crate) need_of_tensor: Vec<Option<usize>>,
+}
+
+/// Opens one entry; headers alone.
+pub(crate) fn look(entry: &EntryRef, signature: &Signature) -> Result<Looked, CapturesError> {
+    let recorded = Recorded::open(entry, signature)?;
+    let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;
+    Ok(Looked { recorded, needs, need_of_tensor })
+}
+
+/// Looks at every entry once.
+pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), CapturesError> {
+    let mut recorder = Recorder::default();
+    let mut locations = Locations::default();
+    for call in &task.steps {
+        let Some(callee) = task.callees.get(call.callee as usize) else { continue };
+        // Of headers a whole read-ahead window stays, of each entry.
+        let guards = task.drop_cache.then(|| EntryGuards::watch(std::slice::from_ref(&call.entry), true));
+        let looked = look(&call.entry, &callee.callee.signature)?;
+        drop(guards);
+        recorder.step(&callee.job, &call.entry.name, &looked.needs)?;
+        for need in &looked.needs {
+            locations.of.entry(need.key).or_insert_with(|| Location {
+                capture: call.entry.path.clone(),
+                storage: need.storage,
+                start: need.start,
+                bytes: need.bytes,
+                name: format!("`{}` of {}", need.name, call.entry.name),
+            });
+        }
+    }
+    Ok((recorder, locations))
+}
+
+/// Reads every distinct tensor once.
+pub(crate) fn record(
+    recorder: Recorder,
+    locations: &Locations,
+    drop_cache: bool,
+    mut each: impl FnMut(usize),
+) -> Result<Recording, CapturesError> {
+    let mut digests = Vec::new();
+    let mut chunk = vec![0; STAGING_SLOT.to_usize()];
+    for (number, constant) in recorder.recording().constants.iter().enumerate() {
+        let digest = locations.digest(constant, drop_cache, &mut chunk);
+        digests.push(digest.map_err(|source| CapturesError::Read {
+            entry: locations.of.get(&constant.key).map_or_else(String::new, |place| place.name.clone()),
+            source,
+        })?);
+        each(number + 1);
+    }
+    Ok(recorder.finish(&digests))
+}
+
+/// None where there is none yet.
+pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let length = file.metadata().map_err(failed)?.len();
+    if MAX_FILE_BYTES < length {
+        return Err(FileError::TooLarge { path: path.to_owned() });
+    }
+    let mut bytes = vec![0; Bytes::new(length).to_usize()];
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    let recording = Recording::decode(&bytes)
+        .map_err(|source| FileError::Unreliable { path: path.to_owned(), source })?;
+    Ok(Some(recording))
+}
+
+/// Whole or not at all.
+pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    // The reader would refuse it for ever.
+    if MAX_FILE_BYTES < bytes.len() as u64 {
+        return Err(FileError::TooLarge { path: path.to_owned() });
+    }
+    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let unfinished = path.with_extension("unfinished");
+    std::fs::write(&unfinished, bytes).map_err(failed)?;
+    File::open(&unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&unfinished, path).map_err(failed)?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+impl Locations {
+    /// Compares the CRCs of what the pool loads for these needs from other captures than `own`.
+    pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
+        let places = needs.iter().filter_map(|need| self.of.get(&need.key));
+        places.filter(|place| place.capture != own).try_for_each(|place| {
+            let capture = CaptureFile::open(&place.capture)?;
+            // A file that was replaced meanwhile may have fewer.
+            capture
+                .storages()
+                .get(place.storage.index())
+                .map_or(Ok(()), |storage| capture.check_crc(storage.id))
+        })
+    }
+
+    fn digest(&self, constant: &Constant, drop_cache: bool, chunk: &mut [u8]) -> io::Result<Digest> {
+        let mut source = self.open(constant, drop_cache)?;
+        let mut hasher = blake3::Hasher::new();
+        let (mut at, all) = (0, source.bytes().get());
+        while at < all {
+            let length = Bytes::new(all - at).to_usize().min(chunk.len());
+            source.read_at(Bytes::new(at), &mut chunk[..length])?;
+            hasher.update(&chunk[..length]);
+            at += length as u64;
+        }
+        Ok(Digest(*hasher.finalize().as_bytes()))
+    }
+
+    fn open(&self, constant: &Constant, drop_cache: bool) -> io::Result<FileSource> {
+        let place = self
+            .of
+            .get(&constant.key)
+            .ok_or_else(|| io::Error::other("no entry of this replay has it (were the captures changed?)"))?;
+        let capture = CaptureFile::open(&place.capture).map_err(io::Error::other)?;
+        let storage = capture.storages().get(place.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let file = capture.file_of(storage.blob)?;
+        let guard = CacheGuard::watch(Arc::clone(&file), drop_cache);
+        let (offset, bytes) = (storage.file_offset + place.start, place.bytes);
+        Ok(FileSource { file, guard, offset, bytes, name: place.name.clone() })
+    }
+}
+
+/// A tensor's bytes in their file.
+struct FileSource {
+    file: Arc<File>,
+    guard: CacheGuard,
+    offset: u64,
+    bytes: Bytes,
+    name: String,
+}
+
+impl Source for FileSource {
+    fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
+        let from = self.offset + at.get();
+        self.file.read_exact_at(into, from)?;
+        self.guard.behind(from + into.len() as u64);
+        Ok(())
+    }
+}
+
+/// The captures as the pool sees them.
+pub(crate) struct Outside<'a> {
+    pub(crate) locations: &'a Locations,
+    pub(crate) constants: &'a [Constant],
+    pub(crate) drop_cache: bool,
+}
+
+impl Store for Outside<'_> {
+    fn open(&mut self, constant: u32) -> io::Result<Box<dyn Source + '_>> {
+        let constant = self.constants.get(constant as usize).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(self.locations.open(constant, self.drop_cache)?))
+    }
+}

@@ -1,0 +1,191 @@
+//! Replay under a budget: recorded calls in order, their tensors outside, only the needed ones in a capped pool.
+//!
+//! Owns the stage, from its task to its head. What is moved when is `planner`'s, what is really used is held against
+//! the schedule by `cursor`, the copies are `pool`'s, the calls `calls`'. A report has a result only where every step
+//! went as it was to go.
+
+mod calls;
+mod captures;
+mod cursor;
+pub mod planner;
+pub mod pool;
+pub mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use opt_shared::causes::{chain, is_want_of_means};
+use opt_shared::message::ReplayTask;
+use opt_shared::outcome::{Head, ReplayResult, Replayed, Status};
+use opt_shared::replay::Recording;
+use opt_shared::units::Bytes;
+
+use self::calls::{Calls, StepError};
+use self::captures::{CapturesError, FileError, Locations, Outside};
+use self::planner::{BelowFloor, Plan, Wanted};
+use self::pool::{Pool, PoolError};
+use self::steps::{Done, StepsError};
+use crate::residency::device::DeviceError;
+use crate::session::{Backend, SessionError};
+use crate::stage::Progress;
+
+/// What ends a replay without a result.
+#[derive(Debug, thiserror::Error)]
+enum ReplayError {
+    #[error(transparent)]
+    Captures(#[from] CapturesError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    BelowFloor(#[from] BelowFloor),
+    #[error("making the pool")]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Steps(#[from] StepsError<StepError>),
+}
+
+pub(crate) fn run<B: Backend>(
+    backend: &B,
+    progress: Progress<'_>,
+    task: &ReplayTask,
+    head: &mut Head,
+) -> Replayed {
+    let result = attempt(backend, progress, task, head).map_err(|error| name(error, head)).ok();
+    Replayed { result: result.map(Box::new) }
+}
+
+fn attempt<B: Backend>(
+    backend: &B,
+    progress: Progress<'_>,
+    task: &ReplayTask,
+    head: &mut Head,
+) -> Result<ReplayResult, ReplayError> {
+    let (recording, locations) = recording(progress, task)?;
+    let sets = recording.working_sets();
+    let page = Bytes::from(rustix::param::page_size());
+    let slots = recording.slots(page);
+    let pinned = recording.pinned(&task.pin);
+    let bytes: Vec<Bytes> = recording.constants.iter().map(|constant| constant.bytes).collect();
+    let wanted = Wanted {
+        sets: &sets,
+        slots: &slots,
+        bytes: &bytes,
+        pinned: &pinned,
+        budget: task.budget,
+        depth: task.prefetch,
+    };
+    let plan = planner::plan(wanted)?;
+    let candidates = task.callees.iter().map(|it| backend.open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
+    // What a budget has beyond everything would be held for nothing.
+    let size = task.budget.min(slots.iter().copied().sum());
+    let (device, arena) = backend.pool(size)?;
+    let outside =
+        Outside { locations: &locations, constants: &recording.constants, drop_cache: task.drop_cache };
+    let pool = Pool::new(device, outside, &recording.constants, &plan, &sets);
+    let mut calls = Calls {
+        backend,
+        progress,
+        task,
+        candidates,
+        locations: &locations,
+        arena,
+        looked: None,
+        guards: None,
+        steps: Vec::new(),
+        outputs_digest: blake3::Hasher::new(),
+        peak_owed: Bytes::ZERO,
+        output_truncated: false,
+    };
+    let done = steps::replay(&recording, &plan, pool, &mut calls);
+    head.saw(calls.peak_owed);
+    head.output_truncated = calls.output_truncated;
+    let done = done?;
+    Ok(result(task, &recording, &plan, done, calls))
+}
+
+/// The one that is there, or a new one.
+fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Locations), ReplayError> {
+    let (recorder, locations) = captures::survey(task)?;
+    if let Some(known) = captures::read_recording(&task.recording)? {
+        return Ok((known, locations));
+    }
+    let total = u32::try_from(recorder.recording().constants.len()).unwrap_or(u32::MAX);
+    let tell = |done: usize| {
+        progress(u32::try_from(done).unwrap_or(u32::MAX), total, Bytes::ZERO);
+    };
+    let recording = captures::record(recorder, &locations, task.drop_cache, tell)?;
+    captures::write_recording(&task.recording, &recording.encode())?;
+    Ok((recording, locations))
+}
+
+fn result<B: Backend>(
+    task: &ReplayTask,
+    recording: &Recording,
+    plan: &Plan,
+    done: Done,
+    calls: Calls<'_, B>,
+) -> ReplayResult {
+    let page = Bytes::from(rustix::param::page_size());
+    let floor = recording.floor(&task.pin, page);
+    let stall: Duration = done.steps.iter().map(|step| step.stall).sum();
+    let mut steps = calls.steps;
+    for (step, time) in steps.iter_mut().zip(&done.steps) {
+        step.ms = ms(time.whole);
+        step.stall_ms = ms(time.stall);
+    }
+    let moved = done.moved;
+    ReplayResult {
+        budget_bytes: task.budget,
+        floor_bytes: floor.bytes(),
+        all_resident_bytes: floor.whole,
+        pinned_bytes: floor.pinned,
+        peak_pool_bytes: moved.peak,
+        bytes_moved: moved.bytes,
+        unique_bytes: recording.constants.iter().map(|constant| constant.bytes).sum(),
+        constants: recording.constants.len() as u64,
+        uses: recording.uses.len() as u64,
+        hits: plan.steps.iter().map(|step| u64::from(step.hits)).sum(),
+        misses: plan.steps.iter().map(|step| u64::from(step.misses)).sum(),
+        evictions: moved.evictions,
+        total_ms: ms(done.whole),
+        stall_ms: ms(stall),
+        compute_ms: ms(done.whole.saturating_sub(stall)),
+        copy_ms: ms(moved.busy),
+        recording_digest: blake3::hash(&recording.encode()).to_hex().to_string(),
+        outputs_digest: calls.outputs_digest.finalize().to_hex().to_string(),
+        steps,
+        step_count: recording.steps.len() as u64,
+    }
+}
+
+/// Whose fault it was; nothing of a result is left.
+fn name(error: ReplayError, head: &mut Head) {
+    head.detail = chain(&error);
+    head.status = match error {
+        error if is_want_of_means(&error) => Status::InfraError,
+        ReplayError::Captures(_)
+        | ReplayError::Steps(
+            StepsError::Pool { source: PoolError::Changed { .. }, .. }
+            | StepsError::Call { source: StepError::Captures(_), .. },
+        ) => Status::CaptureError,
+        ReplayError::BelowFloor(_) => Status::DoesNotFit,
+        ReplayError::Steps(StepsError::Call { source: StepError::Failed(failed), .. }) => {
+            let status = failed.failure.status;
+            head.detail =
+                format!("step {}, {}: {}", failed.step, failed.failure.entry, failed.failure.detail);
+            head.failures.push(failed.failure);
+            head.end = failed.end;
+            status
+        }
+        ReplayError::File(_) | ReplayError::Device(_) | ReplayError::Session(_) | ReplayError::Steps(_) => {
+            Status::InfraError
+        }
+    };
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,224 @@
+//! The pool: a thread that owns the device and carries the plan's moves out, one step ahead of who computes.
+//!
+//! Owns the copy queue's order and what is counted on it. A slot is poison from the moment it is there until its bytes
+//! have come, and every load is held against the catalog's digest. Whose bytes they are is the source's affair.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use opt_shared::formula::{REPLAY_SLOTS, STAGING_SLOT};
+use opt_shared::replay::{Constant, Digest};
+use opt_shared::units::Bytes;
+
+use super::planner::{Move, Plan};
+use crate::residency::device::{Buffer, Device, DeviceError, Event};
+use crate::residency::ledger::{Accounted, Kind};
+use crate::residency::staging::{PlaceError, Ring, Source};
+use crate::session::PoolSlot;
+
+/// NaN in every float type, -1 in every signed one, true and no bool at all: no kernel takes it for a weight.
+pub const POISON: u8 = 0xff;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("placing a tensor in the pool")]
+    Place(#[from] PlaceError),
+    #[error("making room in the pool")]
+    Device(#[from] DeviceError),
+    #[error("finding the bytes of `{name}`")]
+    Find {
+        name: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the bytes of {name} are not those that were recorded (was the capture changed?)")]
+    Changed { name: String },
+    #[error("a tensor that the plan moves is not in the catalog, or not where the plan has it")]
+    Plan,
+    #[error("the pool has ended")]
+    Ended,
+}
+
+/// Where a constant's bytes are found; opened for each load, so that nothing is held between two.
+pub trait Store: Send {
+    fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
+}
+
+/// One slot of the pool, ready: where its bytes begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub constant: u32,
+    /// In the arena.
+    pub address: u64,
+    pub phase: u8,
+    pub bytes: Bytes,
+}
+
+impl Place {
+    pub(super) fn slot(&self) -> PoolSlot {
+        PoolSlot { address: self.address, phase: self.phase, bytes: self.bytes }
+    }
+}
+
+/// To who computes: everything that a step uses is there.
+pub type Ready = Result<Vec<Place>, PoolError>;
+
+/// What the copy queue has done, by its own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    pub bytes: Bytes,
+    pub loads: u64,
+    pub evictions: u64,
+    /// As the device has it.
+    pub peak: Bytes,
+    /// As the ledger of all takings and givings has it, staging included.
+    pub ledger_peak: Bytes,
+    /// While something was moved.
+    pub busy: Duration,
+}
+
+pub struct Pool<'a, D: Device, S: Store> {
+    on: Accounted<D>,
+    ring: Ring<D>,
+    store: S,
+    constants: &'a [Constant],
+    plan: &'a Plan,
+    sets: &'a [Vec<u32>],
+    placed: HashMap<u32, Buffer>,
+    moved: Moved,
+}
+
+impl<'a, D: Device, S: Store> Pool<'a, D, S> {
+    pub fn new(device: D, store: S, constants: &'a [Constant], plan: &'a Plan, sets: &'a [Vec<u32>]) -> Self {
+        Self {
+            on: Accounted::new(device),
+            ring: Ring::new(REPLAY_SLOTS, STAGING_SLOT),
+            store,
+            constants,
+            plan,
+            sets,
+            placed: HashMap::new(),
+            moved: Moved::default(),
+        }
+    }
+
+    /// Serves every step in order: tells when it is ready, and goes on to what is ahead; waits for the word that a step is
+    /// over before it touches what that one used. Ends when nobody listens any more, or at the first error.
+    pub fn serve(mut self, over: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
+        for (number, moves) in self.plan.steps.iter().enumerate() {
+            if 0 < number && over.recv().is_err() {
+                break;
+            }
+            let told = self.carry_out(&moves.before).and_then(|()| self.places(number));
+            let failed = told.is_err();
+            if ready.send(told).is_err() || failed {
+                break;
+            }
+            if let Err(error) = self.carry_out(&moves.during) {
+                // It is told at the place of the next step, which could not have begun.
+                let _ = over.recv();
+                let _ = ready.send(Err(error));
+                break;
+            }
+        }
+        // The last step still uses what is there.
+        while over.recv().is_ok() {}
+        self.close()
+    }
+
+    fn close(mut self) -> Moved {
+        // What is on the queue ends first; then everything goes back, and the device with it.
+        let Self { on, ring, placed, moved, .. } = &mut self;
+        let ring = std::mem::replace(ring, Ring::new(1, Bytes::new(1)));
+        let _ = ring.dissolve(on);
+        for (_, buffer) in placed.drain() {
+            let _ = on.release(Kind::Weight, buffer);
+        }
+        moved.peak = on.device().marks().placed_peak;
+        moved.ledger_peak = on.ledger().peak();
+        *moved
+    }
+
+    /// All copies that these moves ask for are done when it returns.
+    fn carry_out(&mut self, moves: &[Move]) -> Result<(), PoolError> {
+        let started = Instant::now();
+        let mut last = None;
+        for one in moves {
+            match one {
+                Move::Load(constant) => last = self.load(*constant)?.or(last),
+                Move::Evict(constant) => {
+                    let buffer = self.placed.remove(constant).ok_or(PoolError::Plan)?;
+                    self.on.release(Kind::Weight, buffer)?;
+                    self.moved.evictions += 1;
+                }
+            }
+        }
+        if let Some(last) = last {
+            self.on.device().wait(last)?;
+        }
+        if !moves.is_empty() {
+            self.moved.busy += started.elapsed();
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, number: u32) -> Result<Option<Event>, PoolError> {
+        let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
+        let phase = Bytes::new(u64::from(constant.phase));
+        let buffer = self.on.allocate(Kind::Weight, phase + constant.bytes)?;
+        self.on.device().fill(&buffer, POISON)?;
+        let source = self
+            .store
+            .open(number)
+            .map_err(|source| PoolError::Find { name: format!("constant {number}"), source })?;
+        let mut source = Hashed { source, phase: usize::from(constant.phase), hasher: blake3::Hasher::new() };
+        let event = self.ring.upload(&mut self.on, &mut source, &buffer)?;
+        let found = Digest(*source.hasher.finalize().as_bytes());
+        if found != constant.digest {
+            return Err(PoolError::Changed { name: source.describe() });
+        }
+        self.placed.insert(number, buffer);
+        self.moved.bytes += constant.bytes;
+        self.moved.loads += 1;
+        Ok(event)
+    }
+
+    fn places(&self, step: usize) -> Result<Vec<Place>, PoolError> {
+        let set = self.sets.get(step).ok_or(PoolError::Plan)?;
+        set.iter()
+            .map(|&constant| {
+                let buffer = self.placed.get(&constant).ok_or(PoolError::Plan)?;
+                let known = self.constants.get(constant as usize).ok_or(PoolError::Plan)?;
+                Ok(Place { constant, address: buffer.address(), phase: known.phase, bytes: buffer.placed() })
+            })
+            .collect()
+    }
+}
+
+/// The bytes as they lie in the slot, poison before them; digested as they pass, front to back.
+struct Hashed<'s> {
+    source: Box<dyn Source + 's>,
+    phase: usize,
+    hasher: blake3::Hasher,
+}
+
+impl Source for Hashed<'_> {
+    fn bytes(&self) -> Bytes {
+        self.source.bytes() + Bytes::from(self.phase)
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> std::io::Result<()> {
+        let lead = self.phase.saturating_sub(at.to_usize()).min(into.len());
+        into[..lead].fill(POISON);
+        let into = &mut into[lead..];
+        let from = (at + Bytes::from(lead)) - Bytes::from(self.phase);
+        self.source.read_at(from, into)?;
+        self.hasher.update(into);
+        Ok(())
+    }
+}

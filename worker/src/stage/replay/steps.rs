@@ -1,0 +1,117 @@
+//! A replay from its first step to its last: the cursor, the pool, and whoever makes the calls, in step.
+//!
+//! Owns the clock of a replay. Nothing of it stands until the last step agreed with the schedule: an error leaves no
+//! result behind, and a session that has failed answers nothing else.
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use opt_shared::replay::{Need, Recording, Step};
+
+use super::cursor::{Cursor, Disagreement};
+use super::planner::Plan;
+use super::pool::{Moved, Place, Pool, PoolError, Ready, Store};
+use crate::residency::device::Device;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StepsError<E: std::error::Error + 'static> {
+    #[error(transparent)]
+    Parted(#[from] Disagreement),
+    #[error("step {step}: its tensors could not be brought into the pool")]
+    Pool {
+        step: usize,
+        #[source]
+        source: PoolError,
+    },
+    #[error("step {step}")]
+    Call {
+        step: usize,
+        #[source]
+        source: E,
+    },
+    #[error("starting a copy queue")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Who looks at entries and calls kernels.
+pub trait Caller {
+    type Error: std::error::Error + 'static;
+
+    /// The step's name and what its entry needs, by its own headers; none where there is no such step.
+    fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
+
+    /// The step's call, over these places. `places` are in the order of the needs.
+    fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Self::Error>;
+}
+
+/// One step's times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTime {
+    /// From the end of the step before to the end of this one.
+    pub whole: Duration,
+    /// Of it, waiting for tensors.
+    pub stall: Duration,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub steps: Vec<StepTime>,
+    pub whole: Duration,
+    pub moved: Moved,
+}
+
+/// Replays all steps of the recording.
+pub fn replay<C: Caller, D: Device + Send, S: Store>(
+    recording: &Recording,
+    plan: &Plan,
+    pool: Pool<'_, D, S>,
+    caller: &mut C,
+) -> Result<Done, StepsError<C::Error>> {
+    let (say_over, over) = channel();
+    let (say_ready, ready) = channel::<Ready>();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let queue = std::thread::Builder::new()
+            .name("pool".to_owned())
+            .spawn_scoped(scope, move || pool.serve(&over, &say_ready))
+            .map_err(StepsError::Thread)?;
+        let mut cursor = Cursor::new(recording);
+        let mut steps = Vec::with_capacity(plan.steps.len());
+        let mut before = started;
+        let walked = (|| {
+            for step in 0.. {
+                if 0 < step {
+                    // A pool that has ended says why in its place.
+                    let _ = say_over.send(());
+                }
+                let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
+                let Some((name, needs)) = asked else { break };
+                let constants = cursor.step(&name, &needs)?;
+                let waits = Instant::now();
+                let places = ready.recv().unwrap_or(Err(PoolError::Ended));
+                let stall = waits.elapsed();
+                let places = places.map_err(|source| StepsError::Pool { step, source })?;
+                if !places.iter().map(|place| place.constant).eq(constants) {
+                    return Err(StepsError::Pool { step, source: PoolError::Plan });
+                }
+                caller.call(step, &places).map_err(|source| StepsError::Call { step, source })?;
+                let now = Instant::now();
+                steps.push(StepTime { whole: now - before, stall });
+                before = now;
+            }
+            cursor.finish()?;
+            Ok(())
+        })();
+        let whole = started.elapsed();
+        // The pool ends when nobody speaks to it or listens any more.
+        drop(say_over);
+        drop(ready);
+        let moved = queue.join();
+        walked?;
+        let moved = moved.map_err(|_| StepsError::Pool { step: steps.len(), source: PoolError::Ended })?;
+        Ok(Done { steps, whole, moved })
+    })
+}
+
+#[cfg(test)]
+mod tests;

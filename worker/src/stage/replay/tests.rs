@@ -1,0 +1,190 @@
+//! Replays over scripted sessions: every answer that a step's candidate can give, and what is left of the replay.
+
+use opt_shared::message::{ReplayCall, ReplayCallee};
+use opt_shared::outcome::RunnerEnd;
+
+use super::*;
+use crate::session::scripted::{
+    Asked, Play, Script, ScriptedBackend, callee, done as called, entries_of, verify_settings,
+};
+use crate::session::{Answer, Called, Loaded, Trespass};
+
+fn task(folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTask {
+    let (entries, signature) = entries_of("torch_nn_functional_linear", numbers);
+    ReplayTask {
+        name: "all".to_owned(),
+        steps: entries.into_iter().map(|entry| ReplayCall { callee: 0, entry }).collect(),
+        callees: vec![ReplayCallee {
+            job: "linear".to_owned(),
+            callee: callee("fast", signature),
+            verify: verify_settings(),
+        }],
+        budget: Bytes::mib(1),
+        pin: Vec::new(),
+        prefetch: 1,
+        recording: folder.path().join("replay/all.rec"),
+        drop_cache: false,
+    }
+}
+
+struct Report {
+    head: Head,
+    result: Option<Box<ReplayResult>>,
+    asked: Vec<Asked>,
+}
+
+fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
+    let backend = ScriptedBackend::playing(scripts);
+    let mut head = Head::passed();
+    let Replayed { result } = run(&backend, &|_, _, _| {}, task, &mut head);
+    assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
+    let asked = backend.asked.borrow().clone();
+    Report { head, result, asked }
+}
+
+fn right() -> Script {
+    Script { end: RunnerEnd::default(), ..Script::of(&[Play::Right]) }
+}
+
+#[test]
+fn replay_calls_every_step_once_and_adds_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let task = task(&folder, &[0, 0, 1]);
+    let scripts = [right(), Script { peak_owed: Bytes::mib(6), ..right() }, right()];
+    let report = replay(&task, &scripts);
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    assert_eq!(report.head.peak_owed, Some(Bytes::mib(6)));
+    let result = report.result.expect("every step was right");
+    assert_eq!((result.step_count, result.steps.len()), (3, 3));
+    assert_eq!(result.steps[2].entry, "entry_000001");
+    assert!(result.steps.iter().all(|step| (step.call_ms - 0.003).abs() < 1e-9), "{:?}", result.steps);
+    // The second step uses what the first one did.
+    assert!(0 < result.hits && result.unique_bytes <= result.bytes_moved);
+    let calls: Vec<&Asked> = report.asked.iter().filter(|it| matches!(it, Asked::Call(..))).collect();
+    assert_eq!(calls, [&Asked::Call(0, 0, 0xff); 3]);
+    // The same bytes have the same digest, in a replay that relies on the recording of the first.
+    let again = replay(&task, &scripts);
+    assert_eq!(again.result.expect("right again").outputs_digest, result.outputs_digest);
+    let other = replay(&task_of(&folder, &task, &[1]), &[right()]);
+    assert_ne!(other.result.expect("right").outputs_digest, result.outputs_digest);
+}
+
+/// Another schedule, so another recording.
+fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> ReplayTask {
+    ReplayTask {
+        recording: folder.path().join("other.rec"),
+        ..ReplayTask { steps: task(folder, numbers).steps, ..like.clone() }
+    }
+}
+
+#[test]
+fn replay_names_every_answer_of_a_step() {
+    let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
+    let ready = Answer::Done(Loaded::Ready { has_plan: true });
+    let planned = |plan| Script { load: ready.clone(), plan, ..right() };
+    let returned = Called { returned_value: true, ..called(1) };
+    let table: [(&str, Script, Status, &str); 12] = [
+        ("refused", Script { load: refused, ..right() }, Status::LoadError, "undefined symbol: run"),
+        (
+            "dies while loading",
+            Script { load: Answer::Died, ..Script::of(&[Play::Right]) },
+            Status::Crashed,
+            "ended by SIGSEGV",
+        ),
+        ("dies", Script::of(&[Play::Dies]), Status::Crashed, "ended by SIGSEGV"),
+        (
+            "a plan that fails",
+            planned(Answer::Done(Called { result: 3, ..Called::default() })),
+            Status::RuntimeError,
+            "the plan call returned 3",
+        ),
+        (
+            "a plan that dies",
+            Script { end: Script::of(&[]).end, ..planned(Answer::Died) },
+            Status::Crashed,
+            "ended by SIGSEGV",
+        ),
+        ("wrong", Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical, "elements differ"),
+        (
+            "never written",
+            Script::of(&[Play::UnwrittenFrom(0)]),
+            Status::IncorrectNumerical,
+            "elements differ",
+        ),
+        ("not this entry", Script::of(&[Play::code(-2)]), Status::Unsupported, "does not do this entry"),
+        ("a code", Script::of(&[Play::code(5)]), Status::RuntimeError, "the call returned 5 (0 means done)"),
+        (
+            "a value returned",
+            Script::of(&[Play::Claims(returned)]),
+            Status::RuntimeError,
+            "returned through `ret`",
+        ),
+        (
+            "a call that was not made",
+            Script::of(&[Play::Claims(called(0))]),
+            Status::RuntimeError,
+            "the call was not made",
+        ),
+        (
+            "writes beside",
+            Script::of(&[Play::Beside(Trespass { output: 0, past: -1 })]),
+            Status::OutOfBounds,
+            "wrote 1 byte before the start",
+        ),
+    ];
+    for (name, script, status, detail) in table {
+        let folder = tempfile::tempdir().expect("a folder");
+        let report = replay(&task(&folder, &[0, 1]), &[right(), script]);
+        assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
+        assert!(report.head.detail.starts_with("step 1, entry_000001: "), "{name}: {}", report.head.detail);
+        assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
+        assert!(report.result.is_none(), "{name}: nothing stands of a replay that did not end");
+        assert_eq!(report.head.failures.len(), 1, "{name}");
+        assert_eq!(report.head.end.is_some(), status == Status::Crashed, "{name}");
+        let finished = report.asked.iter().filter(|it| **it == Asked::Finish).count();
+        assert_eq!(finished, 2, "{name}: both sessions are ended");
+    }
+}
+
+#[test]
+fn replay_calls_a_plan_before_the_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let planned = Script { load: Answer::Done(Loaded::Ready { has_plan: true }), ..right() };
+    let report = replay(&task(&folder, &[0]), &[planned]);
+    assert_eq!(report.head.status, Status::Passed);
+    assert_eq!(report.asked[1..3], [Asked::Plan(0), Asked::Call(0, 0, 0xff)]);
+}
+
+#[test]
+fn replay_blames_the_worker_for_its_own_trouble() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = replay(&task(&folder, &[0]), &[Script::of(&[Play::Fails])]);
+    assert_eq!(report.head.status, Status::InfraError);
+    assert!(report.head.detail.contains("running scripted"), "{}", report.head.detail);
+    assert!(report.head.failures.is_empty() && report.result.is_none());
+}
+
+#[test]
+fn replay_refuses_a_budget_below_its_floor_and_says_the_floor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut task = task(&folder, &[0]);
+    task.budget = Bytes::new(1);
+    let report = replay(&task, &[]);
+    assert_eq!(report.head.status, Status::DoesNotFit, "{}", report.head.detail);
+    assert!(report.asked.is_empty(), "nothing was started");
+}
+
+#[test]
+fn replay_blames_a_capture_that_cannot_be_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut task = task(&folder, &[0]);
+    task.steps[0].entry.path = folder.path().join("nowhere.pt");
+    assert_eq!(replay(&task, &[]).head.status, Status::CaptureError);
+    // A recording that nothing can be made of is the host's.
+    let mut task = task_of(&folder, &self::task(&folder, &[0]), &[0]);
+    task.recording = folder.path().join("torn.rec");
+    std::fs::write(&task.recording, b"torn").expect("written");
+    let report = replay(&task, &[]);
+    assert_eq!(report.head.status, Status::InfraError);
+    assert!(report.head.detail.contains("remove it"), "{}", report.head.detail);
+}

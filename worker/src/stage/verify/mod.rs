@@ -1,0 +1,268 @@
+//! Verification: every entry called, every output compared with what was recorded.
+//!
+//! Owns the order of entries, which of them a session is shared by, and what a failing one is blamed on. The calls of an
+//! entry are `entry`'s, the comparison is the judge's; expected outputs are read by this process, in chunks, and no
+//! candidate ever sees them.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use opt_shared::formula::load_timeout;
+use opt_shared::message::VerifyTask;
+use opt_shared::outcome::{EntryFailure, Head, RunnerEnd, Status, Verified, WorstError};
+
+use super::calls::{Checked, EntryCalls, Over};
+use super::failure::{of, of_the_capture, unless_damaged};
+use super::{Progress, kept};
+use crate::judge::Tolerance;
+use crate::recorded::Recorded;
+use crate::session::{
+    Answer, Backend, Ending, Group, Lifetime, Loaded, PlaceFault, Session, SessionError, Slots, Verdict,
+    Wanted,
+};
+
+/// Failures that a report holds in full (DESIGN, "The run directory").
+const KEPT_FAILURES: usize = 3;
+/// Failing entries whose data is read once more to see whether they are damaged: those that a report shows. More would
+/// cost a pass over the captures for every bad candidate.
+const CHECKED_FAILURES: u32 = 3;
+
+pub(crate) fn run<B: Backend>(
+    backend: &B,
+    progress: Progress<'_>,
+    task: &VerifyTask,
+    head: &mut Head,
+) -> Result<Verified, SessionError> {
+    let candidate = backend.open(&task.callee)?;
+    let wanted = Wanted {
+        callee: &task.callee,
+        entries: &task.entries,
+        lifetime: Lifetime::Entry { cap: task.shared_runner },
+        drop_cache: task.drop_cache,
+    };
+    let mut groups = backend.groups(&wanted)?;
+    let mut verification = Verification {
+        backend,
+        progress,
+        task,
+        candidate: &candidate,
+        head,
+        report: Verified::default(),
+        failed: 0,
+    };
+    while let Some(Group { range, placed }) = groups.next()? {
+        let (enough, placed) = match placed {
+            Ok(placed) => (verification.group(&placed, range.start)?, placed),
+            Err((at, fault)) => (verification.unplaced(range.start + at, fault)?, Vec::new()),
+        };
+        groups.give_back(placed);
+        if enough {
+            break;
+        }
+    }
+    let Verification { failed, mut report, .. } = verification;
+    report.reads = groups.finish();
+    if failed == 0 && 0 < report.entries_unsupported {
+        head.end_as(
+            Status::Unsupported,
+            format!(
+                "{} of {} entries are not supported by this candidate (set `partial = true` to rank it on the others)",
+                report.entries_unsupported, report.entries_run
+            ),
+        );
+    }
+    Ok(report)
+}
+
+/// Ends that a session of the entry's own would come to as well.
+fn holds_in_any_session(status: Status) -> bool {
+    matches!(status, Status::Unsupported | Status::CaptureError)
+}
+
+struct Verification<'a, B: Backend> {
+    backend: &'a B,
+    progress: Progress<'a>,
+    task: &'a VerifyTask,
+    candidate: &'a B::Candidate,
+    head: &'a mut Head,
+    report: Verified,
+    /// Entries that failed, unsupported ones aside.
+    failed: u32,
+}
+
+/// One entry's end.
+#[derive(Default)]
+struct Outcome {
+    failure: Option<EntryFailure>,
+    end: Option<RunnerEnd>,
+    checked: Checked,
+}
+
+impl<B: Backend> Verification<'_, B> {
+    /// An entry that cannot be shown to any candidate. Whether enough have failed.
+    fn unplaced(&mut self, at: usize, fault: PlaceFault) -> Result<bool, SessionError> {
+        let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
+        Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
+    }
+
+    /// Entries that share a session, the first of them the `first` of all. Whether enough have failed.
+    fn group(&mut self, placed: &[B::Placed], first: usize) -> Result<bool, SessionError> {
+        let mut settled = 0;
+        if 1 < placed.len() {
+            let enough;
+            (settled, enough) = self.shared(placed, first)?;
+            if enough {
+                return Ok(true);
+            }
+        }
+        for (at, entry) in placed.iter().enumerate().skip(settled) {
+            let outcome = self.alone(entry)?;
+            if self.settle(first + at, outcome) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Several entries in one session, up to the first that a session of its own could answer otherwise: how many are
+    /// settled, and whether enough have failed.
+    fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<(usize, bool), SessionError> {
+        let mut session = self.backend.start(self.candidate, placed, Slots::AgainstGuards)?;
+        let (mut settled, mut enough) = (0, false);
+        if let Answer::Done(Loaded::Ready { has_plan }) = session.load(self.load_timeout())? {
+            for (at, entry) in placed.iter().enumerate() {
+                let Some(outcome) = self.with_company(&mut *session, at, entry.as_ref(), has_plan)? else {
+                    break;
+                };
+                settled += 1;
+                enough = self.settle(first + at, outcome);
+                if enough {
+                    break;
+                }
+            }
+        }
+        let ending = session.finish()?;
+        self.note(&ending);
+        Ok((settled, enough))
+    }
+
+    /// None if the entry has to be called again in a session of its own before anybody is blamed.
+    fn with_company(
+        &mut self,
+        session: &mut dyn Session,
+        at: usize,
+        recorded: &Recorded,
+        has_plan: bool,
+    ) -> Result<Option<Outcome>, SessionError> {
+        let tolerances = match self.tolerances(recorded)? {
+            Ok(tolerances) => tolerances,
+            Err(outcome) => return Ok(Some(outcome)),
+        };
+        let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
+        let over = entry::drive(&mut calls, session, has_plan)?;
+        let checked = calls.checked;
+        Ok(match over {
+            None => Some(Outcome { checked, ..Outcome::default() }),
+            Some(Over::Failed(failure)) if holds_in_any_session(failure.status) => {
+                Some(Outcome { failure: Some(*failure), end: None, checked })
+            }
+            Some(_) => None,
+        })
+    }
+
+    /// One entry in a session of its own.
+    fn alone(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
+        let recorded: &Recorded = entry.as_ref();
+        let tolerances = match self.tolerances(recorded)? {
+            Ok(tolerances) => tolerances,
+            Err(outcome) => return Ok(outcome),
+        };
+        let alone = std::slice::from_ref(entry);
+        let mut session = self.backend.start(self.candidate, alone, Slots::AgainstGuards)?;
+        let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
+        let over = match session.load(self.load_timeout())? {
+            Answer::Done(Loaded::Ready { has_plan }) => entry::drive(&mut calls, &mut *session, has_plan)?,
+            Answer::Done(Loaded::Refused { text }) => {
+                Some(Over::Failed(Box::new(of(recorded, Status::LoadError, text))))
+            }
+            Answer::Died => Some(Over::Died),
+        };
+        let checked = calls.checked;
+        let ending = session.finish()?;
+        self.note(&ending);
+        let (failure, end) = match over {
+            None => (None, None),
+            Some(Over::Failed(failure)) => (Some(*failure), None),
+            Some(Over::Died) => {
+                let Verdict { status, detail } = ending.verdict;
+                (Some(of(recorded, status, detail)), kept(ending.end))
+            }
+        };
+        let failure = match failure {
+            Some(failure) if self.failed < CHECKED_FAILURES => {
+                Some(unless_damaged(failure, recorded, || Ok(()))?)
+            }
+            failure => failure,
+        };
+        Ok(Outcome { failure, end, checked })
+    }
+
+    /// What each output is held to; or the end of an entry whose recorded outputs cannot be read.
+    fn tolerances(&self, recorded: &Recorded) -> Result<Result<Vec<Tolerance>, Outcome>, SessionError> {
+        match recorded.tolerances(&self.task.verify) {
+            Ok(tolerances) => Ok(Ok(tolerances)),
+            Err(error) => {
+                let failure = Some(of_the_capture(&recorded.name, error.into())?);
+                Ok(Err(Outcome { failure, ..Outcome::default() }))
+            }
+        }
+    }
+
+    fn load_timeout(&self) -> Duration {
+        load_timeout(self.task.verify.call_timeout)
+    }
+
+    /// What every session leaves in the report, whatever its calls came to.
+    fn note(&mut self, ending: &Ending) {
+        self.head.saw(ending.peak_owed);
+        self.head.output_truncated |= ending.end.output_truncated;
+    }
+
+    /// Adds an entry to the report. Whether enough have failed.
+    fn settle(&mut self, at: usize, outcome: Outcome) -> bool {
+        let entry = &self.task.entries[at];
+        let report = &mut self.report;
+        report.entries_run += 1;
+        report.bytes_validated += entry.numbers.file;
+        let Checked { max_absolute_error, max_relative_error, worst } = outcome.checked;
+        report.max_absolute_error = report.max_absolute_error.max(max_absolute_error);
+        report.max_relative_error = report.max_relative_error.max(max_relative_error);
+        if let Some((output, relative_l2)) = worst
+            && report.worst.as_ref().is_none_or(|worst| worst.relative_l2 < relative_l2)
+        {
+            report.worst = Some(WorstError { entry: entry.name.clone(), output, relative_l2 });
+        }
+        match outcome.failure {
+            None => report.entries_passed += 1,
+            Some(failure) if failure.status == Status::Unsupported => {
+                report.entries_unsupported += 1;
+                report.unsupported.push(entry.id);
+            }
+            Some(failure) => {
+                if self.failed == 0 {
+                    self.head.end = outcome.end;
+                    self.head.fail(failure);
+                } else if self.head.failures.len() < KEPT_FAILURES {
+                    self.head.failures.push(failure);
+                }
+                self.failed += 1;
+            }
+        }
+        let total = u32::try_from(self.task.entries.len()).unwrap_or(u32::MAX);
+        (self.progress)(self.report.entries_run, total, self.report.bytes_validated);
+        self.task.verify.stop_after != 0 && self.task.verify.stop_after <= self.failed
+    }
+}

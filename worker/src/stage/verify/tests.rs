@@ -1,0 +1,400 @@
+//! Verification over scripted sessions: every answer a candidate can give, and what is made of several.
+
+use opt_shared::outcome::{Pattern, RunnerEnd, Status};
+use opt_shared::units::Bytes;
+
+use super::*;
+use crate::session::scripted::{
+    Asked, Play, Script, ScriptedBackend, callee, done, entries_of, verify_settings,
+};
+use crate::session::{Called, Trespass};
+use crate::stage::POISONS;
+
+const RELU: &str = "torch_nn_functional_relu";
+
+fn task(numbers: &[u32]) -> VerifyTask {
+    let (entries, signature) = entries_of(RELU, numbers);
+    VerifyTask {
+        callee: callee("fast", signature),
+        entries,
+        verify: verify_settings(),
+        drop_cache: false,
+        shared_runner: Bytes::ZERO,
+    }
+}
+
+/// Head and body of a report, together.
+struct Report {
+    head: Head,
+    body: Verified,
+}
+
+fn verify(backend: &ScriptedBackend, task: &VerifyTask) -> Report {
+    let mut head = Head::passed();
+    let body = run(backend, &|_, _, _| {}, task, &mut head).expect("the worker had no trouble");
+    assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
+    Report { head, body }
+}
+
+fn one_entry(script: Script) -> Report {
+    verify(&ScriptedBackend::playing(&[script]), &task(&[0]))
+}
+
+/// Every answer to one call, or to two, and its status.
+#[test]
+fn verify_names_every_answer_of_a_candidate() {
+    let returned = Called { returned_value: true, ..done(1) };
+    let raised = Called { result: 7, raised: Some("only float64".to_owned()), ..Called::default() };
+    let table: [(&str, &[Play], Status, &str); 17] = [
+        ("right twice", &[Play::Right], Status::Passed, ""),
+        ("wrong twice", &[Play::WrongFrom(0)], Status::IncorrectNumerical, "elements differ"),
+        ("wrong at the end, twice", &[Play::WrongFrom(1)], Status::IncorrectNumerical, "elements differ"),
+        ("never written", &[Play::UnwrittenFrom(0)], Status::UnwrittenOutput, "were never written"),
+        ("a tail never written", &[Play::UnwrittenFrom(1)], Status::UnwrittenOutput, "were never written"),
+        (
+            "wrong, then right",
+            &[Play::WrongFrom(0), Play::Right],
+            Status::Nondeterministic,
+            "wrong in its first call, right in call 2",
+        ),
+        (
+            "right, then wrong",
+            &[Play::Right, Play::WrongFrom(0)],
+            Status::Nondeterministic,
+            "right at first, wrong in call 2",
+        ),
+        (
+            "right, then unwritten, then right with any poison",
+            &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::Right],
+            Status::Nondeterministic,
+            "call 2 left `output` unwritten",
+        ),
+        (
+            "right, then unwritten, then wrong",
+            &[Play::Right, Play::UnwrittenFrom(0), Play::WrongFrom(0)],
+            Status::Nondeterministic,
+            "call 2 left `output` unwritten",
+        ),
+        // With the first poison right again, with another wrong: the first poison is what was recorded there.
+        (
+            "unwritten where the first poison is right",
+            &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
+            Status::UnwrittenOutput,
+            "were never written",
+        ),
+        (
+            "unwritten, then wrong",
+            &[Play::UnwrittenFrom(0), Play::WrongFrom(0)],
+            Status::IncorrectNumerical,
+            "elements differ",
+        ),
+        (
+            "a code",
+            &[Play::Claims(raised)],
+            Status::RuntimeError,
+            "the call returned 7 (0 means done): only float64",
+        ),
+        ("a value returned", &[Play::Claims(returned)], Status::RuntimeError, "returned through `ret`"),
+        ("a call that was not made", &[Play::Claims(done(0))], Status::RuntimeError, "the call was not made"),
+        ("dies at once", &[Play::Dies], Status::Crashed, "ended by SIGSEGV"),
+        ("dies in its second call", &[Play::Right, Play::Dies], Status::Crashed, "ended by SIGSEGV"),
+        (
+            "writes past the end",
+            &[Play::Beside(Trespass { output: 0, past: 0 })],
+            Status::OutOfBounds,
+            "wrote 1 byte past the end of `output`",
+        ),
+    ];
+    for (name, calls, status, detail) in table {
+        let report = one_entry(Script::of(calls));
+        assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
+        assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
+        assert_eq!(report.body.entries_run, 1, "{name}");
+        assert_eq!(report.body.entries_passed, u32::from(status == Status::Passed), "{name}");
+        assert_eq!(report.head.failures.len(), usize::from(status != Status::Passed), "{name}");
+        assert_eq!(report.head.end.is_some(), status == Status::Crashed, "{name}: how it died is kept");
+        let mismatched =
+            matches!(status, Status::IncorrectNumerical | Status::UnwrittenOutput | Status::Nondeterministic);
+        assert_eq!(
+            report.head.failures.first().is_some_and(|it| it.mismatch.is_some()),
+            mismatched,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn verify_says_where_a_candidate_wrote_beside_an_output() {
+    for (past, detail) in [
+        (0, "wrote 1 byte past the end of `output`"),
+        (7, "wrote 8 bytes past the end of `output`"),
+        (-1, "wrote 1 byte before the start of `output`"),
+        (-64, "wrote 64 bytes before the start of `output`"),
+    ] {
+        let report = one_entry(Script::of(&[Play::Beside(Trespass { output: 0, past })]));
+        assert_eq!(report.head.failures[0].detail, detail);
+        assert_eq!(report.head.failures[0].status, Status::OutOfBounds);
+    }
+}
+
+#[test]
+fn verify_tells_a_refused_load_from_a_death_while_loading() {
+    let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
+    let report = one_entry(Script { load: refused, ..Script::of(&[Play::Right]) });
+    assert_eq!((report.head.status, report.head.end), (Status::LoadError, None));
+    assert_eq!(report.head.detail, "entry_000000: undefined symbol: run");
+    let died = Script {
+        load: Answer::Died,
+        death: (Status::LoadError, "exited with code 1 while it was being loaded"),
+        end: RunnerEnd { exit_code: Some(1), ..RunnerEnd::default() },
+        ..Script::of(&[Play::Right])
+    };
+    let report = one_entry(died);
+    assert_eq!(report.head.status, Status::LoadError);
+    assert_eq!(report.head.end.expect("kept").exit_code, Some(1));
+}
+
+#[test]
+fn verify_calls_a_plan_first_and_blames_it() {
+    let ready = Answer::Done(Loaded::Ready { has_plan: true });
+    let planned = |plan| Script { load: ready.clone(), plan, ..Script::of(&[Play::Right]) };
+    let backend = ScriptedBackend::playing(&[planned(Answer::Done(done(1)))]);
+    assert_eq!(verify(&backend, &task(&[0])).head.status, Status::Passed);
+    let order: Vec<Asked> = backend.asked.borrow().iter().skip(1).take(3).cloned().collect();
+    assert_eq!(order, [Asked::Plan(0), Asked::Call(0, 0, POISONS[0]), Asked::Call(0, 1, POISONS[1])]);
+    let report = one_entry(planned(Answer::Done(Called { result: 5, ..Called::default() })));
+    assert_eq!(
+        (report.head.status, report.head.detail.as_str()),
+        (Status::RuntimeError, "entry_000000: the plan call returned 5 (0 means done)")
+    );
+    assert_eq!(
+        one_entry(planned(Answer::Done(Called { result: -2, ..Called::default() }))).head.status,
+        Status::Unsupported
+    );
+    assert_eq!(one_entry(planned(Answer::Died)).head.status, Status::Crashed);
+}
+
+#[test]
+fn verify_poisons_calls_differently_and_takes_slots_in_turn() {
+    let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
+    let mut task = task(&[0]);
+    task.verify.repeats = 5;
+    assert_eq!(verify(&backend, &task).head.status, Status::Passed);
+    let calls: Vec<Asked> =
+        backend.asked.borrow().iter().filter(|it| matches!(it, Asked::Call(..))).cloned().collect();
+    let expected: Vec<Asked> = [(0, 0), (1, 1), (0, 2), (1, 3), (0, 0)]
+        .map(|(slot, poison)| Asked::Call(0, slot, POISONS[poison]))
+        .to_vec();
+    assert_eq!(calls, expected);
+    // Fewer than two calls prove nothing about what was written.
+    task.verify.repeats = 0;
+    let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
+    verify(&backend, &task);
+    assert_eq!(backend.count(|it| matches!(it, Asked::Call(..))), 2);
+}
+
+#[test]
+fn verify_reports_figures_of_every_entry() {
+    let noisy = RunnerEnd { output_truncated: true, ..RunnerEnd::default() };
+    let quiet = Script { end: RunnerEnd::default(), ..Script::of(&[Play::Right]) };
+    let scripts = [
+        Script { peak_owed: Bytes::mib(3), end: noisy, ..quiet.clone() },
+        Script { peak_owed: Bytes::mib(9), ..quiet.clone() },
+        Script { peak_owed: Bytes::mib(2), ..quiet },
+    ];
+    let task = task(&[0, 1, 2]);
+    let told = std::cell::RefCell::new(Vec::new());
+    let backend = ScriptedBackend::playing(&scripts);
+    let progress = |entries, total, bytes| told.borrow_mut().push((entries, total, bytes));
+    let mut head = Head::passed();
+    let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
+    let report = Report { head, body };
+    assert_eq!(
+        (report.head.status, report.body.entries_run, report.body.entries_passed),
+        (Status::Passed, 3, 3)
+    );
+    assert_eq!((report.head.peak_owed, report.head.output_truncated), (Some(Bytes::mib(9)), true));
+    let sizes: Vec<Bytes> = task.entries.iter().map(|entry| entry.numbers.file).collect();
+    assert_eq!(report.body.bytes_validated, sizes.iter().copied().sum());
+    let so_far = |count: usize| sizes.iter().take(count).copied().sum::<Bytes>();
+    assert_eq!(*told.borrow(), [(1, 3, so_far(1)), (2, 3, so_far(2)), (3, 3, so_far(3))]);
+    assert_eq!(report.body.reads.page_by_page, 1, "what the groups tell of reading");
+    assert_eq!(report.body.max_absolute_error, 0.0);
+}
+
+#[test]
+fn verify_keeps_the_worst_error_of_all_entries() {
+    let scripts =
+        [Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::Right]), Script::of(&[Play::WrongFrom(3)])];
+    let backend = ScriptedBackend::playing(&scripts);
+    let report = verify(&backend, &task(&[0, 1, 2]));
+    let worst = report.body.worst.expect("compared");
+    assert_eq!((worst.entry.as_str(), worst.output.as_str()), ("entry_000000", "output"));
+    assert!(
+        0.0 < worst.relative_l2
+            && 0.0 < report.body.max_absolute_error
+            && 0.0 < report.body.max_relative_error
+    );
+    assert_eq!(report.head.failures[0].mismatch.as_ref().expect("one").pattern, Pattern::All);
+}
+
+#[test]
+fn verify_stops_after_enough_failures_and_keeps_three() {
+    let wrong = Script::of(&[Play::WrongFrom(0)]);
+    let crashed = Script {
+        end: RunnerEnd { signal: Some("SIGBUS".to_owned()), ..RunnerEnd::default() },
+        ..Script::of(&[Play::Dies])
+    };
+    let mut task = task(&[0, 1, 2, 3]);
+    task.verify.stop_after = 2;
+    let backend = ScriptedBackend::playing(&[crashed.clone(), wrong.clone()]);
+    let report = verify(&backend, &task);
+    assert_eq!(
+        (report.head.status, report.body.entries_run, report.head.failures.len()),
+        (Status::Crashed, 2, 2)
+    );
+    assert_eq!(report.head.end.expect("of the first failure").signal.as_deref(), Some("SIGBUS"));
+    // Zero runs all of them; what is shown is three.
+    task.verify.stop_after = 0;
+    let backend = ScriptedBackend::playing(&[wrong.clone(), wrong.clone(), crashed, wrong]);
+    let report = verify(&backend, &task);
+    assert_eq!(
+        (report.head.status, report.body.entries_run, report.head.failures.len()),
+        (Status::IncorrectNumerical, 4, 3)
+    );
+    assert_eq!(report.head.end, None, "the first failure was no death");
+}
+
+#[test]
+fn verify_counts_unsupported_entries_and_says_so_only_if_nothing_failed() {
+    let unsupported = Script::of(&[Play::code(-2)]);
+    let backend = ScriptedBackend::playing(&[unsupported.clone(), Script::of(&[Play::Right])]);
+    let task = task(&[0, 1]);
+    let report = verify(&backend, &task);
+    assert_eq!(
+        (report.head.status, report.body.entries_unsupported, report.body.entries_passed),
+        (Status::Unsupported, 1, 1)
+    );
+    assert_eq!(report.body.unsupported, [task.entries[0].id]);
+    assert!(report.head.detail.starts_with("1 of 2 entries are not supported"), "{}", report.head.detail);
+    assert!(report.head.failures.is_empty());
+    let backend = ScriptedBackend::playing(&[unsupported, Script::of(&[Play::WrongFrom(0)])]);
+    let report = verify(&backend, &task);
+    assert_eq!((report.head.status, report.body.entries_unsupported), (Status::IncorrectNumerical, 1));
+}
+
+#[test]
+fn verify_blames_a_capture_that_cannot_be_opened_and_goes_on() {
+    let mut backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
+    backend.broken = vec![0];
+    let report = verify(&backend, &task(&[0, 1]));
+    assert_eq!(
+        (report.head.status, report.body.entries_run, report.body.entries_passed),
+        (Status::CaptureError, 2, 1)
+    );
+    assert_eq!(report.head.failures[0].entry, "entry_000000");
+}
+
+#[test]
+fn verify_ends_for_the_workers_own_trouble() {
+    let backend = ScriptedBackend::playing(&[Script::of(&[Play::Fails])]);
+    let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
+    assert!(matches!(error, SessionError::Run { .. }), "{error:?}");
+}
+
+/// Entries that share a session.
+mod together {
+    use super::*;
+
+    fn sharing(scripts: &[Script], together: usize) -> ScriptedBackend {
+        let mut backend = ScriptedBackend::playing(scripts);
+        backend.together = together;
+        backend
+    }
+
+    fn started(backend: &ScriptedBackend) -> Vec<usize> {
+        let asked = backend.asked.borrow();
+        let sizes = asked.iter().filter_map(|it| match it {
+            Asked::Start(_, entries) => Some(entries.len()),
+            _ => None,
+        });
+        sizes.collect()
+    }
+
+    #[test]
+    fn verify_calls_entries_of_one_session_one_after_another() {
+        let backend = sharing(&[Script::of(&[Play::Right])], 3);
+        let report = verify(&backend, &task(&[0, 1, 2]));
+        assert_eq!((report.head.status, report.body.entries_passed), (Status::Passed, 3));
+        assert_eq!(started(&backend), [3]);
+        let called: Vec<usize> = backend
+            .asked
+            .borrow()
+            .iter()
+            .filter_map(|it| match it {
+                Asked::Call(entry, ..) => Some(*entry),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(called, [0, 0, 1, 1, 2, 2]);
+        assert_eq!(backend.asked.borrow().last(), Some(&Asked::GiveBack(3)));
+    }
+
+    #[test]
+    fn verify_repeats_a_failure_alone_before_anybody_is_blamed() {
+        // The second entry is wrong after the first, and right in a session of its own; so is the third.
+        let shared = Script::of(&[Play::Right, Play::Right, Play::WrongFrom(0)]);
+        let right = Script::of(&[Play::Right]);
+        let backend = sharing(&[shared, right.clone(), right], 3);
+        let report = verify(&backend, &task(&[0, 1, 2]));
+        assert_eq!(
+            (report.head.status, report.body.entries_run, report.body.entries_passed),
+            (Status::Passed, 3, 3)
+        );
+        assert_eq!(started(&backend), [3, 1, 1]);
+    }
+
+    #[test]
+    fn verify_blames_what_fails_alone_as_well() {
+        for (shared, alone, status) in [
+            (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
+            (
+                Script::of(&[Play::WrongFrom(0)]),
+                Script::of(&[Play::WrongFrom(0)]),
+                Status::IncorrectNumerical,
+            ),
+            // What it is called is what it does alone.
+            (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
+            (
+                Script { load: Answer::Died, ..Script::of(&[Play::Right]) },
+                Script {
+                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
+                    ..Script::of(&[Play::Right])
+                },
+                Status::LoadError,
+            ),
+        ] {
+            let mut task = task(&[0, 1]);
+            task.verify.stop_after = 1;
+            let backend = sharing(&[shared, alone], 2);
+            let report = verify(&backend, &task);
+            assert_eq!((report.head.status, report.body.entries_run), (status, 1));
+            assert_eq!(started(&backend), [2, 1]);
+        }
+    }
+
+    #[test]
+    fn verify_takes_an_unsupported_entry_at_its_word_in_company() {
+        let backend = sharing(&[Script::of(&[Play::code(-2), Play::Right])], 2);
+        let report = verify(&backend, &task(&[0, 1]));
+        assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
+        assert_eq!(started(&backend), [2]);
+    }
+
+    #[test]
+    fn verify_notes_what_the_shared_session_owed() {
+        let shared = Script { peak_owed: Bytes::mib(50), ..Script::of(&[Play::WrongFrom(0)]) };
+        let backend = sharing(&[shared, Script::of(&[Play::Right]), Script::of(&[Play::Right])], 2);
+        assert_eq!(verify(&backend, &task(&[0, 1])).head.peak_owed, Some(Bytes::mib(50)));
+    }
+}

@@ -1,0 +1,155 @@
+//! A compiler, run once in a confined process: started, waited for, ended, reaped. Like `process`, but what runs
+//! is a program of the user's machine that reads a stranger's text.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use opt_shared::formula::COMPILER_BASE;
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{KillReason, Pack};
+use opt_shared::units::Bytes;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::link::{Link, LinkError, RunnerNotice};
+use crate::runner::compiler::CompileOrder;
+use crate::runner::frame::{FrameError, Reply, ToRunner, receive_reply, send_to_runner};
+use crate::sandbox::handle::{End, HandleError, RunnerHandle};
+use crate::sandbox::policy;
+use crate::sandbox::spawn::SOCKET_FD;
+use crate::sandbox::spawn::{SpawnError, spawn_runner};
+use crate::sandbox::streams::Stream;
+use crate::sandbox::timeout::Timeout;
+
+/// Kept of a compiler's output while it runs.
+const LOG_SIZE: Bytes = Bytes::kib(256);
+
+/// Its own programs and libraries, what it reads, and what it writes, in the page cache.
+const COMPILER_FILES: Bytes = Bytes::mib(256);
+
+/// The end of a build is looked for in slices of this.
+const WAIT_SLICE: Duration = Duration::from_millis(100);
+
+/// The worker cannot run a compiler, and it is nobody's kernel that is to blame.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CompilerError {
+    #[error("starting its process")]
+    Spawn(#[source] SpawnError),
+    #[error("preparing its descriptors")]
+    Descriptors(#[source] rustix::io::Errno),
+    #[error("talking to its process")]
+    Frame(#[from] FrameError),
+    #[error("talking to the supervisor")]
+    Link(#[from] LinkError),
+    #[error("its process could not be set up: {text}")]
+    Setup { text: String },
+    #[error("holding its process")]
+    Handle(#[from] HandleError),
+}
+
+pub(crate) struct CompilerSpec<'a> {
+    pub(crate) lease: LeaseId,
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: &'a [OsString],
+    pub(crate) env: Vec<CString>,
+    pub(crate) scratch: &'a Path,
+    pub(crate) readable: &'a [PathBuf],
+    pub(crate) memory: Bytes,
+}
+
+pub(crate) struct CompilerEnd {
+    pub(crate) end: End,
+    pub(crate) killed: Option<KillReason>,
+    pub(crate) log_head: String,
+    pub(crate) peak_owed: Bytes,
+}
+
+pub(crate) struct Compiler {
+    handle: RunnerHandle,
+    socket: OwnedFd,
+    log: Stream,
+}
+
+impl Compiler {
+    pub(crate) fn start(link: &Link, spec: &CompilerSpec<'_>) -> Result<Self, CompilerError> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(CompilerError::Descriptors)?;
+        let log = Stream::create(LOG_SIZE).map_err(CompilerError::Descriptors)?;
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(CompilerError::Descriptors)?;
+        let spawned = spawn_runner(
+            link.executable(),
+            &[c"opt-compiler", crate::COMPILER_ARGUMENT],
+            &spec.env,
+            &[(null.as_fd(), 0), (log.descriptor(), 1), (log.descriptor(), 2), (theirs.as_fd(), SOCKET_FD)],
+            link.namespaces(),
+        )
+        .map_err(CompilerError::Spawn)?;
+        drop(theirs);
+        let compiler = Self { handle: spawned.into(), socket: ours, log };
+        let pid = compiler.handle.pid();
+        link.runner_started(&RunnerNotice {
+            lease: spec.lease,
+            pid,
+            start_time: compiler.handle.start_time()?,
+            limit: spec.memory + COMPILER_BASE,
+            shared: compiler.log.size(),
+            of_worker: Bytes::ZERO,
+            pack: Pack { files: COMPILER_FILES, tasks: policy::COMPILER_TASKS, tree: true },
+        })?;
+        link.wait_watched(pid)?;
+        let order = CompileOrder {
+            program: spec.program.to_owned(),
+            arguments: spec.arguments.to_vec(),
+            scratch: spec.scratch.to_owned(),
+            confinement: policy::for_compiler(spec.scratch, spec.readable, spec.memory),
+        };
+        send_to_runner(compiler.socket.as_fd(), &ToRunner::Compile(order), &[])?;
+        Ok(compiler)
+    }
+
+    /// Whether it ended in time.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, CompilerError> {
+        let mut limit = Timeout::of(self.handle.pid(), timeout);
+        loop {
+            let slice = WAIT_SLICE.min(timeout);
+            if self.handle.wait_dead(slice)? {
+                return Ok(true);
+            }
+            if limit.ends_after(slice) {
+                return Ok(false);
+            }
+        }
+    }
+
+    pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), CompilerError> {
+        link.kill_wanted(self.handle.pid(), reason)?;
+        if !self.handle.wait_dead(link.answer_patience())? {
+            self.handle.kill()?;
+            self.handle.wait_dead(link.answer_patience())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
+        let word = link.runner_died(self.handle.pid())?;
+        // Our own part speaks only if it could not become the compiler.
+        if let Ok(Some(Reply::Trouble { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
+            self.handle.reap()?;
+            return Err(CompilerError::Setup { text });
+        }
+        let end = self.handle.reap()?;
+        Ok(CompilerEnd {
+            end,
+            killed: word.killed,
+            log_head: self.log.head(log_head),
+            peak_owed: word.peak_owed,
+        })
+    }
+}

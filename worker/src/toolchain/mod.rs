@@ -1,0 +1,69 @@
+//! From sources to an artifact: what a language's toolchain has to do.
+//!
+//! A toolchain says which command makes an artifact, and runs nothing: `stage::build` does, in a confined process
+//! (`compiler`). A new language is a row of `opt_shared`'s table of languages, a toolchain here, and whoever launches it.
+
+pub(crate) mod artifact;
+mod c;
+pub(crate) mod compiler;
+mod prebuilt;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use opt_shared::language::{self, Language};
+use opt_shared::message::BuildTask;
+
+/// What makes an artifact of some sources.
+pub(crate) enum Recipe {
+    /// This file is the artifact.
+    Keep(PathBuf),
+    /// This command, run in a confined process, writes it.
+    Run(Step),
+    /// There is none; the reason, for whoever wrote the candidate.
+    Refused(String),
+}
+
+/// One command of a build.
+pub(crate) struct Step {
+    /// As the plan names it.
+    pub(crate) compiler: String,
+    pub(crate) arguments: Vec<OsString>,
+    /// What it writes.
+    pub(crate) output: PathBuf,
+    /// Folders it may read, beyond the system's.
+    pub(crate) readable: Vec<PathBuf>,
+}
+
+/// Folders of one build.
+pub(crate) struct Folders<'a> {
+    /// Ours, with `opt_candidate.h` in it.
+    pub(crate) include: &'a Path,
+    /// Gone when the build is over.
+    pub(crate) scratch: &'a Path,
+}
+
+pub(crate) trait Toolchain {
+    /// What has to be done for these sources.
+    fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
+}
+
+/// The toolchain of a language.
+pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
+    let kind = language.kind();
+    match kind.toolchain {
+        _ if kind.needs_device => &NoDevice,
+        language::Toolchain::Cc | language::Toolchain::Cxx => &c::C,
+        language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
+        language::Toolchain::Nvcc => &NoDevice,
+    }
+}
+
+/// Device code, for which this version has no device.
+struct NoDevice;
+
+impl Toolchain for NoDevice {
+    fn recipe(&self, _: &BuildTask, _: &Folders<'_>) -> Recipe {
+        Recipe::Refused("device code needs the CUDA device, which this version has not".to_owned())
+    }
+}

@@ -1,0 +1,16 @@
+//! A shared library that was built elsewhere: nothing is run.
+
+use opt_shared::message::BuildTask;
+
+use super::{Folders, Recipe, Toolchain};
+
+pub(super) struct Prebuilt;
+
+impl Toolchain for Prebuilt {
+    fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
+        match task.source.sources.as_slice() {
+            [library] => Recipe::Keep(library.clone()),
+            _ => Recipe::Refused("a prebuilt library is one file".to_owned()),
+        }
+    }
+}
