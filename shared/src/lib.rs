@@ -18,7 +18,6 @@ pub mod outcome;
 pub mod placement;
 pub mod replay;
 pub mod rung;
-pub mod score;
 pub mod settings;
 pub mod stage;
 pub mod stream;

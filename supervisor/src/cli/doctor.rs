@@ -40,7 +40,7 @@ impl Findings {
         let started = Instant::now();
         // Doctors may meet: each has a key of its own.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
-        let rungs = protections::climb(&executable, &mut leaves);
+        let rungs = protections::try_all(&executable, &mut leaves);
         drop(leaves);
         let canaries_ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use opt_shared::ids::EntryId;
 use opt_shared::outcome::{Artifact, Body, Report, Status};
 
-use super::folder::ranking::Standing;
+use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
 /// What is known of a candidate besides its plan.
@@ -13,12 +13,10 @@ use crate::core::event::Stage;
 pub struct Known {
     pub artifact: Option<Artifact>,
     pub unsupported: Vec<EntryId>,
-    pub profile: Option<Standing>,
+    pub profile: Option<ScoreSummary>,
     pub status: Option<Status>,
     /// Attempts of each stage that earlier parts of the run have numbered.
     pub numbered: BTreeMap<Stage, u32>,
-    /// Finished before this part of the run began.
-    pub resumed: bool,
 }
 
 impl Known {
@@ -28,7 +26,7 @@ impl Known {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
             Body::Verify(verified) => self.unsupported.clone_from(&verified.unsupported),
             Body::Profile(profiled) if report.head.status == Status::Passed => {
-                self.profile = Some(Standing::of(&profiled.entries));
+                self.profile = Some(ScoreSummary::of(&profiled.entries));
             }
             Body::Profile(_) | Body::Replay(_) => {}
         }

@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 
 use self::answer::desk::Desk;
 use self::answer::forecast::Forecast;
-use self::answer::{requests, submissions};
+use self::answer::requests;
 pub use self::error::RunError;
 use self::folder::books::Books;
-use self::folder::{RunFolder, evidence, resume};
+use self::folder::resume::Earlier;
+use self::folder::{RunFolder, evidence, register, resume};
 use self::run::agenda::Agenda;
 use self::run::decisions::Decisions;
 use self::run::leaves::Leaves;
@@ -88,18 +89,11 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     for note in store.notes() {
         tracing::warn!("{note}");
     }
-    if options.resume
-        && let Some(before) = store.stored_plan()?
-    {
-        let keys = crate::plan::changed_keys(&before, &resolved);
-        if !keys.is_empty() {
-            return Err(RunError::PlanChanged { keys: keys.join(", ") });
-        }
-    }
-    crate::report::summary::clear_leftover(folder.path())?;
-    if options.resume && submissions::restore(&mut plan, folder.path()) {
+    if options.resume {
+        resume::take_up_plan(&store, &folder, &mut plan, &resolved)?;
         selected = spec::selected(&plan, &options.only)?;
     }
+    crate::report::summary::clear_leftover(folder.path())?;
     store.run_started(&RunRow {
         name: plan.run.name.clone(),
         started: UtcTime::now(),
@@ -108,7 +102,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     })?;
     store.plan(&resolved)?;
     store.command(&evidence::command_line())?;
-    let known = resume::register(&mut store, &plan, &facts, &selected, options.resume)?;
+    let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
+    let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
     let whole = whole_memory();
     let (ceilings, floor) = limits_of(&plan, whole);
     let host = Host::detect();
@@ -118,7 +113,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
     let pool = Pool::new(folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
-    let found = protections::climb(pool.executable(), &mut leaves);
+    let found = protections::try_all(pool.executable(), &mut leaves);
     let mut run = Run {
         decisions: Decisions::new(Core::new(spec, counters.worker, counters.lease)),
         agenda: Agenda {

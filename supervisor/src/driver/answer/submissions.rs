@@ -19,13 +19,12 @@ use serde_json::json;
 use crate::control::{Code, Refusal, Reply, SubmitParams};
 use crate::core::event::{Answer, Control, Event};
 use crate::driver::RunError;
+use crate::driver::folder::register::candidate_row;
 use crate::driver::known::Known;
 use crate::driver::run::Run;
 use crate::driver::survey::needs::JobNeeds;
 use crate::driver::survey::spec::candidate_spec;
 use crate::plan::{CandidatePlan, Plan, Submission};
-use crate::record::SourceRecord;
-use crate::store::CandidateRow;
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
@@ -94,18 +93,7 @@ impl Run<'_> {
     /// From here on it is a candidate like any other.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
-        let paths: Vec<String> =
-            candidate.source.sources.iter().map(|path| path.display().to_string()).collect();
-        self.books.store.candidate(&CandidateRow {
-            id,
-            job: candidate.job,
-            name: name.clone(),
-            source: SourceRecord {
-                path: paths.first().cloned(),
-                other_paths: paths.iter().skip(1).cloned().collect(),
-                digest: opt_shared::digest::of_sources(&candidate.source.sources).ok(),
-            },
-        })?;
+        self.books.store.candidate(&candidate_row(&candidate))?;
         let known = Known::default();
         let job = &mut self.agenda.plan.jobs[job];
         let mut needs = JobNeeds::new(job, &self.agenda.facts[job.id.index()], self.agenda.cores);
@@ -246,22 +234,19 @@ fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
     fs::rename(&fresh, own.join(RECORD))
 }
 
-/// Adds what was submitted in earlier parts of a run to its plan; true if there was something. What cannot be read
-/// is said, and left out.
-pub fn restore(plan: &mut Plan, run: &Path) -> bool {
+/// Adds what was submitted in earlier parts of a run to its plan. What cannot be read is said, and left out.
+pub fn restore(plan: &mut Plan, run: &Path) {
     // Compilers are shown the folders of sources by their whole paths.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
-    let mut restored = false;
     for number in numbers(&folder).into_iter().take(MOST as usize) {
         let own = folder.join(number.to_string());
         match read_kept(&own) {
             Ok(None) => {}
-            Ok(Some(kept)) => restored |= add(plan, &own, kept),
+            Ok(Some(kept)) => add(plan, &own, kept),
             Err(error) => tracing::warn!("the submission {} is left out: {error}", own.display()),
         }
     }
-    restored
 }
 
 fn read_kept(own: &Path) -> std::io::Result<Option<Kept>> {
@@ -274,9 +259,9 @@ fn read_kept(own: &Path) -> std::io::Result<Option<Kept>> {
     Ok(Some(serde_json::from_str(&text)?))
 }
 
-fn add(plan: &mut Plan, own: &Path, kept: Kept) -> bool {
+fn add(plan: &mut Plan, own: &Path, kept: Kept) {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == kept.job) else { return false };
+    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == kept.job) else { return };
     let sources = kept.files.iter().map(|file| own.join(file)).collect();
     let submission = Submission {
         name: Some(kept.name.clone()),
@@ -286,13 +271,9 @@ fn add(plan: &mut Plan, own: &Path, kept: Kept) -> bool {
     };
     match job.admit(id, &submission) {
         // Its name is what its results are known by.
-        Ok(candidate) if candidate.name == kept.name => {
-            job.candidates.push(candidate);
-            true
-        }
+        Ok(candidate) if candidate.name == kept.name => job.candidates.push(candidate),
         Ok(_) | Err(_) => {
             tracing::warn!("the submission `{}` is left out: the plan has that name now", kept.name);
-            false
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The end of a job and of the run: ranks, winners, statuses and the exit code.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::outcome::{Estimate, Status};
+use opt_shared::outcome::Status;
 
-use super::ranking::{Scores, Timed, scores};
+use super::ranking::{Scores, Timed, Winner, scores};
 use crate::core::event::StopReason;
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
@@ -26,9 +26,9 @@ impl Run<'_> {
     pub(crate) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
         let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
         let name = job.name.clone();
-        let Scores { rows, best } = self.agenda.job_scores(job);
-        let end = self.agenda.job_end(job, baseline_failed, best);
-        self.books.store.scores(&rows)?;
+        let scores = self.agenda.job_scores(job);
+        let end = self.agenda.job_end(job, baseline_failed, &scores);
+        self.books.store.scores(&scores.rows)?;
         self.books.store.job_status(id, &end)?;
         self.desk.tell(|| notifications::job(&name, &end));
         self.books.write_summary(self.machine.sampler.totals)
@@ -37,8 +37,7 @@ impl Run<'_> {
     /// Ranks and speed-ups as they stand while others of the job are still to come.
     pub(crate) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
         let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
-        let Scores { rows, .. } = self.agenda.job_scores(job);
-        Ok(self.books.store.scores(&rows)?)
+        Ok(self.books.store.scores(&self.agenda.job_scores(job).rows)?)
     }
 
     /// Writes the end down and says the exit code.
@@ -88,11 +87,11 @@ impl Agenda<'_> {
             .iter()
             .filter_map(|candidate| {
                 let known = &self.known[candidate.id.index()];
-                let standing = known.profile.as_ref()?;
-                (known.status == Some(Status::Passed) && standing.has_entries()).then_some(Timed {
+                let summary = known.profile.as_ref()?;
+                (known.status == Some(Status::Passed) && summary.has_entries()).then_some(Timed {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
-                    standing,
+                    summary,
                 })
             })
             .collect();
@@ -101,17 +100,13 @@ impl Agenda<'_> {
 
     /// Who won a job, if anybody did.
     pub(crate) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
-        let Scores { best, .. } = self.job_scores(job);
-        let name = self.job_end(job, false, best).winner?;
-        job.candidates.iter().find(|it| it.name == name).map(|it| it.id)
+        match self.job_scores(job).winner() {
+            Winner::Is(id) => Some(id),
+            Winner::Nobody | Winner::NotSurely => None,
+        }
     }
 
-    fn job_end(
-        &self,
-        job: &JobPlan,
-        baseline_failed: bool,
-        best: Option<(CandidateId, Option<Estimate>)>,
-    ) -> JobEnd {
+    fn job_end(&self, job: &JobPlan, baseline_failed: bool, scores: &Scores) -> JobEnd {
         let facts = &self.facts[job.id.index()];
         if let Some(broken) = &facts.broken {
             return JobEnd { status: JobStatus::CaptureError, detail: Some(broken.clone()), winner: None };
@@ -124,21 +119,17 @@ impl Agenda<'_> {
         if all(Status::Skipped) {
             return JobEnd { status: JobStatus::Skipped, detail: None, winner: None };
         }
-        let least = job.profile.min_improvement;
-        let mut detail = None;
-        let winner = best.and_then(|(id, speedup)| {
-            let name = job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone());
-            match speedup {
-                Some(speedup) if speedup.ci_low < 1.0 + least => {
-                    detail = Some(format!(
-                        "no candidate is surely at least {:.1} % faster than the baseline (min_improvement)",
-                        least * 100.0
-                    ));
-                    None
-                }
-                _ => name,
+        let (winner, mut detail) = match scores.winner() {
+            Winner::Is(id) => (job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone()), None),
+            Winner::NotSurely => {
+                let least = job.profile.min_improvement * 100.0;
+                let why = format!(
+                    "no candidate is surely at least {least:.1} % faster than the baseline (min_improvement)"
+                );
+                (None, Some(why))
             }
-        });
+            Winner::Nobody => (None, None),
+        };
         let status = if baseline_failed && job.baseline.is_some() {
             detail = job.baseline.and_then(status_of).map(|status| match status {
                 Status::Passed => {

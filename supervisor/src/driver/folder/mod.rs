@@ -10,7 +10,9 @@ pub(super) mod evidence;
 mod finish;
 pub(super) mod ranking;
 pub(super) mod reads;
+pub(super) mod register;
 pub(super) mod resume;
+mod score;
 
 use std::fs::{self, File};
 use std::io;
@@ -39,9 +41,9 @@ pub enum FolderError {
 /// Runs of one name that are looked for.
 const MOST_RUNS: u32 = 100_000;
 /// A worker caught between fork and exec by the death of its supervisor holds the lock for an instant longer.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Processes that are being killed may still write into the folder that is cleared.
-const CLEARING_PATIENCE: Duration = Duration::from_secs(10);
+const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Supervisors of one number that may live at a time, each in a pid namespace of its own.
 const MOST_NAMESAKES: u32 = 64;
@@ -128,7 +130,7 @@ impl RunFolder {
 
     /// Waits out an instant's hold, and is refused by one that lasts.
     fn lock(path: &Path) -> Result<File, FolderError> {
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match Self::try_lock(path) {
                 Err(FolderError::Locked { .. }) if Instant::now() < deadline => std::thread::sleep(PAUSE),
@@ -212,7 +214,7 @@ fn is_run(path: &Path) -> bool {
 
 /// Removes a folder and all it holds, though somebody who is dying may still add to it.
 fn clear(path: &Path) -> io::Result<()> {
-    let deadline = Instant::now() + CLEARING_PATIENCE;
+    let deadline = Instant::now() + CLEARING_TIMEOUT;
     loop {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,16 +1,16 @@
-//! Scores and ranks of a job's candidates, from the profiles that stand.
+//! Scores and ranks of a job's candidates, from the profiles that stand, and who wins.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::{EntryProfile, Estimate};
-use opt_shared::score::{geometric_mean, ranks};
 use opt_shared::units::Bytes;
 
+use super::score::{geometric_mean, ranks};
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
 /// What is kept of a profile, whatever the number of its entries.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct ScoreSummary {
     entries: usize,
     /// Over the baseline that was timed beside it.
     speedup: Option<Estimate>,
@@ -20,7 +20,7 @@ pub struct Standing {
     times: CandidateTimes,
 }
 
-impl Standing {
+impl ScoreSummary {
     pub fn of(entries: &[EntryProfile]) -> Self {
         Self { entries: entries.len(), speedup: speedup(entries), rate: rate(entries), times: times(entries) }
     }
@@ -35,14 +35,36 @@ impl Standing {
 pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
-    pub standing: &'a Standing,
+    pub summary: &'a ScoreSummary,
 }
 
 /// What a job's profiles amount to.
 pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
-    pub best: Option<(CandidateId, Option<Estimate>)>,
+    best: Option<(CandidateId, Option<Estimate>)>,
+    min_improvement: f64,
+}
+
+/// Who won a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Winner {
+    /// Nobody but the baseline was timed.
+    Nobody,
+    /// The best may well be no faster than the baseline.
+    NotSurely,
+    Is(CandidateId),
+}
+
+impl Scores {
+    /// The best candidate, if it is surely faster than the baseline by the least that counts, or is timed without one.
+    pub fn winner(&self) -> Winner {
+        match self.best {
+            None => Winner::Nobody,
+            Some((_, Some(speedup))) if speedup.ci_low < 1.0 + self.min_improvement => Winner::NotSurely,
+            Some((id, _)) => Winner::Is(id),
+        }
+    }
 }
 
 /// Without a baseline that was timed beside them, candidates are ranked by time.
@@ -53,9 +75,9 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            it.standing.speedup
+            it.summary.speedup
         };
-        let merit = if paired { speedup } else { it.standing.rate };
+        let merit = if paired { speedup } else { it.summary.rate };
         if let Some(merit) = merit {
             scored.push((it, speedup.filter(|_| !it.is_baseline), merit));
         }
@@ -66,7 +88,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .iter()
         .zip(&places)
         .map(|((it, speedup, _), &rank)| {
-            let mut times = it.standing.times.clone();
+            let mut times = it.summary.times.clone();
             if let Some(speedup) = speedup {
                 times.noise = Some((speedup.ci_high - speedup.ci_low) / 2.0 / speedup.value);
             }
@@ -81,7 +103,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             one_rank.cmp(other_rank).then(other.ci_low.total_cmp(&one.ci_low))
         })
         .map(|((it, speedup, _), _)| (it.id, *speedup));
-    Scores { rows, best }
+    Scores { rows, best, min_improvement }
 }
 
 fn speedup(entries: &[EntryProfile]) -> Option<Estimate> {
@@ -135,5 +157,83 @@ fn times(entries: &[EntryProfile]) -> CandidateTimes {
         cache_state: entries.first().map(|entry| entry.cache_state),
         footprint_bytes: Some(footprint),
         bytes_per_second: mean(&|entry| entry.bytes_per_second),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASELINE: CandidateId = CandidateId(0);
+    const SLOW: CandidateId = CandidateId(1);
+    const FAST: CandidateId = CandidateId(2);
+
+    fn estimate(value: f64) -> Estimate {
+        Estimate { value, ci_low: value * 0.99, ci_high: value * 1.01 }
+    }
+
+    fn summary(speedup: Option<f64>, rate: f64) -> ScoreSummary {
+        ScoreSummary {
+            entries: 1,
+            speedup: speedup.map(estimate),
+            rate: Some(estimate(rate)),
+            times: CandidateTimes::default(),
+        }
+    }
+
+    fn scored(
+        timed: &[(CandidateId, ScoreSummary)],
+        min_improvement: f64,
+    ) -> (Vec<(u32, Option<u32>)>, Winner) {
+        let timed: Vec<Timed<'_>> = timed
+            .iter()
+            .map(|(id, summary)| Timed { id: *id, is_baseline: *id == BASELINE, summary })
+            .collect();
+        let scores = scores(&timed, min_improvement);
+        (scores.rows.iter().map(|(id, row)| (id.0, row.rank)).collect(), scores.winner())
+    }
+
+    #[test]
+    fn a_winner_is_surely_faster_than_the_baseline() {
+        let baseline = || (BASELINE, summary(None, 1.0));
+        for (timed, min_improvement, ranks, winner) in [
+            (vec![baseline()], 0.0, vec![(0, Some(1))], Winner::Nobody),
+            (
+                vec![baseline(), (SLOW, summary(Some(0.5), 0.5)), (FAST, summary(Some(2.0), 2.0))],
+                0.0,
+                vec![(0, Some(2)), (1, Some(3)), (2, Some(1))],
+                Winner::Is(FAST),
+            ),
+            // Its interval reaches below the baseline's time.
+            (
+                vec![baseline(), (FAST, summary(Some(1.005), 1.0))],
+                0.0,
+                vec![(0, Some(1)), (2, Some(1))],
+                Winner::NotSurely,
+            ),
+            (
+                vec![baseline(), (FAST, summary(Some(1.5), 1.5))],
+                0.6,
+                vec![(0, Some(1)), (2, Some(1))],
+                Winner::NotSurely,
+            ),
+            // One that was not timed beside the baseline has no place among those that were.
+            (
+                vec![baseline(), (SLOW, summary(Some(1.2), 1.2)), (FAST, summary(None, 9.0))],
+                0.0,
+                vec![(0, Some(2)), (1, Some(1))],
+                Winner::Is(SLOW),
+            ),
+            // Without a baseline the times rank, and the best wins.
+            (
+                vec![(SLOW, summary(None, 1.0)), (FAST, summary(None, 3.0))],
+                0.5,
+                vec![(1, Some(2)), (2, Some(1))],
+                Winner::Is(FAST),
+            ),
+        ] {
+            let found = scored(&timed, min_improvement);
+            assert_eq!(found, (ranks, winner));
+        }
     }
 }

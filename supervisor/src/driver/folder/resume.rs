@@ -1,90 +1,91 @@
-//! What an earlier part of a run left in its folder, and what of it stands.
+//! What a resumed run keeps of its earlier part: all of it is decided here.
+//!
+//! | of the earlier part | is kept |
+//! |---|---|
+//! | plan, signatures, captures | nothing to choose: a run whose plan, signature or captures have changed is refused |
+//! | submitted candidates | all that can still be read |
+//! | a candidate's end | if it was a verdict on its code, the code is the same and its library is there |
+//! | attempts | their numbers, so that none is used twice; reports, where the end is kept |
+//! | a replay's result | if the same libraries would make its calls |
 
+use opt_shared::arguments::Signature;
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::outcome::{ReplayResult, Status};
 
+use crate::core::spec::Resumed;
+use crate::driver::answer::submissions;
 use crate::driver::error::RunError;
+use crate::driver::folder::RunFolder;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
-use crate::record::{CapturesRecord, SourceRecord, UtcTime};
-use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
+use crate::record::UtcTime;
+use crate::store::{Store, StoredCandidate};
 
-/// Writes jobs and candidates down; on resuming, finds what stands.
-pub fn register(
-    store: &mut Store,
-    plan: &Plan,
-    facts: &[JobFacts],
-    selected: &[bool],
-    resuming: bool,
-) -> Result<Vec<Known>, RunError> {
-    let mut known: Vec<Known> = vec![Known::default(); plan.candidates().count()];
-    let stored = if resuming {
-        store.close_abandoned(UtcTime::now())?;
-        check_signatures(store, plan, facts)?;
-        store.stored_candidates()?
-    } else {
-        Vec::new()
-    };
-    for (job, facts) in plan.jobs.iter().zip(facts) {
-        let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
-        store.job(&JobRow {
-            id: job.id,
-            name: job.name.clone(),
-            captures: CapturesRecord {
-                entries: Some(facts.entries.len() as u64),
-                bytes: Some(facts.bytes),
-                unique_bytes: Some(facts.unique_bytes),
-                digest: Some(facts.digest.clone()),
-                form: facts.form,
-            },
-            baseline: baseline.map(|it| it.name.clone()),
-            signature_digest: facts.signature.as_ref().map(opt_shared::arguments::Signature::digest),
-        })?;
-        for candidate in &job.candidates {
-            let paths: Vec<String> =
-                candidate.source.sources.iter().map(|path| path.display().to_string()).collect();
-            let digest = opt_shared::digest::of_sources(&candidate.source.sources).ok();
-            let before = stored.iter().find(|it| it.job == job.name && it.name == candidate.name).cloned();
-            let changed =
-                before.as_ref().is_some_and(|it| it.source_digest.is_some() && it.source_digest != digest);
-            store.candidate(&CandidateRow {
-                id: candidate.id,
-                job: job.id,
-                name: candidate.name.clone(),
-                source: SourceRecord {
-                    path: paths.first().cloned(),
-                    other_paths: paths.iter().skip(1).cloned().collect(),
-                    digest,
-                },
-            })?;
-            let it = &mut known[candidate.id.index()];
-            if let Some(before) = before {
-                take_up(store, candidate.id, &before, changed, it)?;
-            }
-            if !selected[candidate.id.index()] && it.status.is_none() {
-                it.status = Some(Status::Skipped);
-                store.candidate_finished(
-                    candidate.id,
-                    &CandidateEnd {
-                        status: Status::Skipped,
-                        blame: Some(Blame::Plan),
-                        failed_stage: None,
-                        detail: Some("not named by --only".to_owned()),
-                        feedback: None,
-                    },
-                )?;
-            }
+/// Takes up what was submitted earlier. Refused if the plan is another one by now; `resolved` is what it says today.
+pub(crate) fn take_up_plan(
+    store: &Store,
+    folder: &RunFolder,
+    plan: &mut Plan,
+    resolved: &str,
+) -> Result<(), RunError> {
+    if let Some(before) = store.stored_plan()? {
+        let keys = crate::plan::changed_keys(&before, resolved);
+        if !keys.is_empty() {
+            return Err(RunError::PlanChanged { keys: keys.join(", ") });
         }
     }
-    Ok(known)
+    submissions::restore(plan, folder.path());
+    Ok(())
 }
 
-/// A change of the arguments' order makes earlier verdicts worthless.
-fn check_signatures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
+/// Candidates as an earlier part of the run left them; none in a run that begins.
+#[derive(Default)]
+pub(crate) struct Earlier(Vec<StoredCandidate>);
+
+impl Earlier {
+    /// Ends what was left open. Refused if what results hang on has changed.
+    pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
+        store.close_abandoned(UtcTime::now())?;
+        check_captures(store, plan, facts)?;
+        Ok(Self(store.stored_candidates()?))
+    }
+
+    /// What is kept of a candidate whose sources have this digest now; the rest of it is to be done again.
+    pub(crate) fn take_up(
+        &self,
+        store: &mut Store,
+        id: CandidateId,
+        (job, name): (&str, &str),
+        sources: Option<&str>,
+    ) -> Result<Known, RunError> {
+        let mut known = Known::default();
+        let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
+            return Ok(known);
+        };
+        let attempts = store.stored_attempts(id)?;
+        for attempt in &attempts {
+            let last = known.numbered.entry(attempt.stage).or_default();
+            *last = (*last).max(attempt.number);
+        }
+        if !stands(before, sources) {
+            store.candidate_reopened(id)?;
+            return Ok(known);
+        }
+        for report in attempts.iter().filter(|it| !it.superseded).filter_map(|it| it.report.as_ref()) {
+            known.learn(report);
+        }
+        known.status = before.status;
+        known.artifact.clone_from(&before.artifact);
+        Ok(known)
+    }
+}
+
+/// A change of the arguments' order makes earlier verdicts worthless; so do other captures.
+fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for before in store.stored_jobs()? {
         let Some(at) = plan.jobs.iter().position(|job| job.name == before.name) else { continue };
-        let now = facts[at].signature.as_ref().map(opt_shared::arguments::Signature::digest);
+        let now = facts[at].signature.as_ref().map(Signature::digest);
         if before.signature_digest.is_some() && now != before.signature_digest {
             return Err(RunError::SignatureChanged { job: before.name });
         }
@@ -95,32 +96,72 @@ fn check_signatures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<()
     Ok(())
 }
 
-fn take_up(
-    store: &mut Store,
-    id: CandidateId,
-    before: &crate::store::StoredCandidate,
-    changed: bool,
-    known: &mut Known,
-) -> Result<(), RunError> {
-    let attempts = store.stored_attempts(id)?;
-    for attempt in &attempts {
-        let last = known.numbered.entry(attempt.stage).or_default();
-        *last = (*last).max(attempt.number);
-    }
-    // What was nobody's verdict, or a matter of this plan and machine, is done again; so is a changed source.
-    let stands = before.status.is_some_and(|status| {
+/// Whether an end is kept. What was nobody's verdict, or a matter of this plan and machine, is done again; so is what
+/// has other sources by now, or has lost its library.
+fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
+    let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
-    let intact = before.artifact.as_ref().is_none_or(|artifact| artifact.path.is_file());
-    if !stands || changed || !intact {
-        store.candidate_reopened(id)?;
-        return Ok(());
+    let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
+    let has_library = before.artifact.as_ref().is_none_or(|artifact| artifact.path.is_file());
+    is_verdict && !has_changed && has_library
+}
+
+/// What the core is told of a candidate whose end is kept.
+pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
+    known.status.map(|status| Resumed::Done {
+        status,
+        may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+    })
+}
+
+/// The result of a replay that need not be made again: the same libraries, `inputs`, would make its calls.
+pub(crate) fn kept_replay(store: &Store, name: &str, inputs: &str) -> Result<Option<ReplayResult>, RunError> {
+    let stored = store.stored_replay(name)?;
+    Ok(stored.filter(|(before, _)| before == inputs).map(|(_, result)| result))
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::outcome::Artifact;
+
+    use super::*;
+
+    #[test]
+    fn only_a_verdict_on_the_same_code_with_its_library_stands() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("library.so");
+        std::fs::write(&path, "").expect("written");
+        let artifact = |path| Some(Artifact { digest: "a".to_owned(), path });
+        let passed = StoredCandidate {
+            job: "job".to_owned(),
+            name: "fast".to_owned(),
+            source_digest: Some("same".to_owned()),
+            status: Some(Status::Passed),
+            blame: None,
+            failed_stage: None,
+            artifact: artifact(path),
+        };
+        let with = |status| StoredCandidate { status, ..passed.clone() };
+        for (before, sources, expected) in [
+            (passed.clone(), Some("same"), true),
+            (with(Some(Status::Crashed)), Some("same"), true),
+            (passed.clone(), Some("other"), false),
+            (passed.clone(), None, false),
+            (StoredCandidate { source_digest: None, ..passed.clone() }, Some("other"), true),
+            (StoredCandidate { artifact: None, ..passed.clone() }, Some("same"), true),
+            (
+                StoredCandidate { artifact: artifact(folder.path().join("gone.so")), ..passed.clone() },
+                Some("same"),
+                false,
+            ),
+            (with(None), Some("same"), false),
+            (with(Some(Status::InfraError)), Some("same"), false),
+            (with(Some(Status::DoesNotFit)), Some("same"), false),
+            (with(Some(Status::Skipped)), Some("same"), false),
+            (with(Some(Status::CaptureError)), Some("same"), false),
+        ] {
+            assert_eq!(stands(&before, sources), expected, "{before:?} with sources {sources:?}");
+        }
     }
-    known.status = before.status;
-    known.resumed = true;
-    for report in attempts.iter().filter(|it| !it.superseded).filter_map(|it| it.report.as_ref()) {
-        known.learn(report);
-    }
-    known.artifact.clone_from(&before.artifact);
-    Ok(())
 }

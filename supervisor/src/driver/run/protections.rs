@@ -1,8 +1,8 @@
-//! The rungs of a run: found out by canaries before anything foreign runs, then compared with what every worker's first
+//! The protections of a run: found out by canaries before anything foreign runs, then compared with what every worker's first
 //! runner says of itself.
 //!
-//! Owns the two rungs that the supervisor makes (leaves, poll and kill) and the one list of all. What an inmate can try
-//! from inside its cell is the worker library's.
+//! Owns the two that the supervisor makes (leaves, poll and kill) and the one list of all. What a confined process can
+//! try is the worker library's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use crate::memory::procfs::ProcessSampler;
 use crate::pool::{Canary, Executable};
 
 /// A canary takes milliseconds; on a machine that is drowning it gets what a worker gets.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a filling canary would take, in MiB, and where it is to be ended.
 const FILL_MIB: &str = "64";
 const LINE: Bytes = Bytes::mib(8);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Every rung of the list, in its order.
-pub fn climb(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
+/// Every protection of the list, in its order.
+pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
     // It works while we try the others.
-    let inmate = Canary::start(executable, &["confine"]);
+    let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
-    let silence = match inmate.and_then(|mut canary| canary.hear(PATIENCE)) {
+    let silence = match confined.and_then(|mut canary| canary.hear(CANARY_TIMEOUT)) {
         Ok(said) => {
             found.extend(said.lines().filter_map(Rung::from_line));
             "its canary said nothing of it".to_owned()
@@ -36,41 +36,41 @@ pub fn climb(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
     RUNGS
         .iter()
         .map(|kind| {
-            let at = found.iter().position(|rung| rung.name == kind.name);
+            let at = found.iter().position(|it| it.name == kind.name);
             at.map_or_else(|| Rung::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
         })
         .collect()
 }
 
-/// Takes in what a runner says it could do to itself. A rung is there if its canary and every runner say so; the
+/// Takes in what a runner says it could do to itself. A protection is there if its canary and every runner say so; the
 /// names of those that have gone since are returned.
-pub fn confirm(rungs: &mut Vec<Rung>, reported: Vec<Rung>) -> Vec<String> {
+pub fn confirm(protections: &mut Vec<Rung>, reported: Vec<Rung>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {
-        match rungs.iter_mut().find(|rung| rung.name == report.name) {
-            Some(rung) if rung.present => {
+        match protections.iter_mut().find(|it| it.name == report.name) {
+            Some(known) if known.present => {
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The canary's cell is smaller: the figures are the runner's.
-                *rung = report;
+                // The canary's sandbox is smaller: the figures are the runner's.
+                *known = report;
             }
             Some(_) => {}
             None => {
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                rungs.push(report);
+                protections.push(report);
             }
         }
     }
     gone
 }
 
-/// A rung that held until now does not.
-pub fn lost(rungs: &mut [Rung], name: &str, why: &str) {
-    if let Some(rung) = rungs.iter_mut().find(|rung| rung.name == name) {
-        *rung = Rung::new(name, false, why);
+/// A protection that held until now does not.
+pub fn lost(protections: &mut [Rung], name: &str, why: &str) {
+    if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
+        *known = Rung::new(name, false, why);
     }
 }
 
@@ -93,7 +93,7 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
         let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(|error| error.to_string())?;
         leaf.enter(canary.pid()).map_err(|error| opt_shared::causes::chain(&error))?;
         canary.go().map_err(|error| error.to_string())?;
-        let ended = canary.ends_within(PATIENCE);
+        let ended = canary.ends_within(CANARY_TIMEOUT);
         let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
         if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
             Ok(format!("memory.max {LINE}: ended by the kernel, oom_kill {}", events.oom_kill))
@@ -127,7 +127,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     };
     let line = look()?.unwrap_or_default() + LINE;
     canary.go().map_err(text)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + CANARY_TIMEOUT;
     let owed = loop {
         match look()? {
             Some(owed) if line < owed => break owed,
@@ -137,7 +137,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
         }
     };
     canary.kill();
-    if canary.ends_within(PATIENCE) && canary.was_killed() == Some(true) {
+    if canary.ends_within(CANARY_TIMEOUT) && canary.was_killed() == Some(true) {
         Ok(format!("seen {} over its line", owed - line))
     } else {
         Err("it was killed and did not end".to_owned())
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rung_is_there_if_canary_and_runner_say_so() {
-        let mut rungs = vec![
+    fn a_protection_is_there_if_canary_and_runner_say_so() {
+        let mut protections = vec![
             Rung::new("files", true, "ABI 7"),
             Rung::new("session", true, ""),
             Rung::new("own_user", false, "not root"),
@@ -161,12 +161,12 @@ mod tests {
             Rung::new("own_user", true, "1879048192"),
             Rung::new("new_one", false, "why"),
         ];
-        assert_eq!(confirm(&mut rungs, reported.clone()), ["files", "new_one"]);
-        let present: Vec<bool> = rungs.iter().map(|rung| rung.present).collect();
+        assert_eq!(confirm(&mut protections, reported.clone()), ["files", "new_one"]);
+        let present: Vec<bool> = protections.iter().map(|it| it.present).collect();
         assert_eq!(present, [false, true, false, false]);
-        assert_eq!(rungs[1].detail, "already its own");
-        assert!(confirm(&mut rungs, reported).is_empty(), "said once");
-        lost(&mut rungs, "session", "gone");
-        assert!(!rungs[1].present);
+        assert_eq!(protections[1].detail, "already its own");
+        assert!(confirm(&mut protections, reported).is_empty(), "said once");
+        lost(&mut protections, "session", "gone");
+        assert!(!protections[1].present);
     }
 }

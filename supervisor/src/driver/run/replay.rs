@@ -22,6 +22,7 @@ use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::answer::replay_standing::Figures;
+use crate::driver::folder::resume;
 use crate::driver::known::Known;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{ReplayCandidates, ReplayPlan};
@@ -113,12 +114,13 @@ impl Run<'_> {
         for place in 0..self.agenda.plan.replays.len() {
             match self.agenda.prepare_replay(place) {
                 Ok(underway) => {
-                    match self.books.store.stored_replay(&self.agenda.plan.replays[place].name)? {
-                        Some((inputs, result)) if inputs == underway.inputs => {
+                    let name = &self.agenda.plan.replays[place].name;
+                    match resume::kept_replay(&self.books.store, name, &underway.inputs)? {
+                        Some(result) => {
                             self.agenda.replays.ends[place] = Some(Status::Passed);
                             self.agenda.replays.figures[place] = Some(Figures::of(&result));
                         }
-                        _ => self.agenda.replays.underway.push(underway),
+                        None => self.agenda.replays.underway.push(underway),
                     }
                 }
                 Err((status, why)) => self.replay_done(place, status, status.blame(), why, None)?,

@@ -2,22 +2,26 @@
 
 use std::fs;
 
-use opt_shared::ids::{LeaseId, WorkerId};
+use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
 use opt_shared::message::Role;
+use opt_shared::outcome::{Report, Status};
 use opt_shared::units::Bytes;
 
 use super::agenda::Agenda;
+use super::attempts::RunningAttempt;
 use super::decisions::Decisions;
 use super::leaves::Leaves;
 use super::machine::Machine;
 use super::replay::Replaying;
 use super::{Attempts, Run};
-use crate::core::event::{Action, Event, PolicyRow};
+use crate::core::event::{Action, AttemptEnd, Event, Order, PolicyRow, Stage};
 use crate::core::{Ceilings, Core};
 use crate::driver::answer::desk::Desk;
 use crate::driver::answer::forecast::Forecast;
+use crate::driver::folder::RunFolder;
 use crate::driver::folder::books::Books;
-use crate::driver::folder::{RunFolder, resume};
+use crate::driver::folder::register::register;
+use crate::driver::folder::resume::Earlier;
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::spec;
 use crate::memory::host::Host;
@@ -25,8 +29,9 @@ use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::progress::Progress;
+use crate::record::UtcTime;
 use crate::signal::Signals;
-use crate::store::Store;
+use crate::store::{AttemptKey, AttemptRow, RunRow, Store};
 
 const PLAN: &str = "[[job]]\ncaptures = \"captures\"\nbaseline = \"kernels/naive.c\"\n\
                     candidates = [\"kernels/*.c\"]\n";
@@ -44,7 +49,14 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
     let facts = [JobFacts::default()];
     let folder = RunFolder::create(base.path(), "demo", None).expect("a run's folder");
     let mut store = Store::create(folder.path()).expect("a database");
-    let known = resume::register(&mut store, &plan, &facts, &[true, true], false).expect("registered");
+    let row = RunRow {
+        name: "demo".to_owned(),
+        started: UtcTime::now(),
+        version: "0".to_owned(),
+        device: "cpu".to_owned(),
+    };
+    store.run_started(&row).expect("written");
+    let known = register(&mut store, &plan, &facts, &[true, true], &Earlier::default()).expect("registered");
     let ceilings = Ceilings { host: WHOLE, device: Bytes::ZERO, unified: false };
     let spec = spec::spec(&plan, &facts, &known, ceilings, Bytes::ZERO, 1);
     let nowhere = base.path().join("no such folder");
@@ -105,5 +117,48 @@ fn what_an_action_raises_is_handled_after_the_actions_beside_it() {
 
         run.feed(Event::Tick).expect("fed");
         assert_eq!(decisions_of(run), ["beside_it", "worker_not_ready"]);
+    });
+}
+
+/// An attempt at verification that ended with this status, as the core says it.
+fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: Status) -> Action {
+    let key = AttemptKey { candidate, stage: Stage::Verify, number: 1 };
+    let row = AttemptRow { key, worker: None, lease: None, predicted: None, started: UtcTime::now() };
+    run.books.store.attempt_started(&row).expect("written");
+    run.attempts.running.insert(lease, RunningAttempt::new(1));
+    let report = Report::failed(Stage::Verify, status, "what was seen");
+    Action::AttemptEnded {
+        lease,
+        order: Order::Verify { candidate },
+        attempt: 1,
+        ended: AttemptEnd::Stands(Box::new(report)),
+    }
+}
+
+fn done(candidate: CandidateId, status: Status) -> Action {
+    Action::CandidateDone { candidate, status, blame: status.blame(), detail: "why".to_owned() }
+}
+
+fn end_of(run: &Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
+    let record = run.books.store.record_of(candidate).expect("read").expect("a candidate");
+    (record.failed_stage, record.feedback.expect("feedback"))
+}
+
+#[test]
+fn feedback_is_of_the_attempt_that_ended_the_candidate_and_of_no_earlier_one() {
+    let (naive, fast) = (CandidateId(0), CandidateId(1));
+    with_a_run(|run| {
+        let ended = verified(run, naive, LeaseId(1), Status::Crashed);
+        run.carry_out_all(vec![ended, done(naive, Status::Crashed)]).expect("carried out");
+        let (stage, feedback) = end_of(run, naive);
+        assert_eq!(stage, Some(Stage::Verify));
+        assert!(feedback.starts_with("CRASHED in verify: what was seen"), "{feedback}");
+
+        let ended = verified(run, fast, LeaseId(2), Status::Passed);
+        run.carry_out_all(vec![ended]).expect("carried out");
+        run.carry_out_all(vec![done(fast, Status::Skipped)]).expect("carried out");
+        let (stage, feedback) = end_of(run, fast);
+        assert_eq!(stage, None, "it was cancelled after it had been verified");
+        assert!(!feedback.contains("what was seen"), "{feedback}");
     });
 }

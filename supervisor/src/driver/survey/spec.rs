@@ -2,14 +2,14 @@
 
 use opt_shared::formula::{IDLE_WORKER, PER_LINE, SUPERVISOR};
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::facts::JobFacts;
 use super::needs::JobNeeds;
 use crate::core::Ceilings;
-use crate::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec};
+use crate::core::spec::{CandidateSpec, JobSpec, RunSpec};
 use crate::driver::error::RunError;
+use crate::driver::folder::resume;
 use crate::driver::known::Known;
 use crate::plan::{CandidatePlan, Plan, SwapUse};
 
@@ -99,9 +99,6 @@ pub fn candidate_spec(needs: &mut JobNeeds<'_>, candidate: &CandidatePlan, known
         profile: of_candidate.profile,
         paired: of_candidate.paired,
         replay: None,
-        resumed: known.status.map(|status| Resumed::Done {
-            status,
-            may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
-        }),
+        resumed: resume::for_the_core(known),
     }
 }

@@ -1,9 +1,9 @@
-//! From estimates of many entries to one score, and from many scores to ranks.
+//! From estimates of many entries to one score, and from many scores to ranks and ties.
 //!
-//! Both sides need these: a worker to report, the supervisor to compare candidates. How a single estimate comes
-//! about is the judge's work; which candidates take part, and what `min_improvement` asks for, is the core's.
+//! How a single estimate comes about is the judge's work in the worker; which candidates take part, and who wins, is said
+//! in `ranking`.
 
-use crate::outcome::Estimate;
+use opt_shared::outcome::Estimate;
 
 /// Values closer than this are not told apart, however narrow their intervals: code layout and frequency steps
 /// move the time of one and the same kernel by about as much.

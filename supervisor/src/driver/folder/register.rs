@@ -1,0 +1,81 @@
+//! What a run is of, as it is written down before anything happens: jobs and candidates.
+
+use opt_shared::arguments::Signature;
+use opt_shared::outcome::{Blame, Status};
+
+use super::resume::Earlier;
+use crate::driver::error::RunError;
+use crate::driver::known::Known;
+use crate::driver::survey::facts::JobFacts;
+use crate::plan::{CandidatePlan, JobPlan, Plan};
+use crate::record::{CapturesRecord, SourceRecord};
+use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
+
+/// Writes jobs and candidates down. What is known of each candidate: what stands of `earlier`, and those that are not
+/// `selected` are skipped.
+pub(crate) fn register(
+    store: &mut Store,
+    plan: &Plan,
+    facts: &[JobFacts],
+    selected: &[bool],
+    earlier: &Earlier,
+) -> Result<Vec<Known>, RunError> {
+    let mut known: Vec<Known> = vec![Known::default(); plan.candidates().count()];
+    for (job, facts) in plan.jobs.iter().zip(facts) {
+        store.job(&job_row(job, facts))?;
+        for candidate in &job.candidates {
+            let row = candidate_row(candidate);
+            store.candidate(&row)?;
+            let it = &mut known[candidate.id.index()];
+            let name = (job.name.as_str(), candidate.name.as_str());
+            *it = earlier.take_up(store, candidate.id, name, row.source.digest.as_deref())?;
+            if !selected[candidate.id.index()] && it.status.is_none() {
+                it.status = Some(Status::Skipped);
+                store.candidate_finished(
+                    candidate.id,
+                    &CandidateEnd {
+                        status: Status::Skipped,
+                        blame: Some(Blame::Plan),
+                        failed_stage: None,
+                        detail: Some("not named by --only".to_owned()),
+                        feedback: None,
+                    },
+                )?;
+            }
+        }
+    }
+    Ok(known)
+}
+
+fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
+    let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
+    JobRow {
+        id: job.id,
+        name: job.name.clone(),
+        captures: CapturesRecord {
+            entries: Some(facts.entries.len() as u64),
+            bytes: Some(facts.bytes),
+            unique_bytes: Some(facts.unique_bytes),
+            digest: Some(facts.digest.clone()),
+            form: facts.form,
+        },
+        baseline: baseline.map(|it| it.name.clone()),
+        signature_digest: facts.signature.as_ref().map(Signature::digest),
+    }
+}
+
+/// A candidate with its sources as they are now.
+pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
+    let sources = &candidate.source.sources;
+    let mut paths = sources.iter().map(|path| path.display().to_string());
+    CandidateRow {
+        id: candidate.id,
+        job: candidate.job,
+        name: candidate.name.clone(),
+        source: SourceRecord {
+            path: paths.next(),
+            other_paths: paths.collect(),
+            digest: opt_shared::digest::of_sources(sources).ok(),
+        },
+    }
+}
