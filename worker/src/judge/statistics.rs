@@ -1,7 +1,7 @@
 //! What a series of times says: summary, paired ratio, interval, and the order in which to take the next blocks.
 //!
 //! Pure: the same samples and seed give the same answer. Where the samples come from is the clock's business; how
-//! estimates of many entries become a score and a rank is `opt_shared::score`'s.
+//! estimates of many entries become a score and a rank is the supervisor's affair.
 
 use opt_shared::outcome::{Estimate, TimeSummary};
 use rand::rngs::SmallRng;
