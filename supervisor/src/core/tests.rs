@@ -13,11 +13,8 @@ mod predictions;
 mod reasons;
 mod relief;
 mod replays;
-mod reports;
 mod room;
 mod staff;
 mod views;
 mod want;
 mod wear;
-
-use super::event::Stage;

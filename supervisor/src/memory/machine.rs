@@ -25,13 +25,6 @@ pub struct MachineSample {
     pub swap_free: Option<Bytes>,
 }
 
-impl MachineSample {
-    /// Pages out in swap. They stay there after the need for it has gone: no sign of pressure now.
-    pub fn swap_used(&self) -> Option<Bytes> {
-        Some(self.swap_total?.saturating_sub(self.swap_free?))
-    }
-}
-
 /// Bytes moved from and to swap since boot. None on a kernel without swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
@@ -133,7 +126,7 @@ mod tests {
         let sample = sampler.sample().expect("reads");
         assert_eq!(sample.total, Bytes::kib(24_584_908));
         assert_eq!(sample.available, Bytes::kib(24_183_432));
-        assert_eq!(sample.swap_used(), Some(Bytes::mib(1)));
+        assert_eq!((sample.swap_total, sample.swap_free), (Some(Bytes::mib(2)), Some(Bytes::mib(1))));
         let page = page_size();
         assert_eq!(
             sampler.swap_traffic().expect("reads"),
@@ -145,7 +138,8 @@ mod tests {
     fn a_kernel_without_swap_has_no_swap_figures() {
         let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 6 kB\n", None);
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
-        assert_eq!(sampler.sample().expect("reads").swap_used(), None);
+        let sample = sampler.sample().expect("reads");
+        assert_eq!((sample.swap_total, sample.swap_free), (None, None));
         assert_eq!(sampler.swap_traffic().expect("reads"), SwapTraffic::default());
     }
 

@@ -26,7 +26,6 @@ pub struct ProcessSample {
     pub rss_file: Option<Bytes>,
     pub vm_swap: Option<Bytes>,
     pub vm_pte: Option<Bytes>,
-    pub vm_hwm: Option<Bytes>,
 }
 
 impl ProcessSample {
@@ -102,22 +101,11 @@ impl ProcessSampler {
                 b"RssFile" => &mut sample.rss_file,
                 b"VmSwap" => &mut sample.vm_swap,
                 b"VmPTE" => &mut sample.vm_pte,
-                b"VmHWM" => &mut sample.vm_hwm,
                 _ => continue,
             };
             *figure = Some(kilobytes(path, line, value)?);
         }
         if sample == ProcessSample::default() { Ok(Seen::NoMemory) } else { Ok(Seen::Alive(sample)) }
-    }
-}
-
-/// Starts `VmHWM` anew, so that the next peak is this phase's. False where the process has gone.
-pub fn reset_high_water_mark(proc: &Path, pid: u32) -> Result<bool, SampleError> {
-    let path = process_folder(proc, pid).join("clear_refs");
-    match std::fs::write(&path, "5") {
-        Ok(()) => Ok(true),
-        Err(error) if super::text::is_gone(&error) => Ok(false),
-        Err(source) => Err(SampleError::io(&path, "reset the high-water mark", source)),
     }
 }
 
@@ -192,7 +180,6 @@ mod tests {
         let sample = sampler.sample().expect("reads").alive().expect("alive");
         assert_eq!(sample.owed(), Some(Bytes::kib(100 + 30 + 4 + 12)));
         assert_eq!(sample.reclaimable(), Some(Bytes::kib(2000)));
-        assert_eq!(sample.vm_hwm, Some(Bytes::kib(307_680)));
         let resident = sampler.resident().expect("reads").alive().expect("alive");
         assert_eq!(resident.resident, page_size().saturating_mul(9));
         assert_eq!(resident.anonymous(), page_size());
@@ -244,7 +231,6 @@ mod tests {
         assert!(ProcessSampler::open(root.path(), 7).expect("an answer").is_none());
         assert!(ProcessSampler::open(root.path(), 8).expect("an answer").is_none());
         assert_eq!(identity(root.path(), 8).expect("an answer"), None);
-        assert!(!reset_high_water_mark(root.path(), 8).expect("an answer"));
     }
 
     #[test]

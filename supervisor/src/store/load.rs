@@ -68,7 +68,7 @@ impl Store {
         let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
         collect(self.each_worker(|worker| keep(&mut workers, worker))?);
         collect(self.each_phase(|phase| keep(&mut phases, phase))?);
-        collect(self.each_policy(None, |row| keep(&mut policy, row))?);
+        collect(self.each_policy(|row| keep(&mut policy, row))?);
         Ok(RunRecord {
             schema: SCHEMA,
             run: self.run_info()?,
@@ -79,13 +79,6 @@ impl Store {
             replays: self.replays()?,
             policy,
         })
-    }
-
-    /// What was decided about one worker, kills included.
-    pub fn decisions_about(&self, worker: WorkerId) -> Result<Vec<PolicyRecord>, StoreError> {
-        let mut rows = Vec::new();
-        collect(self.each_policy(Some(worker), |row| keep(&mut rows, row))?);
-        Ok(rows)
     }
 
     pub(super) fn failed(&self, source: rusqlite::Error) -> StoreError {
@@ -302,12 +295,11 @@ impl Store {
 
     pub(super) fn each_policy<E>(
         &self,
-        worker: Option<WorkerId>,
         visit: impl FnMut(PolicyRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
         self.each(
-            "SELECT t, decision, reason, numbers FROM policy WHERE ?1 IS NULL OR worker = ?1 ORDER BY key",
-            [worker.map(|worker| worker.0)],
+            "SELECT t, decision, reason, numbers FROM policy ORDER BY key",
+            [],
             |row| {
                 Ok(PolicyRecord {
                     t: word(row, 0, time)?,
@@ -388,7 +380,7 @@ impl Serialize for Rows<'_> {
             }
             List::Workers => self.store.each_worker(|row| list.serialize_element(&row)),
             List::Phases => self.store.each_phase(|row| list.serialize_element(&row)),
-            List::Policy => self.store.each_policy(None, |row| list.serialize_element(&row)),
+            List::Policy => self.store.each_policy(|row| list.serialize_element(&row)),
         };
         written.map_err(|error| S::Error::custom(chain(&error)))??;
         list.end()

@@ -63,6 +63,6 @@ impl Document<'_> {
         &self,
         visit: impl FnMut(PolicyRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        self.store.each_policy(None, visit)
+        self.store.each_policy(visit)
     }
 }

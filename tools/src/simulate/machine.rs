@@ -7,6 +7,7 @@ use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
+use opt_tests::reports;
 
 use opt_supervisor::core::Core;
 use opt_supervisor::core::control::CANCELLED;
@@ -20,7 +21,6 @@ use opt_supervisor::core::spec::RunSpec;
 use super::laws::Laws;
 use super::plan::a_plan;
 use super::replays::{self, ReplayLaws};
-use super::reports;
 use super::tape::Tape;
 use super::user;
 

@@ -9,15 +9,12 @@ mod machine;
 mod plan;
 mod replays;
 /// As the core's own tests have them.
-#[path = "../../../supervisor/src/core/tests/reports.rs"]
-mod reports;
 mod tape;
 #[cfg(test)]
 mod tests;
 mod user;
 
 use clap::Parser;
-use opt_supervisor::core::event::Stage;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 

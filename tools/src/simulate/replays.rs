@@ -9,9 +9,9 @@ use opt_shared::outcome::{Body, Report, Status};
 use opt_shared::units::Bytes;
 use opt_supervisor::core::event::{Action, AttemptEnd, Control, Order, Stage};
 use opt_supervisor::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
+use opt_tests::reports;
 
 use super::plan::a_candidate;
-use super::reports;
 use super::tape::Tape;
 
 /// None where the tape has no replay.

@@ -136,11 +136,6 @@ pub trait Device {
 
     fn wait(&mut self, event: Event) -> Result<(), DeviceError>;
 
-    /// What is computed on the device from now on comes after `event`. A device that computes nothing waits for it.
-    fn compute_after(&mut self, event: Event) -> Result<(), DeviceError> {
-        self.wait(event)
-    }
-
     fn marks(&self) -> Marks;
 
     /// Peaks begin again at what is held now.

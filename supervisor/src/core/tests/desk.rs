@@ -9,8 +9,8 @@ use opt_shared::message::{KillReason, Report};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
+use opt_tests::reports;
 
-use super::reports;
 use crate::core::event::{
     Action, AttemptEnd, Event, Moment, Order, PolicyRow, Process, ProcessSample, Sample, Stage, StopReason,
 };

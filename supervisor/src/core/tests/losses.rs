@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
+use opt_tests::reports;
 
 use super::desk::{Desk, kills, plan};
-use super::reports;
 use crate::core::event::{Action, AttemptEnd, Event, Stage, StopReason, WorkerEndClass};
 use crate::core::{FAILURE_WINDOW, MOST_FAILURES};
 

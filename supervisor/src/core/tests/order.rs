@@ -2,9 +2,9 @@
 
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::{Blame, Report, Status};
+use opt_tests::reports;
 
 use super::desk::{Desk, plan};
-use super::reports;
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::spec::{Resumed, RunSpec};
 

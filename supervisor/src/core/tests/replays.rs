@@ -4,9 +4,9 @@ use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
+use opt_tests::reports;
 
 use super::desk::{Desk, STAGE, plan};
-use super::reports;
 use crate::core::event::{Action, Order, Stage, StopReason};
 use crate::core::spec::{RunSpec, StageSpec};
 

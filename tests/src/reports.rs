@@ -1,13 +1,12 @@
-//! What workers report, in short. The simulated machine in `tools/src/simulate` says the same: it includes this file.
+//! What workers report, in short: for tests of the core, and for the simulated machine.
 
 use opt_shared::outcome::{
     Artifact, Body, Built, EntryFailure, Head, ReplayResult, Replayed, Report, RunnerEnd, Status, Verified,
 };
+use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-use super::Stage;
-
-pub(super) fn report(stage: Stage, status: Status) -> Report {
+pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {
         Stage::Build => Body::Build(Built {
@@ -23,7 +22,7 @@ pub(super) fn report(stage: Stage, status: Status) -> Report {
 }
 
 /// So many of two entries passed.
-pub(super) fn verified(entries_passed: u32) -> Body {
+pub fn verified(entries_passed: u32) -> Body {
     Body::Verify(Verified {
         entries_run: 2,
         entries_passed,
@@ -33,7 +32,7 @@ pub(super) fn verified(entries_passed: u32) -> Body {
 }
 
 /// A profile whose end was the baseline's.
-pub(super) fn of_the_baseline(mut report: Report) -> Report {
+pub fn of_the_baseline(mut report: Report) -> Report {
     if let Body::Profile(profiled) = &mut report.body {
         profiled.baseline_failed = true;
     }
@@ -41,7 +40,7 @@ pub(super) fn of_the_baseline(mut report: Report) -> Report {
 }
 
 /// A SIGKILL by nobody knows whom, at this entry.
-pub(super) fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
+pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {
         entry: entry.to_owned(),
