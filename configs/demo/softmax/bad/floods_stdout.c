@@ -1,31 +1,8 @@
 /* A debugging print that was left in: 100 MB on the first call. The result is right.
  * Ends as PASSED, with output_truncated set. */
-#include <math.h>
 #include <stdio.h>
 
-#include "opt_candidate.h"
-
-static int softmax(const OptAny *args, int32_t n)
-{
-    if (n != 5 || args[0].type_index != OPT_TENSOR)
-        return 1;
-    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
-    int64_t width = input->shape[input->ndim - 1], count = 1;
-    for (int axis = 0; axis < input->ndim; axis++)
-        count *= input->shape[axis];
-    for (int64_t row = 0; row < count; row += width) {
-        const float *x = (const float *)input->data + row;
-        float *y = (float *)output->data + row;
-        float largest = x[0], sum = 0;
-        for (int64_t i = 1; i < width; i++)
-            largest = x[i] > largest ? x[i] : largest;
-        for (int64_t i = 0; i < width; i++)
-            sum += y[i] = expf(x[i] - largest);
-        for (int64_t i = 0; i < width; i++)
-            y[i] /= sum;
-    }
-    return OPT_OK;
-}
+#include "softmax_rows.h"
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
 {
@@ -38,5 +15,5 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
             printf("softmax: row %8d looks fine, going on to the next one\n", line % 1000);
         fflush(stdout);
     }
-    return softmax(args, n);
+    return each_row(args, n, right_row);
 }

@@ -1,35 +1,23 @@
 /* Keeps the exponentials in the input instead of a buffer of its own: the output is right, the caller's tensor is
  * not any more.
  * Ends as INPUT_MUTATED. */
-#include <math.h>
+#include "softmax_rows.h"
 
-#include "opt_candidate.h"
-
-static int softmax(const OptAny *args, int32_t n)
+static void row(const float *input, float *y, int64_t width)
 {
-    if (n != 5 || args[0].type_index != OPT_TENSOR)
-        return 1;
-    const OptTensor *input = args[0].value.v_ptr, *output = args[4].value.v_ptr;
-    int64_t width = input->shape[input->ndim - 1], count = 1;
-    for (int axis = 0; axis < input->ndim; axis++)
-        count *= input->shape[axis];
-    for (int64_t row = 0; row < count; row += width) {
-        float *x = (float *)input->data + row;
-        float *y = (float *)output->data + row;
-        float largest = x[0], sum = 0;
-        for (int64_t i = 1; i < width; i++)
-            largest = x[i] > largest ? x[i] : largest;
-        for (int64_t i = 0; i < width; i++)
-            sum += x[i] = expf(x[i] - largest);
-        for (int64_t i = 0; i < width; i++)
-            y[i] = x[i] / sum;
-    }
-    return OPT_OK;
+    float *x = (float *)input;
+    float largest = x[0], sum = 0;
+    for (int64_t i = 1; i < width; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    for (int64_t i = 0; i < width; i++)
+        sum += x[i] = expf(x[i] - largest);
+    for (int64_t i = 0; i < width; i++)
+        y[i] = x[i] / sum;
 }
 
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
 {
     (void)self;
     (void)ret;
-    return softmax(args, n);
+    return each_row(args, n, row);
 }
