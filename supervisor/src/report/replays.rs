@@ -1,94 +1,64 @@
 //! Replays for people: what the pool held, what was moved, what that cost, against keeping everything.
 //!
-//! Owns what every format says of a replay, and its text; a pull request's is `markdown`'s.
+//! Owns [`Told`], what every format says of a replay, in words already; and its text. What a format does with a
+//! stranger's names is its own affair: they are as they came.
 
 pub(super) mod markdown;
 
-use opt_shared::outcome::{ReplayResult, ReplayStep, Status};
+use opt_shared::outcome::{Blame, ReplayResult, ReplayStep, Status};
+use opt_shared::units::Bytes;
 
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
 /// Steps told one by one: those that waited longest.
 const MOST_STEPS: usize = 3;
+/// A share of all waiting below which a step did not wait: the hand-over alone takes some hundred nanoseconds.
+const LEAST_SHARE: f64 = 0.01;
 
-/// One line, what follows it, indented, and an empty one. `winner` knows who won a job.
-pub(super) fn lines<'r>(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Vec<String> {
-    let name = one_line(&replay.name);
-    let Some(result) = result(replay) else {
-        let status = replay.status.map_or_else(|| "not finished".to_owned(), |status| status.to_string());
-        let blame = replay.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
-        let why =
-            replay.detail.as_deref().map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
-        let mut lines = vec![format!("replay {name}: {status}{blame}{why}")];
-        lines.extend(failure(replay).map(|told| format!("  {told}")));
-        lines.push(String::new());
-        return lines;
-    };
-    let mut lines = vec![
-        format!(
-            "replay {name}: {} in {}, {} stalled, budget {}",
-            counted(count(result), "step", "steps"),
-            time(result.total_ms),
-            time(result.stall_ms),
-            result.budget_bytes
-        ),
-        format!(
-            "  pool: peak {} (floor {}, everything {})",
-            result.peak_pool_bytes, result.floor_bytes, result.all_resident_bytes
-        ),
-        format!(
-            "  moved {}: {} hits, {} misses, {} evictions; copying took {}, the calls {}",
-            result.bytes_moved,
-            result.hits,
-            result.misses,
-            result.evictions,
-            time(result.copy_ms),
-            time(result.compute_ms)
-        ),
-        format!("  {}", against_all_resident(result)),
-    ];
-    let callers: Vec<String> = callers(result, winner).iter().map(Caller::told).collect();
-    if !callers.is_empty() {
-        lines.push(format!("  calls by {}", callers.join(", ")));
-    }
-    lines.extend(slowest(result, MOST_STEPS).iter().map(|(_, step)| {
-        format!(
-            "  {} of {}: {}, of it {} waiting",
-            one_line(&step.entry),
-            one_line(&step.job),
-            time(step.ms),
-            time(step.stall_ms)
-        )
-    }));
-    lines.push(String::new());
-    lines
+/// One replay.
+pub(super) struct Told<'r> {
+    pub(super) name: &'r str,
+    pub(super) status: &'static str,
+    /// Where it is not the candidate's.
+    pub(super) blame: Option<Blame>,
+    pub(super) figures: Figures,
+    pub(super) outcome: Outcome<'r>,
 }
 
-/// Of one that passed: whatever a row holds, what did not has no figure.
-pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
-    replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
+/// None where nobody knows.
+#[derive(Default)]
+pub(super) struct Figures {
+    pub(super) time: Option<String>,
+    pub(super) stalled: Option<String>,
+    pub(super) budget: Option<String>,
+    pub(super) floor: Option<String>,
+    pub(super) everything: Option<String>,
+    pub(super) peak: Option<String>,
+    pub(super) moved: Option<String>,
+    pub(super) hits: Option<String>,
+    pub(super) misses: Option<String>,
+    pub(super) evictions: Option<String>,
 }
 
-pub(super) fn count(result: &ReplayResult) -> usize {
-    usize::try_from(result.step_count).unwrap_or(usize::MAX)
+pub(super) enum Outcome<'r> {
+    Passed(Box<Passed<'r>>),
+    /// Why, and where the first difference is.
+    Not {
+        detail: Option<&'r str>,
+        failure: Option<String>,
+    },
 }
 
-/// Where the first difference is: index, expected, actual.
-pub(super) fn failure(replay: &ReplayRecord) -> Option<String> {
-    let failure = replay.failure.as_ref()?;
-    let it = failure.mismatch.as_ref()?;
-    let index: Vec<String> = it.index.iter().map(u64::to_string).collect();
-    Some(format!(
-        "{}: {}[{}] expected {}, actual {}; {} of {} elements differ",
-        one_line(&failure.entry),
-        one_line(&it.output),
-        index.join(", "),
-        one_line(&it.expected),
-        one_line(&it.actual),
-        it.failed,
-        it.elements
-    ))
+pub(super) struct Passed<'r> {
+    pub(super) callers: Vec<Caller<'r>>,
+    pub(super) against: [Against; 3],
+    /// The first ones; `step_count` were made.
+    pub(super) steps: Vec<Step<'r>>,
+    pub(super) step_count: usize,
+    copying: String,
+    calls: String,
+    stall_ms: f64,
 }
 
 /// Who makes the calls of a job.
@@ -100,21 +70,242 @@ pub(super) struct Caller<'r> {
     pub(super) winner: Option<&'r str>,
 }
 
-impl Caller<'_> {
-    fn told(&self) -> String {
-        let (candidate, job) = (one_line(self.candidate), one_line(self.job));
-        match self.winner {
-            Some(winner) => format!("{candidate} ({job}, which {} won)", one_line(winner)),
-            None => format!("{candidate} ({job})"),
+/// This budget beside one that keeps everything.
+pub(super) struct Against {
+    pub(super) what: &'static str,
+    pub(super) ours: String,
+    pub(super) all: String,
+    /// None where there is nothing to compare with.
+    pub(super) share: Option<f64>,
+}
+
+pub(super) struct Step<'r> {
+    pub(super) place: usize,
+    pub(super) entry: &'r str,
+    pub(super) job: &'r str,
+    pub(super) candidate: &'r str,
+    pub(super) time: String,
+    pub(super) waiting: String,
+    pub(super) call: String,
+    pub(super) ms: f64,
+    pub(super) stall_ms: f64,
+}
+
+impl Step<'_> {
+    pub(super) const HEADS: [&'static str; 7] = ["step", "entry", "job", "by", "time", "waiting", "call"];
+}
+
+impl Figures {
+    pub(super) const NAMES: [&'static str; 10] = [
+        "time",
+        "stalled",
+        "budget",
+        "floor",
+        "everything",
+        "peak pool",
+        "moved",
+        "hits",
+        "misses",
+        "evictions",
+    ];
+
+    fn of(replay: &ReplayRecord) -> Self {
+        let size = |bytes: Option<Bytes>| bytes.map(|it| it.to_string());
+        let known = Self {
+            budget: size(replay.budget_bytes),
+            floor: size(replay.floor_bytes),
+            everything: size(replay.all_resident_bytes),
+            ..Self::default()
+        };
+        let Some(result) = result(replay) else { return known };
+        Self {
+            time: Some(time(result.total_ms)),
+            stalled: Some(time(result.stall_ms)),
+            budget: Some(result.budget_bytes.to_string()),
+            floor: Some(result.floor_bytes.to_string()),
+            everything: Some(result.all_resident_bytes.to_string()),
+            peak: Some(result.peak_pool_bytes.to_string()),
+            moved: Some(result.bytes_moved.to_string()),
+            hits: Some(result.hits.to_string()),
+            misses: Some(result.misses.to_string()),
+            evictions: Some(result.evictions.to_string()),
         }
+    }
+
+    /// In the order of their names.
+    pub(super) fn all(&self) -> [Option<&str>; 10] {
+        [
+            &self.time,
+            &self.stalled,
+            &self.budget,
+            &self.floor,
+            &self.everything,
+            &self.peak,
+            &self.moved,
+            &self.hits,
+            &self.misses,
+            &self.evictions,
+        ]
+        .map(Option::as_deref)
     }
 }
 
+impl<'r> Told<'r> {
+    /// `winner` knows who won a job.
+    pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
+        let outcome = match result(replay) {
+            Some(result) => Outcome::Passed(Box::new(Passed::of(result, winner))),
+            None => Outcome::Not { detail: replay.detail.as_deref(), failure: failure(replay) },
+        };
+        Self {
+            name: &replay.name,
+            status: replay.status.map_or("not finished", Status::name),
+            blame: replay.blame,
+            figures: Figures::of(replay),
+            outcome,
+        }
+    }
+
+    /// One line, what follows it, indented, and an empty one.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let (name, status) = (one_line(self.name), self.status);
+        let passed = match &self.outcome {
+            Outcome::Passed(passed) => passed,
+            Outcome::Not { detail, failure } => {
+                let blame = self.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
+                let why = detail.map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
+                let mut lines = vec![format!("replay {name}: {status}{blame}{why}")];
+                lines.extend(failure.as_ref().map(|told| format!("  {}", one_line(told))));
+                lines.push(String::new());
+                return lines;
+            }
+        };
+        let [time, stalled, budget, floor, everything, peak, moved, hits, misses, evictions] =
+            self.figures.all().map(|figure| figure.unwrap_or("-"));
+        let steps = counted(passed.step_count, "step", "steps");
+        let mut lines = vec![
+            format!("replay {name}: {steps} in {time}, {stalled} stalled, budget {budget}"),
+            format!("  pool: peak {peak} (floor {floor}, everything {everything})"),
+            format!(
+                "  moved {moved}: {hits} hits, {misses} misses, {evictions} evictions; copying took {}, the calls {}",
+                passed.copying, passed.calls
+            ),
+            format!("  {}", passed.against_all()),
+        ];
+        if !passed.callers.is_empty() {
+            lines.push(format!("  calls by {}", passed.called_by(one_line)));
+        }
+        lines.extend(passed.slowest(MOST_STEPS).iter().map(|step| {
+            let (entry, job) = (one_line(step.entry), one_line(step.job));
+            format!("  {entry} of {job}: {}, of it {} waiting", step.time, step.waiting)
+        }));
+        lines.push(String::new());
+        lines
+    }
+}
+
+impl<'r> Passed<'r> {
+    fn of(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
+        let sizes = |what, ours: Bytes, all: Bytes| Against {
+            what,
+            ours: ours.to_string(),
+            all: all.to_string(),
+            share: share(ours.get() as f64, all.get() as f64),
+        };
+        Self {
+            callers: callers(result, winner),
+            against: [
+                sizes("pool", result.peak_pool_bytes, result.all_resident_bytes),
+                sizes("moved", result.bytes_moved, result.unique_bytes),
+                Against {
+                    what: "time",
+                    ours: time(result.total_ms),
+                    all: time(result.compute_ms),
+                    share: share(result.total_ms, result.compute_ms),
+                },
+            ],
+            steps: result.steps.iter().enumerate().map(|(place, it)| step(place, it)).collect(),
+            step_count: usize::try_from(result.step_count).unwrap_or(usize::MAX),
+            copying: time(result.copy_ms),
+            calls: time(result.compute_ms),
+            stall_ms: result.stall_ms,
+        }
+    }
+
+    /// With the names as `name` writes them.
+    pub(super) fn called_by(&self, name: impl Fn(&str) -> String) -> String {
+        let told = |it: &Caller<'_>| {
+            let won = it.winner.map_or_else(String::new, |winner| format!(", which {} won", name(winner)));
+            format!("{} ({}{won})", name(it.candidate), name(it.job))
+        };
+        self.callers.iter().map(told).collect::<Vec<_>>().join(", ")
+    }
+
+    pub(super) fn against_all(&self) -> String {
+        let [pool, moved, spent] = &self.against;
+        let share = |it: &Against| it.share.map_or_else(|| "-".to_owned(), percent);
+        format!(
+            "against keeping everything: {} of its pool, {} moved instead of {}, {} of its time once all is there",
+            share(pool),
+            moved.ours,
+            moved.all,
+            share(spent)
+        )
+    }
+
+    /// Those that waited longest.
+    pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
+        let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && LEAST_SHARE * self.stall_ms <= step.stall_ms;
+        let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
+        steps.sort_by(|one, other| other.stall_ms.total_cmp(&one.stall_ms));
+        steps.truncate(most);
+        steps
+    }
+}
+
+/// Of one that passed: whatever a row holds, what did not has no figure.
+pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
+    replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
+}
+
+fn share(part: f64, whole: f64) -> Option<f64> {
+    (0.0 < whole).then(|| part / whole).filter(|share| share.is_finite())
+}
+
+fn step(place: usize, it: &ReplayStep) -> Step<'_> {
+    Step {
+        place,
+        entry: &it.entry,
+        job: &it.job,
+        candidate: &it.candidate,
+        time: time(it.ms),
+        waiting: time(it.stall_ms),
+        call: time(it.call_ms),
+        ms: it.ms,
+        stall_ms: it.stall_ms,
+    }
+}
+
+/// Where the first difference is: index, expected, actual.
+fn failure(replay: &ReplayRecord) -> Option<String> {
+    let failure = replay.failure.as_ref()?;
+    let it = failure.mismatch.as_ref()?;
+    let index: Vec<String> = it.index.iter().map(u64::to_string).collect();
+    Some(format!(
+        "{}: {}[{}] expected {}, actual {}; {} of {} elements differ",
+        failure.entry,
+        it.output,
+        index.join(", "),
+        it.expected,
+        it.actual,
+        it.failed,
+        it.elements
+    ))
+}
+
 /// As far as steps are told one by one.
-pub(super) fn callers<'r>(
-    result: &'r ReplayResult,
-    winner: impl Fn(&str) -> Option<&'r str>,
-) -> Vec<Caller<'r>> {
+fn callers<'r>(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Vec<Caller<'r>> {
     let mut callers: Vec<Caller<'r>> = Vec::new();
     for step in &result.steps {
         if !callers.iter().any(|it| it.job == step.job) {
@@ -123,31 +314,6 @@ pub(super) fn callers<'r>(
         }
     }
     callers
-}
-
-/// A share of all waiting below which a step did not wait: the hand-over alone takes some hundred nanoseconds.
-const LEAST_SHARE: f64 = 0.01;
-
-/// Those that waited longest, with their places.
-pub(super) fn slowest(result: &ReplayResult, most: usize) -> Vec<(usize, &ReplayStep)> {
-    let waited = |step: &&ReplayStep| 0.0 < step.stall_ms && LEAST_SHARE * result.stall_ms <= step.stall_ms;
-    let mut steps: Vec<_> = result.steps.iter().enumerate().filter(|(_, step)| waited(step)).collect();
-    steps.sort_by(|(_, one), (_, other)| other.stall_ms.total_cmp(&one.stall_ms));
-    steps.truncate(most);
-    steps
-}
-
-pub(super) fn against_all_resident(result: &ReplayResult) -> String {
-    let share = |part: f64, whole: f64| if 0.0 < whole { percent(part / whole) } else { "-".to_owned() };
-    #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
-    let (pool, all) = (result.peak_pool_bytes.get() as f64, result.all_resident_bytes.get() as f64);
-    format!(
-        "against keeping everything: {} of its pool, {} moved instead of {}, {} of its time once all is there",
-        share(pool, all),
-        result.bytes_moved,
-        result.unique_bytes,
-        share(result.total_ms, result.compute_ms)
-    )
 }
 
 #[cfg(test)]
@@ -167,7 +333,7 @@ mod tests {
             "  entry_000000 of embedding: 20.0 ms, of it 12.0 ms waiting",
             "",
         ];
-        assert_eq!(lines(replay, |_| Some("fast.c")), wanted);
+        assert_eq!(Told::of(replay, |_| Some("fast.c")).lines(), wanted);
     }
 
     /// Whatever a row holds: what did not pass shows no figure.
@@ -176,7 +342,7 @@ mod tests {
         let mut replay = sample().replays.remove(0);
         replay.status = Some(Status::InfraError);
         replay.detail = Some("part at use 7".to_owned());
-        assert_eq!(lines(&replay, |_| None), ["replay model: INFRA_ERROR: part at use 7", ""]);
+        assert_eq!(Told::of(&replay, |_| None).lines(), ["replay model: INFRA_ERROR: part at use 7", ""]);
     }
 
     #[test]
@@ -184,14 +350,15 @@ mod tests {
         let mut result = sample().replays.remove(0).result.expect("it passed");
         let step = |stall_ms: f64| ReplayStep { stall_ms, ..result.steps[0].clone() };
         result.steps = [500.0, 0.001, 8.9, 9.0, 391.0].map(step).to_vec();
-        let places: Vec<usize> = slowest(&result, 10).iter().map(|(place, _)| *place).collect();
-        assert_eq!((places, slowest(&result, 1).len()), (vec![0, 4, 3], 1));
+        let passed = Passed::of(&result, |_| None);
+        let places: Vec<usize> = passed.slowest(10).iter().map(|step| step.place).collect();
+        assert_eq!((places, passed.slowest(1).len()), (vec![0, 4, 3], 1));
     }
 
     #[test]
     fn who_calls_in_a_winners_place_is_said() {
         let replay = &sample().replays[0];
-        let told = lines(replay, |_| Some("part.c"));
+        let told = Told::of(replay, |_| Some("part.c")).lines();
         assert!(told.contains(&"  calls by fast.c (embedding, which part.c won)".to_owned()), "{told:?}");
     }
 
@@ -201,7 +368,7 @@ mod tests {
         let mut replay = run.replays.remove(0);
         (replay.status, replay.result) = (Some(Status::IncorrectNumerical), None);
         replay.failure = run.jobs[0].candidates[0].failures.first().cloned();
-        let told = lines(&replay, |_| None);
+        let told = Told::of(&replay, |_| None).lines();
         assert!(told[1].starts_with("  entry_000003: ") && told[1].contains("expected"), "{told:?}");
     }
 }

@@ -1,12 +1,11 @@
 //! Replays on the page: figures, what they cost against keeping everything, the time of each step.
 
 use maud::{Markup, html};
-use opt_shared::outcome::{Blame, ReplayResult, ReplayStep, Status};
-use opt_shared::units::Bytes;
+use opt_shared::outcome::{Blame, Status};
 
 use super::super::digest::Digest;
-use super::super::figures::{counted, one_line, percent, time};
-use super::super::replays::{callers, count, result};
+use super::super::figures::{counted, one_line, percent};
+use super::super::replays::{Against, Figures, Outcome, Passed, Step, Told};
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
@@ -35,90 +34,50 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
         (Some(_), Some(Blame::Candidate)) => "bad",
         _ => "other",
     };
-    let status = replay.status.map_or("not finished", |status| status.name());
+    let told = Told::of(replay, |job| digest.winner_of(job));
     html! {
-        h3 { (one_line(&replay.name)) " " span class={ "chip " (tone) } { (status) }
-            @if let Some(blame) = replay.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
-        @match result(replay) {
-            Some(result) => (passed(result, digest)),
-            None => {
-                @if let Some(detail) = &replay.detail { p { (one_line(detail)) } }
-                div.tiles {
-                    (tile("budget", &size(replay.budget_bytes)))
-                    (tile("floor", &size(replay.floor_bytes)))
-                    (tile("everything", &size(replay.all_resident_bytes)))
-                }
-                @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) }
+        h3 { (one_line(told.name)) " " span class={ "chip " (tone) } { (told.status) }
+            @if let Some(blame) = told.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
+        @if let Outcome::Not { detail: Some(detail), .. } = &told.outcome { p { (one_line(detail)) } }
+        div.tiles {
+            @for (name, figure) in Figures::NAMES.into_iter().zip(told.figures.all()) {
+                @if let Some(figure) = figure { div { p.muted { (name) } p.figure { (figure) } } }
             }
+        }
+        @match &told.outcome {
+            Outcome::Passed(passed) => (self::passed(passed)),
+            Outcome::Not { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
         }
     }
 }
 
-fn size(bytes: Option<Bytes>) -> String {
-    bytes.map_or_else(|| "–".to_owned(), |bytes| bytes.to_string())
-}
-
-fn tile(name: &str, figure: &str) -> Markup {
-    html! { div { p.muted { (name) } p.figure { (figure) } } }
-}
-
-fn passed(result: &ReplayResult, digest: &Digest) -> Markup {
+fn passed(passed: &Passed<'_>) -> Markup {
     html! {
-        div.tiles {
-            (tile("time", &time(result.total_ms)))
-            (tile("of it stalled", &time(result.stall_ms)))
-            (tile("budget", &result.budget_bytes.to_string()))
-            (tile("floor", &result.floor_bytes.to_string()))
-            (tile("peak pool", &result.peak_pool_bytes.to_string()))
-            (tile("moved", &result.bytes_moved.to_string()))
-            (tile("hits", &result.hits.to_string()))
-            (tile("misses", &result.misses.to_string()))
-            (tile("evictions", &result.evictions.to_string()))
-        }
-        (against(result))
-        @let callers = callers(result, |job| digest.winner_of(job));
-        @if !callers.is_empty() {
+        (against(&passed.against))
+        @if !passed.callers.is_empty() {
             p.muted { "Calls by "
-                @for (index, it) in callers.iter().enumerate() {
+                @for (index, it) in passed.callers.iter().enumerate() {
                     @if index > 0 { ", " }
                     strong { (one_line(it.candidate)) } " of " (one_line(it.job))
                     @if let Some(winner) = it.winner { " (which " (one_line(winner)) " won)" }
                 } "." }
         }
-        (steps(result))
+        (steps(passed))
     }
 }
 
-/// This budget beside one that keeps everything.
-fn against(result: &ReplayResult) -> Markup {
-    #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
-    let share = |part: Bytes, whole: Bytes| part.get() as f64 / whole.get() as f64;
-    let rows = [
-        (
-            "pool",
-            result.peak_pool_bytes.to_string(),
-            result.all_resident_bytes.to_string(),
-            share(result.peak_pool_bytes, result.all_resident_bytes),
-        ),
-        (
-            "moved",
-            result.bytes_moved.to_string(),
-            result.unique_bytes.to_string(),
-            share(result.bytes_moved, result.unique_bytes),
-        ),
-        ("time", time(result.total_ms), time(result.compute_ms), result.total_ms / result.compute_ms),
-    ];
+fn against(rows: &[Against]) -> Markup {
     html! {
         div.scroll {
             table {
                 thead { tr { th {} th.number { "this budget" } th.number { "keeping everything" } th.plot { "share" } } }
                 tbody {
-                    @for (what, ours, all, share) in &rows {
+                    @for Against { what, ours, all, share } in rows {
                         tr {
                             td { (what) }
                             td.number { (ours) }
                             td.number { (all) }
-                            td.plot { @if share.is_finite() { (meter(*share, 1.0 < *share, &percent(*share))) } }
+                            td.plot { @if let Some(share) = *share { (meter(share, 1.0 < share, &percent(share))) } }
                         }
                     }
                 }
@@ -132,26 +91,28 @@ fn meter(share: f64, is_over: bool, told: &str) -> Markup {
     html! { div.meter title=(told) { i.over[is_over] style={ "width:" (format!("{width:.1}")) "%" } {} } span.muted { (told) } }
 }
 
-fn steps(result: &ReplayResult) -> Markup {
-    let longest = result.steps.iter().map(|step| step.ms).fold(0.0, f64::max);
-    let more = count(result) - result.steps.len().min(MOST_STEPS).min(count(result));
+fn steps(passed: &Passed<'_>) -> Markup {
+    let longest = passed.steps.iter().map(|step| step.ms).fold(0.0, f64::max);
+    let shown = passed.steps.len().min(MOST_STEPS);
+    let more = passed.step_count.saturating_sub(shown);
+    let [place, entry, job, by, time, waiting, call] = Step::HEADS;
     html! {
         details {
-            summary { (counted(count(result), "step", "steps")) ", one by one" }
+            summary { (counted(passed.step_count, "step", "steps")) ", one by one" }
             div.scroll {
                 table.steps {
-                    thead { tr { th.number { "step" } th { "entry" } th { "job" } th { "by" } th.number { "time" } th.plot { span.swatch.busy {} "at work " span.swatch.stalled {} "waiting" } th.number { "waiting" } th.number { "call" } } }
+                    thead { tr { th.number { (place) } th { (entry) } th { (job) } th { (by) } th.number { (time) } th.plot { span.swatch.busy {} "at work " span.swatch.stalled {} "waiting" } th.number { (waiting) } th.number { (call) } } }
                     tbody {
-                        @for (place, step) in result.steps.iter().take(MOST_STEPS).enumerate() {
+                        @for step in &passed.steps[..shown] {
                             tr {
-                                td.number { (place) }
-                                td { (one_line(&step.entry)) }
-                                td { (one_line(&step.job)) }
-                                td { (one_line(&step.candidate)) }
-                                td.number { (time(step.ms)) }
+                                td.number { (step.place) }
+                                td { (one_line(step.entry)) }
+                                td { (one_line(step.job)) }
+                                td { (one_line(step.candidate)) }
+                                td.number { (step.time) }
                                 td.plot { (bar(step, longest)) }
-                                td.number { (time(step.stall_ms)) }
-                                td.number { (time(step.call_ms)) }
+                                td.number { (step.waiting) }
+                                td.number { (step.call) }
                             }
                         }
                     }
@@ -163,7 +124,7 @@ fn steps(result: &ReplayResult) -> Markup {
 }
 
 /// What a step took, and of it what it waited.
-fn bar(step: &ReplayStep, longest: f64) -> Markup {
+fn bar(step: &Step<'_>, longest: f64) -> Markup {
     let share = |ms: f64| if 0.0 < longest { (ms / longest * 100.0).clamp(0.0, 100.0) } else { 0.0 };
     let (stalled, busy) = (share(step.stall_ms), share(step.ms - step.stall_ms));
     html! { div.meter { i.over style={ "width:" (format!("{stalled:.1}")) "%" } {} i style={ "width:" (format!("{busy:.1}")) "%" } {} } }

@@ -1,9 +1,8 @@
 //! Replays for a pull request: a row for each, what is behind it folded away.
 
-use super::{Caller, against_all_resident, callers, count, failure, result, slowest};
-use crate::record::ReplayRecord;
+use super::{Figures, Outcome, Step, Told};
 use crate::report::digest::Digest;
-use crate::report::figures::{counted, shorten, time};
+use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
 /// Of the whole section: a comment is not to grow too long.
@@ -17,14 +16,18 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     if digest.replays.is_empty() {
         return String::new();
     }
-    let mut page = "### Replays under a budget\n\n".to_owned();
-    page.push_str("| replay | status | time | stalled | budget | floor | everything | peak pool | moved | hits | misses | evictions |\n");
-    page.push_str("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
-    digest.replays.iter().for_each(|replay| page.push_str(&row(replay)));
+    let replays: Vec<Told<'_>> =
+        digest.replays.iter().map(|it| Told::of(it, |job| digest.winner_of(job))).collect();
+    let mut page = format!(
+        "### Replays under a budget\n\n| replay | status | {} |\n|:--|:--|{}\n",
+        Figures::NAMES.join(" | "),
+        "--:|".repeat(Figures::NAMES.len())
+    );
+    replays.iter().for_each(|replay| page.push_str(&row(replay)));
     page.push('\n');
     let mut left_out = 0;
-    for replay in &digest.replays {
-        let story = story(replay, digest);
+    for replay in &replays {
+        let story = story(replay);
         if page.len() + story.len() < MOST {
             page.push_str(&story);
         } else {
@@ -37,68 +40,41 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     page
 }
 
-fn row(replay: &ReplayRecord) -> String {
-    let unknown = || "–".to_owned();
-    let size = |bytes: Option<opt_shared::units::Bytes>| bytes.map_or_else(unknown, |it| it.to_string());
-    let result = result(replay);
-    let number = |figure: Option<u64>| figure.map_or_else(unknown, |it| it.to_string());
+fn row(replay: &Told<'_>) -> String {
     let blame = replay.blame.map(|blame| format!(" ({})", blame.name())).unwrap_or_default();
-    let cells = [
-        cell(&shorten(&replay.name, MAX_NAME)),
-        format!("{}{blame}", replay.status.map_or("not finished", |status| status.name())),
-        result.map_or_else(unknown, |it| time(it.total_ms)),
-        result.map_or_else(unknown, |it| time(it.stall_ms)),
-        size(replay.budget_bytes),
-        size(replay.floor_bytes),
-        size(replay.all_resident_bytes),
-        size(result.map(|it| it.peak_pool_bytes)),
-        size(result.map(|it| it.bytes_moved)),
-        number(result.map(|it| it.hits)),
-        number(result.map(|it| it.misses)),
-        number(result.map(|it| it.evictions)),
-    ];
-    format!("| {} |\n", cells.join(" | "))
+    let figures = replay.figures.all().map(|figure| figure.unwrap_or("–"));
+    let name = cell(&shorten(replay.name, MAX_NAME));
+    format!("| {name} | {}{blame} | {} |\n", replay.status, figures.join(" | "))
 }
 
-fn story(replay: &ReplayRecord, digest: &Digest) -> String {
-    let name = code(&shorten(&replay.name, MAX_NAME));
-    let Some(result) = result(replay) else {
-        let told = [replay.detail.clone(), failure(replay)];
-        let told: Vec<String> = told.iter().flatten().map(|it| code(it)).collect();
-        return if told.is_empty() { String::new() } else { format!("{name}: {}\n\n", told.join(", ")) };
+fn story(replay: &Told<'_>) -> String {
+    let name = code(&shorten(replay.name, MAX_NAME));
+    let passed = match &replay.outcome {
+        Outcome::Passed(passed) => passed,
+        Outcome::Not { detail, failure } => {
+            let told: Vec<String> = [*detail, failure.as_deref()].into_iter().flatten().map(code).collect();
+            return if told.is_empty() { String::new() } else { format!("{name}: {}\n\n", told.join(", ")) };
+        }
     };
-    let callers: Vec<String> =
-        callers(result, |job| digest.winner_of(job)).iter().map(|it| told(it)).collect();
-    let mut story = format!("{name}, {}. Calls by {}.\n\n", against_all_resident(result), callers.join(", "));
-    let slowest = slowest(result, MOST_STEPS);
+    let mut story = format!("{name}, {}. Calls by {}.\n\n", passed.against_all(), passed.called_by(code));
+    let slowest = passed.slowest(MOST_STEPS);
     if !slowest.is_empty() {
-        let steps = counted(count(result), "step", "steps");
-        story.push_str(&format!("<details><summary>The steps that waited longest, of {steps}</summary>\n\n"));
-        story
-            .push_str("| step | entry | job | by | time | waiting | call |\n|--:|:--|:--|:--|--:|--:|--:|\n");
-        for (place, step) in slowest {
+        let steps = counted(passed.step_count, "step", "steps");
+        story.push_str(&format!(
+            "<details><summary>The steps that waited longest, of {steps}</summary>\n\n| {} |\n|--:|:--|:--|:--|--:|--:|--:|\n",
+            Step::HEADS.join(" | ")
+        ));
+        for step in slowest {
+            let [entry, job, candidate] =
+                [step.entry, step.job, step.candidate].map(|name| cell(&shorten(name, MAX_NAME)));
+            let Step { place, time, waiting, call, .. } = step;
             story.push_str(&format!(
-                "| {place} | {} | {} | {} | {} | {} | {} |\n",
-                cell(&shorten(&step.entry, MAX_NAME)),
-                cell(&shorten(&step.job, MAX_NAME)),
-                cell(&shorten(&step.candidate, MAX_NAME)),
-                time(step.ms),
-                time(step.stall_ms),
-                time(step.call_ms)
+                "| {place} | {entry} | {job} | {candidate} | {time} | {waiting} | {call} |\n"
             ));
         }
         story.push_str("\n</details>\n\n");
     }
     story
-}
-
-fn told(caller: &Caller<'_>) -> String {
-    match caller.winner {
-        Some(winner) => {
-            format!("{} ({}, which {} won)", code(caller.candidate), code(caller.job), code(winner))
-        }
-        None => format!("{} ({})", code(caller.candidate), code(caller.job)),
-    }
 }
 
 #[cfg(test)]
