@@ -30,16 +30,6 @@ pub trait Origin {
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
 }
 
-/// When memory is taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    #[default]
-    Lazy,
-    /// Everything at once, a buffer for each tensor and each storage that nobody uses, sources until the end. The negative control of
-    /// tests and benchmarks.
-    Eager,
-}
-
 /// What is to be there at the end.
 pub struct Load<'a, K> {
     pub storages: &'a [(K, &'a dyn Origin)],
@@ -49,13 +39,10 @@ pub struct Load<'a, K> {
     pub after: &'a [(Kind, Bytes)],
     /// Uses that end with this load: what it uses, too, stays.
     pub instead_of: &'a [K],
-    pub order: Order,
 }
 
 struct Resident {
     buffer: Buffer,
-    /// What an eager load has beside it.
-    doubles: Vec<Buffer>,
     users: usize,
 }
 
@@ -103,19 +90,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         for key in load.instead_of {
             self.end_use(key)?;
         }
-        match load.order {
-            Order::Lazy => self.load_lazily(load, &uses, &missing),
-            Order::Eager => self.load_eagerly(load, &uses, &missing),
-        }
-    }
-
-    fn load_lazily(
-        &mut self,
-        load: &Load<'_, K>,
-        uses: &[usize],
-        missing: &[usize],
-    ) -> Result<Vec<Buffer>, PlaceError> {
-        let used: Vec<usize> = missing.iter().copied().filter(|&index| 0 < uses[index]).collect();
+        let used: Vec<usize> = missing.into_iter().filter(|&index| 0 < uses[index]).collect();
         let sizes = used.iter().map(|&index| load.storages[index].1.bytes());
         self.ring.prepare(&mut self.on, sizes)?;
         let mut last = None;
@@ -132,49 +107,10 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
             last = self.ring.upload(&mut self.on, &mut *source, &buffer)?.or(last);
             drop(source);
             self.on.give_source(origin.held());
-            let resident = Resident { buffer, doubles: Vec::new(), users: uses[index] };
-            self.resident.insert(key.clone(), resident);
+            self.resident.insert(key.clone(), Resident { buffer, users: uses[index] });
         }
         self.finish(last)?;
         self.allocate_all(load.after)
-    }
-
-    fn load_eagerly(
-        &mut self,
-        load: &Load<'_, K>,
-        uses: &[usize],
-        missing: &[usize],
-    ) -> Result<Vec<Buffer>, PlaceError> {
-        let after = self.allocate_all(load.after)?;
-        let mut sources = Vec::new();
-        let mut placed = Vec::new();
-        for &index in missing {
-            let (_, origin) = load.storages[index];
-            for _ in 0..uses[index].max(1) {
-                self.on.take_source(origin.held());
-                sources.push(open(origin)?);
-                placed.push((index, self.on.allocate(Kind::Weight, origin.bytes())?));
-            }
-        }
-        self.ring.prepare(&mut self.on, placed.iter().map(|(_, buffer)| buffer.bytes()))?;
-        let mut last = None;
-        for (source, (_, buffer)) in sources.iter_mut().zip(&placed) {
-            last = self.ring.upload(&mut self.on, &mut **source, buffer)?.or(last);
-        }
-        self.finish(last)?;
-        drop(sources);
-        for (index, buffer) in placed {
-            let (key, origin) = &load.storages[index];
-            self.on.give_source(origin.held());
-            match self.resident.get_mut(key) {
-                Some(resident) => resident.doubles.push(buffer),
-                None => {
-                    let resident = Resident { buffer, doubles: Vec::new(), users: uses[index] };
-                    self.resident.insert(key.clone(), resident);
-                }
-            }
-        }
-        Ok(after)
     }
 
     fn finish(&mut self, last: Option<Event>) -> Result<(), DeviceError> {
@@ -192,8 +128,8 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         if 0 < resident.users {
             return Ok(());
         }
-        let Some(Resident { buffer, doubles, .. }) = self.resident.remove(key) else { return Ok(()) };
-        std::iter::once(buffer).chain(doubles).try_for_each(|buffer| self.on.release(Kind::Weight, buffer))
+        let Some(Resident { buffer, .. }) = self.resident.remove(key) else { return Ok(()) };
+        self.on.release(Kind::Weight, buffer)
     }
 
     /// Of what a load returned.
@@ -205,9 +141,6 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
     pub fn dissolve(mut self) -> Result<Ledger, PlaceError> {
         for resident in std::mem::take(&mut self.resident).into_values() {
             self.on.release(Kind::Weight, resident.buffer)?;
-            for buffer in resident.doubles {
-                self.on.release(Kind::Weight, buffer)?;
-            }
         }
         self.ring.dissolve(&mut self.on)?;
         Ok(self.on.into_ledger())

@@ -11,8 +11,9 @@ use opt_shared::arguments::{Entry, outputs};
 use opt_shared::capture::CaptureFile;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{Advice, fadvise};
+use serde_json::json;
 
-use super::{prepare, rates, timed};
+use super::{Rates, Section, prepare, timed};
 use crate::product::{binary, run_json};
 use crate::verify_large::median;
 
@@ -39,7 +40,7 @@ struct Verified {
     pages: u64,
 }
 
-pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
+pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<Section> {
     if !captures.exists() {
         let status = Command::new(binary("gen-captures")?)
             .args(["embedding", "--entries", "20", "--out"])
@@ -53,7 +54,8 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
     files.retain(|path| path.extension().is_some_and(|it| it == "pt"));
     files.sort();
     let bytes: u64 = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|it| it.len()).sum();
-    println!("{} files, {:.2} GB, verified cold, {runs} runs\n", files.len(), bytes as f64 / 1e9);
+    let mut text =
+        format!("{} files, {:.2} GB, verified cold, {runs} runs\n\n", files.len(), bytes as f64 / 1e9);
     let (mut raw, mut sparse, mut dense, mut expected, mut faults) = (vec![], vec![], vec![], vec![], vec![]);
     let (mut sparse_disk, mut dense_disk, mut rows_touched, mut pages_touched) = (0, 0, 0, 0);
     for _ in 0..runs {
@@ -71,31 +73,40 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<bool> {
         dense_disk = dense_disk.max(verified.disk);
         raw.push(cold(&files, || dd(&files))?);
     }
-    let (time, latency) = (median(&mut sparse), median(&mut expected));
-    let dense_share = median(&mut raw) / median(&mut dense);
-    println!("| what | seconds | GB/s of file bytes (least–most) | MB from the disk |");
-    println!("|---|---|---|---|");
-    println!("| `dd`, direct, before and after | {:.2} | {} | – |", median(&mut raw), rates(bytes, &mut raw));
-    println!("| {rows_touched} rows × latency of one read of a row | {latency:.2} | – | – |");
-    let fault_time = median(&mut faults);
-    println!(
-        "| {pages_touched} pages of them × latency of one read of a page | {fault_time:.2} | – | {:.0} |",
-        pages_touched as f64 * rustix::param::page_size() as f64 / 1e6
+    let (time, latency, fault_time) = (median(&mut sparse), median(&mut expected), median(&mut faults));
+    let page_bytes = pages_touched * rustix::param::page_size() as u64;
+    let raw_rates = Rates::of(bytes, &mut raw);
+    let dense_rates = Rates::of(bytes, &mut dense);
+    let dense_share = dense_rates.median / raw_rates.median;
+    let (raw, dense) = (median(&mut raw), median(&mut dense));
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    text += "| what | seconds | GB/s of file bytes (least–most) | MB from the disk |\n|---|---|---|---|\n";
+    text += &format!(
+        "| `dd`, direct, before and after | {raw:.2} | {raw_rates} | – |\n\
+         | {rows_touched} rows × latency of one read of a row | {latency:.2} | – | – |\n\
+         | {pages_touched} pages of them × latency of one read of a page | {fault_time:.2} | – | {:.0} |\n\
+         | verify, rows looked up | {time:.2} | – | {:.0} |\n\
+         | verify, all read | {dense:.2} | {dense_rates} | {:.0} |\n\n",
+        mb(page_bytes),
+        mb(sparse_disk),
+        mb(dense_disk)
     );
-    println!("| verify, rows looked up | {time:.2} | – | {:.0} |", sparse_disk as f64 / 1e6);
-    println!(
-        "| verify, all read | {:.2} | {} | {:.0} |",
-        median(&mut dense),
-        rates(bytes, &mut dense),
-        dense_disk as f64 / 1e6
-    );
-    println!(
-        "\nRows looked up: {:.2} times rows × latency, {:.2} times pages × latency. All read: {:.0} % of the raw rate.\n",
+    text += &format!(
+        "Rows looked up: {:.2} times rows × latency, {:.2} times pages × latency. All read: {:.0} % of the raw rate.\n\n",
         time / latency,
         time / fault_time,
         dense_share * 100.0
     );
-    Ok(sparse_disk <= 200_000_000 && time <= 1.3 * latency && 0.85 <= dense_share)
+    Ok(Section {
+        text,
+        sheet: json!({
+            "files": files.len(), "bytes": bytes, "raw": raw_rates.to_json(), "dense": dense_rates.to_json(),
+            "dense_disk_bytes": dense_disk, "sparse_seconds": time, "sparse_disk_bytes": sparse_disk,
+            "rows": rows_touched, "rows_times_latency_seconds": latency, "pages": pages_touched,
+            "pages_times_latency_seconds": fault_time, "dense_over_raw": dense_share,
+        }),
+        good: sparse_disk <= 200_000_000 && time <= 1.3 * latency && 0.85 <= dense_share,
+    })
 }
 
 fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name: &str) -> Result<Verified> {

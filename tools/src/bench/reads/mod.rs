@@ -13,6 +13,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::fs::{Advice, fadvise};
+use serde_json::{Value, json};
+
+use super::figures::{conditions, show};
 
 pub(crate) use owed::{ARGUMENT as STREAM_ARGUMENT, main as stream_main};
 
@@ -30,16 +33,33 @@ pub(crate) struct Arguments {
     /// Compare ways of reading only
     #[arg(long)]
     streams_only: bool,
+    #[arg(long)]
+    json: bool,
+}
+
+/// A part of the bench: its tables, the same as a document, and whether it is as it must be.
+struct Section {
+    text: String,
+    sheet: Value,
+    good: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("Load before: {}\n", load.trim());
+    let conditions = conditions("cold is read once and dropped, warm is read once")?;
     let folder = super::verify_large::tempdir()?;
     let streams = streams::run(&folder, arguments.gib << 30, arguments.runs)?;
-    let kernels = arguments.streams_only || kernels::run(&folder, &arguments.captures, arguments.runs)?;
+    let kernels = match arguments.streams_only {
+        true => Section { text: String::new(), sheet: Value::Null, good: true },
+        false => kernels::run(&folder, &arguments.captures, arguments.runs)?,
+    };
     std::fs::remove_dir_all(&folder)?;
-    Ok(streams && kernels)
+    let good = streams.good && kernels.good;
+    let sheet = json!({
+        "benchmark": "reads", "conditions": conditions, "runs": arguments.runs, "streams": streams.sheet,
+        "kernels": kernels.sheet, "good": good,
+    });
+    show(arguments.json, &sheet, || print!("{}{}", streams.text, kernels.text))?;
+    Ok(good)
 }
 
 /// Fills the cache with the file and drops it, or leaves it there.
@@ -58,10 +78,29 @@ fn timed(what: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Median with the extremes, as rates.
-fn rates(bytes: u64, seconds: &mut [f64]) -> String {
-    let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
-    let median = super::verify_large::median(seconds);
-    let (least, most) = (seconds.first().copied(), seconds.last().copied());
-    format!("{:.2} ({:.2}–{:.2})", rate(median), most.map_or(f64::NAN, rate), least.map_or(f64::NAN, rate))
+/// GB/s: median with the extremes.
+struct Rates {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Rates {
+    fn of(bytes: u64, seconds: &mut [f64]) -> Self {
+        let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
+        let median = super::verify_large::median(seconds);
+        let (shortest, longest) = (seconds.first().copied(), seconds.last().copied());
+        let extreme = |seconds: Option<f64>| seconds.map_or(f64::NAN, rate);
+        Self { median: rate(median), least: extreme(longest), most: extreme(shortest) }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({ "unit": "GB/s", "median": self.median, "least": self.least, "most": self.most })
+    }
+}
+
+impl std::fmt::Display for Rates {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{:.2} ({:.2}–{:.2})", self.median, self.least, self.most)
+    }
 }

@@ -12,9 +12,10 @@ use opt_shared::cache::cached_pages;
 use opt_shared::stream::{FileDisk, ReadFault, Rung, Shape, stream};
 use opt_shared::units::Bytes;
 use opt_worker::read_ahead::ReadAhead;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use serde_json::{Value, json};
 
-use super::{prepare, rates, timed};
+use super::{Rates, Section, prepare, timed};
 use crate::figures::mib;
 use crate::verify_large::median;
 
@@ -27,12 +28,9 @@ enum Way {
     Rung(Rung, usize),
 }
 
-pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
+pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let path = folder.join("stream.bin");
     write(&path, bytes)?;
-    println!("{} GiB in one file, {runs} runs in turn\n", bytes >> 30);
-    println!("| way | cold GB/s (least–most) | warm GB/s | cache left MiB | peak owed MiB |");
-    println!("|---|---|---|---|---|");
     let ways = [
         ("`dd`, direct, before", Way::Raw("direct")),
         ("`dd`, before", Way::Raw("")),
@@ -61,6 +59,9 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
     }
+    let mut text = format!("{} GiB in one file, {runs} runs in turn\n\n", bytes >> 30);
+    text += "| way | cold GB/s (least–most) | warm GB/s | cache left MiB | peak owed MiB |\n|---|---|---|---|---|\n";
+    let mut rows = Vec::new();
     let (mut raw, mut own) = (f64::INFINITY, f64::INFINITY);
     for (at, (name, way)) in ways.iter().enumerate() {
         let seconds = median(&mut cold[at]);
@@ -68,13 +69,18 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<bool> {
             Way::Raw(_) => raw = raw.min(seconds),
             Way::Rung(..) => own = own.min(seconds),
         }
-        let warm = bytes as f64 / median(&mut warm[at]) / 1e9;
-        let cold = rates(bytes, &mut cold[at]);
-        println!("| {name} | {cold} | {warm:.2} | {} | {:.1} |", left[at] >> 20, mib(owed[at]));
+        let (cold, warm) = (Rates::of(bytes, &mut cold[at]), Rates::of(bytes, &mut warm[at]));
+        let (left, owed) = (left[at], owed[at]);
+        text += &format!("| {name} | {cold} | {:.2} | {} | {:.1} |\n", warm.median, left >> 20, mib(owed));
+        rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "cache_left_bytes": left, "peak_owed_bytes": owed }));
     }
-    println!("\nBest rung at {:.0} % of the best raw read, by medians.\n", raw / own * 100.0);
+    text += &format!("\nBest rung at {:.0} % of the best raw read, by medians.\n\n", raw / own * 100.0);
     let faults = faults(&path, bytes, runs)?;
-    Ok(faults && 0.95 <= raw / own)
+    Ok(Section {
+        text: text + &faults.text,
+        sheet: json!({ "bytes": bytes, "ways": rows, "best_rung_over_raw": raw / own, "through_a_map": faults.sheet }),
+        good: faults.good && 0.95 <= raw / own,
+    })
 }
 
 fn write(path: &Path, bytes: u64) -> Result<()> {
@@ -132,46 +138,76 @@ fn cached(path: &Path) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// A map of the file, touched from front to back: plain faults, and read ahead of, both with the read-ahead that most
-/// machines have. An open file keeps the read-ahead it was opened under, so the disk's own is changed for a moment.
-fn faults(path: &Path, bytes: u64, runs: u32) -> Result<bool> {
+/// How a map is brought in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    /// Faults, with the read-ahead that they get.
+    Plain,
+    /// Faults, and the product's own reading ahead beside them.
+    ReadAhead,
+    /// Faults after `MADV_SEQUENTIAL`: the kernel reads further ahead.
+    Sequential,
+    /// `MADV_POPULATE_READ` of a piece at a time, then no fault at all.
+    Populate,
+}
+
+impl Touch {
+    const ALL: [(&'static str, Self); 4] = [
+        ("plain faults", Self::Plain),
+        ("read ahead of", Self::ReadAhead),
+        ("MADV_SEQUENTIAL", Self::Sequential),
+        ("MADV_POPULATE_READ", Self::Populate),
+    ];
+}
+
+/// A map of the file, touched from front to back in every way, each with the read-ahead that most machines have. An open
+/// file keeps the read-ahead it was opened under, so the disk's own is changed for a moment.
+fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
-        println!("Reads through a map: not measured, the disk's read-ahead cannot be set here.\n");
-        return Ok(true);
+        let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
+        return Ok(Section { text: text.to_owned(), sheet: Value::Null, good: true });
     };
-    let [mut plain, mut ahead] = [Vec::new(), Vec::new()];
     let mut raw = Vec::new();
+    let mut seconds = vec![Vec::new(); Touch::ALL.len()];
     let mut turned = 0;
     for _ in 0..runs {
         prepare(path, true)?;
         raw.push(timed(|| read(path, bytes, Way::Raw("direct")))?);
-        for with in [false, true, false] {
+        for (at, (_, way)) in Touch::ALL.into_iter().enumerate() {
             prepare(path, true)?;
             let file = Arc::new(setting.open_with(COMMON_READ_AHEAD, path)?);
-            let seconds = timed(|| {
-                if !with {
-                    return touch(&file, bytes, false);
+            seconds[at].push(timed(|| {
+                if way != Touch::ReadAhead {
+                    return touch(&file, bytes, way);
                 }
                 let watched = ReadAhead::over_file(&file, 0..bytes);
                 watched.read_exactly();
                 let watch = watched.start();
                 watch.runs_in(std::process::id());
-                let touched = touch(&file, bytes, true);
+                let touched = touch(&file, bytes, way);
                 turned += watch.stop().turned;
                 touched
-            })?;
-            if with { ahead.push(seconds) } else { plain.push(seconds) }
+            })?);
         }
     }
-    let gain = median(&mut plain) / median(&mut ahead);
-    println!("| through a map, read-ahead of {COMMON_READ_AHEAD} KiB | cold GB/s (least–most) |");
-    println!("|---|---|");
-    println!("| `dd`, direct | {} |", rates(bytes, &mut raw));
-    println!("| plain faults | {} |", rates(bytes, &mut plain));
-    println!("| read ahead of | {} |", rates(bytes, &mut ahead));
-    println!("\nReading ahead: {gain:.2} times as fast as plain faults.\n");
+    let gain = median(&mut seconds[0]) / median(&mut seconds[1]);
+    let mut text = format!(
+        "| through a map, read-ahead of {COMMON_READ_AHEAD} KiB | cold GB/s (least–most) |\n|---|---|\n"
+    );
+    let mut rows = Vec::new();
+    let names = std::iter::once("`dd`, direct").chain(Touch::ALL.map(|(name, _)| name));
+    for (name, seconds) in names.zip(std::iter::once(&mut raw).chain(&mut seconds)) {
+        let cold = Rates::of(bytes, seconds);
+        text += &format!("| {name} | {cold} |\n");
+        rows.push(json!({ "way": name, "cold": cold.to_json() }));
+    }
+    text += &format!("\nReading ahead: {gain:.2} times as fast as plain faults.\n\n");
     ensure!(turned == runs, "it was seen to be dense in {turned} of {runs} runs");
-    Ok(2.7 <= gain)
+    Ok(Section {
+        text,
+        sheet: json!({ "read_ahead_kib": COMMON_READ_AHEAD, "ways": rows, "read_ahead_over_plain": gain }),
+        good: 2.7 <= gain,
+    })
 }
 
 /// `read_ahead_kb` of the disk that a file lies on.
@@ -198,18 +234,36 @@ impl Setting {
     }
 }
 
-fn touch(file: &File, bytes: u64, random: bool) -> Result<()> {
+/// Of a populated map: small enough for a cache that holds little.
+const PIECE: usize = 4 << 20;
+
+fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
     let length = usize::try_from(bytes)?;
     // SAFETY: a fresh map at a place of the kernel's choice, of a file that nobody changes.
     let start =
         unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), 0) }?;
-    if random {
+    let advice = match way {
+        Touch::Plain | Touch::Populate => None,
+        Touch::ReadAhead => Some(Advice::Random),
+        Touch::Sequential => Some(Advice::Sequential),
+    };
+    if let Some(advice) = advice {
         // SAFETY: advice over our own map.
-        unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::Random) }?;
+        unsafe { madvise(start, length, advice) }?;
     }
     // SAFETY: mapped readable, and of this length.
     let words = unsafe { std::slice::from_raw_parts(start.cast::<u64>(), length / 8) };
-    std::hint::black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)));
+    let mut sum = 0_u64;
+    for piece in words.chunks(PIECE / 8) {
+        if way == Touch::Populate {
+            // SAFETY: fills page tables of our own map; pieces begin at pages.
+            unsafe {
+                madvise(piece.as_ptr().cast_mut().cast(), size_of_val(piece), Advice::LinuxPopulateRead)
+            }?;
+        }
+        sum = piece.iter().fold(sum, |sum, word| sum.wrapping_add(*word));
+    }
+    std::hint::black_box(sum);
     // SAFETY: our own map; the slice is not used any more.
     unsafe { munmap(start, length) }?;
     Ok(())

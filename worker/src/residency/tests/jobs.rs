@@ -152,28 +152,6 @@ impl Job {
         Peak::of(&placings, &after, self.terms)
     }
 
-    /// What an eager load takes: the sum of everything it knows of, in as many copies as there are tensors.
-    pub(super) fn eager_peak(&self) -> Bytes {
-        let (mut sum, mut chunks) = (0, 0);
-        for (storage, uses) in self.storages.iter().zip(self.uses()) {
-            let copies = uses.max(1) as u64;
-            sum += copies * (self.placed(storage.bytes()) + storage.held);
-            chunks += copies * storage.bytes.div_ceil(self.terms.slot.get());
-        }
-        let after: u64 = self.after.iter().map(|it| self.placed(it.1)).sum();
-        Bytes::new(sum + after + chunks.min(self.terms.slots) * self.terms.slot.get())
-    }
-
-    /// Whether holding everything at once must take more than the formula: a storage that takes room is loaded twice, or
-    /// for nobody; or the sources together take more than the room beside W that the formula has for one.
-    pub(super) fn eager_must_break_the_bound(&self) -> bool {
-        let needless = (self.storages.iter().zip(self.uses()))
-            .any(|(storage, uses)| 0 < storage.bytes + storage.held && uses != 1);
-        let sources: Bytes = self.storages.iter().map(|storage| storage.held()).sum();
-        let peak = self.peak();
-        needless || peak.after.max(peak.source) < peak.after + sources
-    }
-
     pub(super) fn placed(&self, bytes: Bytes) -> u64 {
         whole_grains(bytes, self.terms.grain).get()
     }

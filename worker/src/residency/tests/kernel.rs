@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 use crate::residency::device::Device;
 use crate::residency::host::HostDevice;
 use crate::residency::ledger::Kind;
-use crate::residency::load::{Load, Order, Origin, Residency};
+use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::pages::Pages;
 use crate::residency::staging::Source;
 
@@ -157,8 +157,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
         storages.iter().enumerate().flat_map(|(key, it)| std::iter::repeat_n(key, it.2)).collect();
     let outputs: Vec<(Kind, Bytes)> = after.iter().map(|&bytes| (Kind::Output, bytes)).collect();
     let mut residency = Residency::new(device, terms.slots, terms.slot);
-    let load =
-        Load { storages: &named, tensors: &tensors, after: &outputs, instead_of: &[], order: Order::Lazy };
+    let load = Load { storages: &named, tensors: &tensors, after: &outputs, instead_of: &[] };
     let after = residency.load(&load).expect("loaded");
     for buffer in &after {
         let filled = residency.device().fill(buffer, 7).expect("queued");

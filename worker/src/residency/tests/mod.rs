@@ -12,16 +12,16 @@ use super::counting::{Counting, Happening};
 use super::device::Device;
 use super::host::HostDevice;
 use super::ledger::{Change, Kind};
-use super::load::{Load, Order, Origin, Residency};
+use super::load::{Load, Origin, Residency};
 
 const JOBS: u64 = 10_000;
 
 /// Loads a job; hands the residency and what came after the tensors to `look`.
-fn load<D: Device>(job: &Job, order: Order, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
+fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
     let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
     let storages: Vec<(usize, &dyn Origin)> =
         job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
-    let load = Load { storages: &storages, tensors: &job.tensors, after: &job.after, instead_of: &[], order };
+    let load = Load { storages: &storages, tensors: &job.tensors, after: &job.after, instead_of: &[] };
     let after = residency.load(&load).expect("loaded");
     (residency, after)
 }
@@ -32,7 +32,7 @@ fn the_peak_is_the_formula_in_ten_thousand_jobs() {
         let grain = [1, 64, 4096][(seed % 3) as usize];
         let job = Job::of_chance(seed, grain, 100_000, false);
         let device = Counting::new(Bytes::MAX, Bytes::new(grain), seed);
-        let (mut residency, after) = load(&job, Order::Lazy, device);
+        let (mut residency, after) = load(&job, device);
         let peak = job.peak();
         assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
         let held: u64 = job.storages.iter().map(|it| it.held).max().unwrap_or(0);
@@ -110,21 +110,6 @@ fn the_last_user_takes_it_along(
     assert_eq!(ledger.beyond(), 0);
 }
 
-#[test]
-fn eager_breaks_the_bound_wherever_it_must() {
-    let mut must = 0;
-    for seed in 0..JOBS {
-        let job = Job::of_chance(seed, 64, 100_000, false);
-        let device = Counting::new(Bytes::MAX, Bytes::new(64), seed);
-        let (residency, _) = load(&job, Order::Eager, device);
-        let (bound, peak) = (job.peak().bytes(), residency.ledger().peak());
-        assert_eq!(peak, job.eager_peak(), "job {seed}");
-        assert_eq!(bound < peak, job.eager_must_break_the_bound(), "job {seed}: {peak} above {bound}");
-        must += u64::from(bound < peak);
-    }
-    assert!(JOBS / 2 < must && must < JOBS, "both kinds of jobs are there: {must}");
-}
-
 /// The same on memory that exists: a device just large enough has room, its bytes are right, the kernel counts as much.
 #[test]
 fn the_formula_is_enough_and_a_grain_less_is_not() {
@@ -134,7 +119,7 @@ fn the_formula_is_enough_and_a_grain_less_is_not() {
         let peak = job.peak();
         let room = peak.weights + peak.after;
         let device = HostDevice::create(room).expect("an arena");
-        let (mut residency, after) = load(&job, Order::Lazy, device);
+        let (mut residency, after) = load(&job, device);
         assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}");
         assert_eq!(residency.device().marks().placed_peak, room);
         for buffer in &after {
@@ -160,13 +145,8 @@ fn the_formula_is_enough_and_a_grain_less_is_not() {
             let storages: Vec<(usize, &dyn Origin)> =
                 job.storages.iter().map(|it| (it.number, it as &dyn Origin)).collect();
             let mut residency = Residency::new(small, job.terms.slots, job.terms.slot);
-            let load = Load {
-                storages: &storages,
-                tensors: &job.tensors,
-                after: &job.after,
-                instead_of: &[],
-                order: Order::Lazy,
-            };
+            let load =
+                Load { storages: &storages, tensors: &job.tensors, after: &job.after, instead_of: &[] };
             assert!(residency.load(&load).is_err(), "job {seed}");
         }
     }
@@ -184,7 +164,7 @@ fn what_two_loads_share_is_loaded_once() {
         let (first, second) = job.tensors.split_at(job.tensors.len() / 2);
         let mut most = Bytes::ZERO;
         for (tensors, instead_of) in [(first, &[][..]), (second, first)] {
-            let load = Load { storages: &storages, tensors, after: &[], instead_of, order: Order::Lazy };
+            let load = Load { storages: &storages, tensors, after: &[], instead_of };
             residency.load(&load).expect("loaded");
             let used: std::collections::BTreeSet<usize> = tensors.iter().copied().collect();
             let weights = used.iter().map(|&it| job.placed(job.storages[it].bytes())).sum();

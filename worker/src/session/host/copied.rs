@@ -24,7 +24,7 @@ use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 use crate::residency::ledger::Kind;
-use crate::residency::load::{Load, Order, Origin, Residency};
+use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{PlaceError, Source};
 
 /// Inputs that could not be copied.
@@ -97,13 +97,7 @@ impl CopiedInputs {
         }
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
-        let load = Load {
-            storages: &storages,
-            tensors: &tensors,
-            after: &[],
-            instead_of: &self.uses,
-            order: Order::Lazy,
-        };
+        let load = Load { storages: &storages, tensors: &tensors, after: &[], instead_of: &self.uses };
         // Counted from before it is there until after it is gone.
         let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
         let _ = link.send(FromWorker::Holds { bytes: coming.max(self.held()) });
