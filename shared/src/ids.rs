@@ -30,6 +30,8 @@ ids! {
     JobId, "job-";
     /// A candidate's place in the whole plan (not in its job).
     CandidateId, "candidate-";
+    /// A unit of work's place among all that a run's sources have offered.
+    UnitId, "unit-";
     /// An entry's place in its job's capture set, in the set's own order.
     EntryId, "entry-";
     /// A worker of this run; never used twice.

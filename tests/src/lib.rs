@@ -8,7 +8,6 @@ pub mod outcome;
 pub mod patience;
 pub mod places;
 pub mod processes;
-pub mod reports;
 pub mod scenario;
 pub mod storm;
 pub mod summary;

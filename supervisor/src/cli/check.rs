@@ -11,7 +11,6 @@ use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
-use crate::driver::known::Known;
 use crate::driver::survey::facts::{self, JobFacts, stem};
 use crate::driver::survey::limits::limits;
 use crate::driver::survey::{read_facts, replay_facts, spec};
@@ -28,9 +27,8 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     }
     let replay_facts = replay_facts::read_replays(&plan, &facts).map_err(Failure::usage)?;
     let (ceilings, floor) = limits(&plan);
-    let known = vec![Known::default(); plan.candidates().count()];
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
-    let spec = spec::spec(&plan, &facts, &known, ceilings, floor, cores);
+    let spec = spec::spec(&plan, &facts, ceilings, floor);
     let memory: Vec<JobMemory> = plan
         .jobs
         .iter()

@@ -51,9 +51,9 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
 }
 
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
-    let needs = JobNeeds::new(job, facts, cores);
+    let mut needs = JobNeeds::new(job, facts, plan.run.stages, cores);
     let stages: Vec<StagePlan> =
-        stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &needs, spec)).collect();
+        stages(plan).into_iter().filter_map(|stage| of_stage(stage, job, facts, &mut needs, spec)).collect();
     let smallest_ceiling = stages.iter().map(|stage| stage.least + spec.supervisor).max().unwrap_or_default();
     JobMemory { stages, smallest_ceiling }
 }
@@ -62,16 +62,16 @@ fn of_stage(
     stage: Stage,
     job: &JobPlan,
     facts: &JobFacts,
-    needs: &JobNeeds<'_>,
+    needs: &mut JobNeeds<'_>,
     spec: &RunSpec,
 ) -> Option<StagePlan> {
     let paired = |candidate: &CandidatePlan| job.baseline.is_some_and(|baseline| baseline != candidate.id);
-    let least = |candidate: &CandidatePlan| {
-        let spec_of = &spec.candidates[candidate.id.index()];
-        spec_of.least(stage, paired(candidate)).map(|least| least.demand(spec.idle_worker).sum())
+    let mut least = |candidate: &CandidatePlan| {
+        needs.of(candidate).least(stage).map(|least| least.demand(spec.idle_worker).sum())
     };
     // The first of those that take most.
     let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
+    let least = least(most)?;
     let name = |fact: &EntryFact| fact.entry.clone();
     let (prediction, entries) = match stage {
         Stage::Build => (needs.build(most), Vec::new()),
@@ -88,7 +88,7 @@ fn of_stage(
         stage,
         candidate: most.name.clone(),
         prediction,
-        least: least(most)?,
+        least,
         entries,
         idle_worker: spec.idle_worker,
     })

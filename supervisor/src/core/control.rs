@@ -1,78 +1,29 @@
 //! What a user asks of a run while it goes on: each request is one event, and gets exactly one answer.
 //!
-//! Owns the wishes that outlive their request (a worker to be replaced after its lease, a candidate to be ended, a
-//! pause) and whose turn it is among submitted candidates. How a lease is granted, a worker recycled or an attempt
-//! ended is said in the files of those names; what is to be read of all this is `view`'s.
+//! Owns the wishes that outlive their request (a worker to be replaced after its lease, a unit to be ended, a pause).
+//! How a lease is granted, a worker recycled or an attempt ended is said in the files of those names; what is to be
+//! read of all this is `view`'s.
 
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use opt_shared::formula::PER_LINE;
-use opt_shared::ids::{CandidateId, JobId, WorkerId};
-use opt_shared::message::{KillReason, Role};
-pub use opt_shared::mode::Mode;
+use opt_shared::ids::{JobId, UnitId, WorkerId};
+use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-pub use self::view::{CandidateView, LeaseView, RunView, RunnerView, WorkerView};
-use super::event::{Action, AttemptEnd, Moment, StopReason};
-use super::job::{Candidate, Progress};
+pub use self::view::{LeaseView, RunView, RunnerView, UnitView, WorkerView};
+use super::event::{Action, Answer, AttemptEnd, Control, Moment, StopReason};
 use super::recycle::RecycleReason;
-use super::spec::CandidateSpec;
+pub use super::request::{Mode, Which};
+use super::unit::Progress;
 use super::worker::{Lease, State, Told};
 use super::{Core, Ending};
 
-/// What a candidate is said to have ended of.
+/// What a unit is said to have ended of.
 pub const CANCELLED: &str = "cancelled by the user";
 const RECYCLED: &str = "the worker was recycled by the user in the middle of it";
-
-/// One request of a user.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Control {
-    /// When all work is done the run waits for more, until it is shut down.
-    StayOpen,
-    Recycle {
-        which: Which,
-        mode: Mode,
-    },
-    Pause,
-    Resume,
-    /// A whole job where no candidate is named.
-    Cancel {
-        job: JobId,
-        candidate: Option<CandidateId>,
-    },
-    SetCeiling {
-        ceiling: Bytes,
-    },
-    /// Its id is the next free one.
-    Submit {
-        candidate: Box<CandidateSpec>,
-    },
-    Shutdown {
-        mode: Mode,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    Worker(WorkerId),
-    /// Every worker that has this role now.
-    Role(Role),
-}
-
-/// What became of a request. The text is for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    Done(String),
-    /// Nothing had to be changed.
-    Already(String),
-    /// Nothing was changed.
-    Refused(String),
-    /// It speaks of something that this run does not have.
-    Unknown(String),
-}
 
 /// What was asked for and is still to be minded.
 #[derive(Clone, Debug, Default)]
@@ -82,10 +33,7 @@ pub(super) struct Wishes {
     /// To be replaced after the lease in hand.
     recycle: BTreeSet<WorkerId>,
     /// Running, and to be ended with its attempt.
-    cancelled: BTreeSet<CandidateId>,
-    /// The turn of each submitted candidate; all of the plan's have turn 0.
-    turns: BTreeMap<CandidateId, u32>,
-    last_turn: u32,
+    cancelled: BTreeSet<UnitId>,
 }
 
 impl Core {
@@ -101,9 +49,8 @@ impl Core {
             Control::Recycle { which, mode } => self.recycle_asked(now, which, mode),
             Control::Pause => self.pause(),
             Control::Resume => self.resume(),
-            Control::Cancel { job, candidate } => self.cancel(now, job, candidate),
+            Control::Cancel { job, unit } => self.cancel(now, job, unit),
             Control::SetCeiling { ceiling } => self.set_ceiling(ceiling),
-            Control::Submit { candidate } => self.submit(*candidate),
             Control::Shutdown { mode } => self.shut_down(now, mode),
         };
         self.actions.push(Action::Answered(answer));
@@ -197,16 +144,15 @@ impl Core {
 
     /// True where the attempt's end was ordered by the user: then it is nobody's loss.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
-        let candidate = lease.order.candidate();
-        if self.wishes.cancelled.remove(&candidate) {
+        let id = lease.order.unit;
+        if self.wishes.cancelled.remove(&id) {
             let ended = AttemptEnd::GivenUp { why: CANCELLED.to_owned(), blame: Blame::Plan };
             self.attempt_ended(lease, ended);
-            self.candidate_done(candidate, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
+            self.unit_done(id, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
             return true;
         }
         if killed == Some(KillReason::Requested) {
-            self.candidates[candidate.index()].progress =
-                Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
+            self.unit_mut(id).progress = Progress::Waiting { attempt: lease.attempt + 1 };
             self.attempt_ended(lease, AttemptEnd::Retried { why: RECYCLED.to_owned(), blame: Blame::Host });
             return true;
         }
@@ -265,20 +211,20 @@ impl Core {
         self.said("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
     }
 
-    // Candidates.
+    // Units.
 
-    fn cancel(&mut self, now: Moment, job: JobId, candidate: Option<CandidateId>) -> Answer {
-        let Some(of_job) = self.spec.jobs.get(job.index()).map(|job| job.candidates.clone()) else {
+    fn cancel(&mut self, now: Moment, job: JobId, unit: Option<UnitId>) -> Answer {
+        let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
             return Answer::Unknown(format!("there is no {job}"));
         };
-        let ids = match candidate {
+        let ids = match unit {
             None => of_job,
             Some(id) if of_job.contains(&id) => vec![id],
             Some(id) => return Answer::Unknown(format!("{job} has no {id}")),
         };
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for id in ids {
-            match self.candidates[id.index()].progress {
+            match self.unit(id).progress {
                 Progress::Waiting { .. } => waiting.push(id),
                 Progress::Running { .. } => {
                     if self.wishes.cancelled.insert(id) {
@@ -302,7 +248,7 @@ impl Core {
             let holder = self
                 .workers
                 .iter()
-                .find(|(_, it)| it.lease().is_some_and(|lease| lease.order.candidate() == id))
+                .find(|(_, it)| it.lease().is_some_and(|lease| lease.order.unit == id))
                 .map(|(&worker, _)| worker);
             if let Some(worker) = holder {
                 self.kill_runners(worker, KillReason::Cancelled);
@@ -310,60 +256,18 @@ impl Core {
             }
         }
         for id in waiting {
-            self.candidate_done(id, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
+            self.unit_done(id, Status::Skipped, Some(Blame::Plan), CANCELLED.to_owned());
         }
         answer
-    }
-
-    fn submit(&mut self, candidate: CandidateSpec) -> Answer {
-        let (id, job) = (candidate.id, candidate.job);
-        if id.index() != self.candidates.len() || self.spec.jobs.get(job.index()).is_none() {
-            return Answer::Unknown(format!("{id} of {job} is not the next candidate"));
-        }
-        if let Some(broken) = &self.spec.jobs[job.index()].broken {
-            return Answer::Refused(format!("the captures of the job cannot be used: {broken}"));
-        }
-        // Those of the turn that is being served go on undisturbed; later ones go together, stage by stage.
-        let turn = self.turn_served().unwrap_or(self.wishes.last_turn) + 1;
-        self.wishes.last_turn = self.wishes.last_turn.max(turn);
-        self.wishes.turns.insert(id, turn);
-        self.spec.jobs[job.index()].candidates.push(id);
-        self.candidates.push(Candidate::new(&candidate));
-        self.spec.candidates.push(candidate);
-        self.ledger.raise_supervisor(PER_LINE);
-        self.job_done[job.index()] = false;
-        let numbers =
-            vec![("candidate", u64::from(id.0)), ("job", u64::from(job.0)), ("turn", u64::from(turn))];
-        self.said("submit", "it is taken up".to_owned(), numbers)
-    }
-
-    fn turn_of(&self, candidate: CandidateId) -> u32 {
-        self.wishes.turns.get(&candidate).copied().unwrap_or(0)
-    }
-
-    /// The earliest turn with a candidate that has not ended. None when all have, and while nothing was submitted.
-    /// Submitted candidates come in turns, so that one who submits for ever keeps nobody waiting for ever.
-    pub(super) fn turn_served(&self) -> Option<u32> {
-        if self.wishes.turns.is_empty() {
-            return None;
-        }
-        self.candidates
-            .iter()
-            .zip(&self.spec.candidates)
-            .filter(|(it, _)| !matches!(it.progress, Progress::Done(_)))
-            .map(|(_, spec)| self.turn_of(spec.id))
-            .min()
-    }
-
-    pub(super) fn is_turn(&self, turn: Option<u32>, candidate: CandidateId) -> bool {
-        turn.is_none_or(|turn| self.turn_of(candidate) == turn)
     }
 
     // The run.
 
     fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
-        let reason = self.reason_to_end();
         let what = match (&self.ending, mode) {
+            (Ending::No, Mode::Drain) if self.is_at_rest() => {
+                "what comes after the jobs is done, then the run ends"
+            }
             (Ending::No, Mode::Drain) => "what runs may finish, then the run ends",
             (Ending::No | Ending::Drain(_), Mode::Now) => "everything is ended",
             (Ending::Drain(_), Mode::Drain) | (Ending::Kill(_) | Ending::Stopped, _) => {
@@ -371,14 +275,28 @@ impl Core {
             }
         };
         let answer = self.said("shutdown", what.to_owned(), Vec::new());
-        self.end(
-            now,
-            match mode {
-                Mode::Drain => Ending::Drain(reason),
-                Mode::Now => Ending::Kill(reason),
-            },
-        );
+        match mode {
+            Mode::Drain => self.drain(now),
+            Mode::Now => self.end(now, Ending::Kill(self.reason_to_end())),
+        }
         answer
+    }
+
+    /// What runs may finish. An open run that has done all its jobs still does what comes after them.
+    pub(super) fn drain(&mut self, now: Moment) {
+        if self.is_at_rest() {
+            (self.wishes.stays_open, self.wishes.paused) = (false, false);
+        } else {
+            self.end(now, Ending::Drain(self.reason_to_end()));
+        }
+    }
+
+    /// An open run whose jobs are over, but for those that come after the others.
+    fn is_at_rest(&self) -> bool {
+        let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
+        self.wishes.stays_open
+            && !self.every_job_is_done()
+            && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
     /// An open run that has nothing left to do was not interrupted.
@@ -386,8 +304,8 @@ impl Core {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),
             Ending::No | Ending::Stopped => {
-                let done = self.candidates.iter().all(|it| matches!(it.progress, Progress::Done(_)));
-                if done && self.wishes.stays_open { StopReason::Finished } else { StopReason::Interrupted }
+                let done = self.every_job_is_done() && self.wishes.stays_open;
+                if done { StopReason::Finished } else { StopReason::Interrupted }
             }
         }
     }

@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Report, Role};
 use opt_shared::outcome::{Blame, Status};
 pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-pub use super::control::{Answer, Control};
 use super::recycle::RecycleReason;
+pub use super::request::{Answer, Control};
+use super::spec::UnitSpec;
 
 /// Time since the run started, by a clock that only moves forward.
 pub type Moment = Duration;
@@ -67,6 +68,16 @@ pub enum Event {
         detail: String,
     },
     Sample(Sample),
+    /// A source has units for a job, or none: `Action::Replied` follows.
+    Offered {
+        job: JobId,
+        units: Vec<UnitSpec>,
+        by: Offer,
+    },
+    /// Its source takes a unit back: `Action::Replied` follows.
+    Withdrawn {
+        unit: UnitId,
+    },
     /// The kernel says that processes of this machine wait for memory.
     Pressure,
     /// A request of the user's: `Action::Answered` follows.
@@ -106,49 +117,32 @@ pub enum Process {
     Runner(WorkerId, u32),
 }
 
-/// One of the things a worker can be given to do.
+/// How a source comes to offer something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    Build {
-        candidate: CandidateId,
-    },
-    Verify {
-        candidate: CandidateId,
-    },
-    /// `baseline` is timed beside the candidate.
-    Profile {
-        candidate: CandidateId,
-        baseline: Option<CandidateId>,
-    },
-    /// The candidate stands for a replay: it has this stage and no other.
-    Replay {
-        candidate: CandidateId,
-    },
+pub enum Offer {
+    /// In answer to `Action::Wanted`. `more`: it may be asked again.
+    Asked { more: bool },
+    /// Of itself, as users submit.
+    Unasked,
 }
 
-impl Order {
-    pub fn candidate(self) -> CandidateId {
-        match self {
-            Self::Build { candidate }
-            | Self::Verify { candidate }
-            | Self::Profile { candidate, .. }
-            | Self::Replay { candidate } => candidate,
-        }
-    }
-
-    pub fn stage(self) -> Stage {
-        match self {
-            Self::Build { .. } => Stage::Build,
-            Self::Verify { .. } => Stage::Verify,
-            Self::Profile { .. } => Stage::Profile,
-            Self::Replay { .. } => Stage::Replay,
-        }
-    }
+/// A step of a unit that a worker is given to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub unit: UnitId,
+    pub stage: Stage,
+    /// The baseline that is timed beside it.
+    pub beside: Option<UnitId>,
 }
 
 /// What is to be done. The driver does each in order and reports back in events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// A job has room for so many more units: its source is asked. `Event::Offered` is the answer, sooner or later.
+    Wanted {
+        job: JobId,
+        capacity: u32,
+    },
     StartWorker {
         worker: WorkerId,
         role: Role,
@@ -193,8 +187,9 @@ pub enum Action {
         attempt: u32,
         ended: AttemptEnd,
     },
-    CandidateDone {
-        candidate: CandidateId,
+    /// What came of a unit, for its source.
+    UnitDone {
+        unit: UnitId,
         status: Status,
         blame: Option<Blame>,
         detail: String,
@@ -214,6 +209,8 @@ pub enum Action {
     PhaseEnded(PhaseRow),
     /// To the request that was just handled.
     Answered(Answer),
+    /// To the source that has just offered something or taken it back.
+    Replied(Answer),
     /// Everything is over and every worker gone.
     Stop {
         reason: StopReason,
@@ -224,9 +221,9 @@ pub enum Action {
 pub enum AttemptEnd {
     /// The report stands.
     Stands(Box<Report>),
-    /// Not the candidate's fault; it is done again.
+    /// Not the unit's fault; it is done again.
     Retried { why: String, blame: Blame },
-    /// Not the candidate's fault, and there is no further try.
+    /// Not the unit's fault, and there is no further try.
     GivenUp { why: String, blame: Blame },
     /// The run ended under it; a resumed run does it again.
     Abandoned { why: String },

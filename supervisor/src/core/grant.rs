@@ -2,15 +2,16 @@
 //!
 //! Which worker takes a lease, and which go for it, is `staff`'s and `room`'s; what comes next in a job is `job`'s.
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::event::{Action, Moment, Order, Stage, StopReason};
-use super::job::{Next, Progress, next};
+use super::job::{Next, next};
 use super::ledger::{Demand, Refusal};
-use super::spec::{CandidateSpec, StageSpec};
+use super::spec::StageSpec;
 use super::staff::Fit;
+use super::unit::Progress;
 use super::worker::{Lease, State};
 use super::{Core, Ending};
 
@@ -29,12 +30,13 @@ impl Core {
         match self.ending.clone() {
             Ending::No if self.is_paused() => {
                 self.close_jobs();
-                if !self.job_done.contains(&false) && !self.stays_open() {
+                if self.every_job_is_done() && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
                 }
             }
             Ending::No => {
-                if !self.advance_jobs(now) && !self.stays_open() {
+                self.advance_jobs(now);
+                if self.every_job_is_done() && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);
                 }
             }
@@ -47,34 +49,43 @@ impl Core {
             Ending::Stopped => {}
         }
         // Cancelled, or refused for good: nobody waits for its memory any more.
-        let candidates = &self.candidates;
-        self.waiting = self.waiting.filter(|waiting| {
-            let progress = candidates[waiting.candidate.index()].progress;
-            matches!(progress, Progress::Waiting { stage, .. } if stage == waiting.stage)
-        });
+        let units = &self.units;
+        self.waiting = self
+            .waiting
+            .filter(|waiting| matches!(units[waiting.unit.index()].progress, Progress::Waiting { .. }));
     }
 
-    /// False when no job wants anything any more.
-    fn advance_jobs(&mut self, now: Moment) -> bool {
-        // What is refused for good may have ended a turn.
-        while self.job_done.contains(&false) {
-            if self.advance_turn(now) {
-                return true;
+    pub(super) fn every_job_is_done(&self) -> bool {
+        self.jobs.iter().all(|job| job.done)
+    }
+
+    /// Until something of ours is waited for, or a source, or nothing is left.
+    fn advance_jobs(&mut self, now: Moment) {
+        loop {
+            self.ask_sources(now);
+            let before = self.standing();
+            // What was refused for good may have ended a turn, what was closed may be what others come after.
+            if self.advance_turn(now) || self.standing() == before {
+                return;
             }
         }
-        false
     }
 
+    fn standing(&self) -> (Option<u32>, usize) {
+        (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
+    }
+
+    /// True where something of ours is waited for.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
-        while index < self.spec.jobs.len() {
-            if self.job_done[index] {
+        while index < self.jobs.len() {
+            if self.jobs[index].done {
                 index += 1;
                 continue;
             }
             self.refuse_what_never_fits(index);
-            match next(&self.spec.jobs[index], &self.candidates, |id| self.is_turn(turn, id)) {
+            match next(&self.jobs[index], &self.units, |unit| unit.is_of(turn)) {
                 // What was refused for good leaves the next one's turn; beside what was granted another may fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     Tried::Refused | Tried::Granted => {}
@@ -96,54 +107,42 @@ impl Core {
 
     /// What has ended without a grant: a user may cancel what is left of a job in a pause.
     fn close_jobs(&mut self) {
-        for index in 0..self.spec.jobs.len() {
-            if !self.job_done[index] && next(&self.spec.jobs[index], &self.candidates, |_| true) == Next::Done
-            {
+        for index in 0..self.jobs.len() {
+            if !self.jobs[index].done && next(&self.jobs[index], &self.units, |_| true) == Next::Done {
                 self.close_job(index);
             }
         }
     }
 
     fn close_job(&mut self, index: usize) {
-        self.job_done[index] = true;
-        let job = &self.spec.jobs[index];
+        let job = &mut self.jobs[index];
+        job.done = true;
         let baseline_failed = job.baseline.is_some_and(|id| {
-            let baseline = &self.candidates[id.index()];
+            let baseline = &self.units[id.index()];
             !baseline.passed() || baseline.failed_beside
         });
-        let id = job.id;
-        self.actions.push(Action::JobDone { job: id, baseline_failed });
+        self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Before anything of a job starts: what is broken or could not be granted on an empty machine.
+    /// Before anything of a unit starts: what is broken or could not be granted on an empty machine.
     fn refuse_what_never_fits(&mut self, index: usize) {
-        let job = &self.spec.jobs[index];
-        let untouched = |core: &Self, id: CandidateId| {
-            let stage = core.spec.candidates[id.index()].first_stage();
-            core.candidates[id.index()].progress == Progress::Waiting { stage, attempt: 1 }
-        };
-        if let Some(broken) = job.broken.clone() {
-            for id in job.candidates.clone() {
-                if untouched(self, id) {
-                    self.candidate_done(id, Status::CaptureError, Some(Blame::Capture), broken.clone());
-                }
+        let job = &self.jobs[index];
+        let untouched: Vec<UnitId> =
+            job.units.iter().copied().filter(|&id| self.unit(id).is_untouched()).collect();
+        if let Some(broken) = self.spec.jobs[index].broken.clone() {
+            for id in untouched {
+                self.unit_done(id, Status::CaptureError, Some(Blame::Capture), broken.clone());
             }
             return;
         }
-        for id in job.candidates.clone() {
-            if !untouched(self, id) {
-                continue;
-            }
-            let spec = &self.spec.candidates[id.index()];
-            let paired = self.spec.jobs[index].baseline.is_some_and(|baseline| baseline != id);
-            let mut stages = vec![spec.first_stage()];
-            if spec.replay.is_none() {
-                stages.extend(self.spec.verify.then_some(Stage::Verify));
-                stages.extend((self.spec.verify && self.is_timed(index)).then_some(Stage::Profile));
-            }
-            let too_large = stages
-                .into_iter()
-                .filter_map(|stage| Some((stage, spec.least(stage, paired)?.demand(self.spec.idle_worker))))
+        for id in untouched {
+            let paired = self.jobs[index].is_beside_a_baseline(id);
+            let too_large = self
+                .unit(id)
+                .spec
+                .route
+                .iter()
+                .filter_map(|step| Some((step.stage, step.least(paired)?.demand(self.spec.idle_worker))))
                 .find(|&(_, demand)| self.ledger.never_fits(demand).is_some());
             if let Some((stage, demand)) = too_large {
                 self.does_not_fit(id, stage, demand);
@@ -151,7 +150,7 @@ impl Core {
         }
     }
 
-    fn does_not_fit(&mut self, candidate: CandidateId, stage: Stage, demand: Demand) {
+    fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((side, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
         let detail = format!("its {stage} needs a ceiling of {least}, it is {ceiling} ({})", side.key());
@@ -159,27 +158,28 @@ impl Core {
             "does_not_fit",
             detail.clone(),
             vec![
-                ("candidate", u64::from(candidate.0)),
+                ("unit", u64::from(unit.0)),
                 ("reserved_bytes", demand.sum().get()),
                 ("needed_bytes", least.get()),
                 ("ceiling_bytes", ceiling.get()),
             ],
         );
-        self.candidate_done(candidate, Status::DoesNotFit, Some(Blame::Plan), detail);
+        self.unit_done(unit, Status::DoesNotFit, Some(Blame::Plan), detail);
     }
 
     fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> Tried {
-        let job = self.spec.candidates[order.candidate().index()].job;
-        if order.stage().is_alone() && self.somebody_is_in_the_way(now, job) {
+        let Order { unit, stage, beside } = order;
+        let job = self.unit(unit).job;
+        let alone = self.unit(unit).step().alone;
+        if self.is_at_odds(alone) || alone && self.somebody_is_in_the_way(now, job) {
             return Tried::UnderWay;
         }
         // The supervisor has outgrown its share, or the ceiling was lowered: no waiting brings that back.
-        let Some((step, demand)) = self.largest_that_fits(order) else {
-            let paired = matches!(order, Order::Profile { baseline: Some(_), .. });
-            let spec = &self.spec.candidates[order.candidate().index()];
-            let least = spec.least(order.stage(), paired).map(|spec| spec.demand(self.spec.idle_worker));
+        let Some((way, demand)) = self.largest_that_fits(order) else {
+            let least = self.unit(unit).step().least(beside.is_some());
+            let least = least.map(|spec| spec.demand(self.spec.idle_worker));
             self.waiting = None;
-            self.does_not_fit(order.candidate(), order.stage(), least.unwrap_or_default());
+            self.does_not_fit(unit, stage, least.unwrap_or_default());
             return Tried::Refused;
         };
         let worker = match self.fit_worker(now, order, job, demand) {
@@ -188,12 +188,12 @@ impl Core {
         };
         match self.ledger.grant(worker, demand) {
             Ok(()) => {
-                let why = self.why_smaller(order, step);
-                self.granted(now, worker, order, attempt, (step, why), demand);
+                let why = self.why_smaller(unit, way);
+                self.granted(now, worker, order, attempt, (way, why), demand);
             }
             Err(refusal) => {
-                // The machine is short of memory, not the plan: a smaller batch may start now.
-                let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, step, refusal)
+                // The machine is short of memory, not the plan: a way that takes less may start now.
+                let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
                     return Tried::UnderWay;
@@ -204,23 +204,27 @@ impl Core {
         Tried::Granted
     }
 
-    /// The first step, from the one that its losses for want of memory leave, that would fit on an empty machine.
-    fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
-        let candidate = &self.spec.candidates[order.candidate().index()];
-        let steps = candidate.steps(order);
-        let from = self.candidates[order.candidate().index()].from_step;
-        (from.min(steps.len().saturating_sub(1))..steps.len())
-            .find_map(|step| Some((step, self.demand(candidate, order, step)?)))
+    /// Another job's units may be at work, where this one's came late.
+    fn is_at_odds(&self, alone: bool) -> bool {
+        let mut held = self.workers.values().filter_map(|it| it.lease());
+        held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
     }
 
-    /// What a step reserves. None if that could never be granted. What was learned asks for all there is at most.
-    fn demand(&self, candidate: &CandidateSpec, order: Order, step: usize) -> Option<Demand> {
-        let spec = candidate.steps(order).get(step)?;
+    /// The first way, from the one that its losses for want of memory leave, that would fit on an empty machine.
+    fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
+        let unit = self.unit(order.unit);
+        let ways = unit.step().ways(order.beside.is_some());
+        (unit.losses.from_way.min(ways.len().saturating_sub(1))..ways.len())
+            .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
+    }
+
+    /// What a way reserves. None if that could never be granted. What was learned asks for all there is at most.
+    fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
             return None;
         }
-        let learned = self.estimates.reserve(candidate.job, order.stage(), spec, self.spec.idle_worker);
+        let learned = self.estimates.reserve(job, stage, spec, self.spec.idle_worker);
         Some(if self.ledger.never_fits(learned).is_some() { plain } else { learned })
     }
 
@@ -234,9 +238,10 @@ impl Core {
         if !matches!(refusal, Refusal::Floor { .. }) {
             return None;
         }
-        let candidate = &self.spec.candidates[order.candidate().index()];
-        let demands: Vec<(usize, Demand)> = (from + 1..candidate.steps(order).len())
-            .filter_map(|step| Some((step, self.demand(candidate, order, step)?)))
+        let unit = self.unit(order.unit);
+        let ways = unit.step().ways(order.beside.is_some());
+        let demands: Vec<(usize, Demand)> = (from + 1..ways.len())
+            .filter_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
             .collect();
         demands.into_iter().find(|&(_, demand)| self.ledger.grant(worker, demand).is_ok())
     }
@@ -247,19 +252,18 @@ impl Core {
         worker: WorkerId,
         order: Order,
         attempt: u32,
-        (step, smaller): (usize, Smaller),
+        (way, smaller): (usize, Smaller),
         demand: Demand,
     ) {
         self.waiting = None;
-        let candidate = order.candidate();
-        let steps = self.spec.candidates[candidate.index()].steps(order);
-        let (spec, whole) = (steps[step], steps[0]);
-        if step != 0 {
-            self.say_smaller(candidate, smaller, &spec, &whole);
+        let ways = self.unit(order.unit).step().ways(order.beside.is_some());
+        let (spec, whole) = (ways[way], ways[0]);
+        if way != 0 {
+            self.say_smaller(order, smaller, &spec, &whole);
         }
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
-        self.candidates[candidate.index()].progress = Progress::Running { stage: order.stage(), attempt };
+        self.unit_mut(order.unit).progress = Progress::Running { attempt };
         let idle_worker = self.spec.idle_worker;
         if let Some(it) = self.workers.get_mut(&worker) {
             it.leases += 1;
@@ -270,7 +274,7 @@ impl Core {
                 attempt,
                 started: now,
                 deadline: now.saturating_add(spec.deadline),
-                step,
+                way,
                 predicted: spec.predicted + idle_worker,
                 reserved: demand.host,
                 peak_owed: it.tree_owed(),
@@ -288,18 +292,14 @@ impl Core {
         });
     }
 
-    /// Of a step that the machine has room for now, and that is not the first.
-    fn why_smaller(&self, order: Order, step: usize) -> Smaller {
-        if step <= self.candidates[order.candidate().index()].from_step {
-            Smaller::ShortBefore
-        } else {
-            Smaller::Ceiling
-        }
+    /// Of a way that the machine has room for now, and that is not the first.
+    fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
+        if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
 
-    fn say_smaller(&mut self, candidate: CandidateId, why: Smaller, spec: &StageSpec, whole: &StageSpec) {
+    fn say_smaller(&mut self, order: Order, why: Smaller, spec: &StageSpec, whole: &StageSpec) {
         let mut numbers = vec![
-            ("candidate", u64::from(candidate.0)),
+            ("unit", u64::from(order.unit.0)),
             ("batch_bytes", spec.batch.unwrap_or_default().get()),
             ("reserved_bytes", spec.reserved.get()),
             ("whole_bytes", whole.reserved.get()),
@@ -315,11 +315,12 @@ impl Core {
                 format!("larger batches would have to wait: {refusal}")
             }
         };
-        self.policy("shrink_batch", format!("smaller batches are timed: {reason}"), numbers);
+        let what = if order.stage == Stage::Profile { "timed" } else { "run" };
+        self.policy("shrink_batch", format!("smaller batches are {what}: {reason}"), numbers);
     }
 }
 
-/// Why a profile is granted smaller batches than it could be cut into.
+/// Why a step is granted smaller batches than it could be cut into.
 #[derive(Clone, Copy)]
 enum Smaller {
     Ceiling,

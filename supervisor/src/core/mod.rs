@@ -1,6 +1,6 @@
 //! All decisions of a run, pure: `handle(now, event)` gives actions.
 //!
-//! Owns the truth about jobs, candidates, workers, leases and the ledger. No clock, thread, file, log or channel:
+//! Owns the truth about jobs, units of work, workers, leases and the ledger. No clock, thread, file, log or channel:
 //! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
 //! states the laws that must hold after every step.
 
@@ -16,29 +16,36 @@ pub mod pace;
 pub mod predict;
 pub mod recycle;
 mod relief;
+pub mod request;
 mod room;
 mod sampling;
 pub mod spec;
 mod staff;
+mod supply;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
 use self::control::Wishes;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
-use self::job::{Candidate, Progress};
+use self::job::Job;
 use self::ledger::Ledger;
 pub use self::ledger::{Ceilings, Demand, Refusal};
 use self::relief::Machine;
 use self::spec::RunSpec;
 use self::staff::{Backoff, Said};
+use self::supply::Supply;
+use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
 /// From exec to hello. A machine that swaps can need seconds.
@@ -49,11 +56,11 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// between (starts that fail slowly fit no window), stop the run upward.
 const MOST_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed for no fault of the candidate is done again once.
+/// An attempt that failed for no fault of its unit is done again once.
 const MOST_LOST: u32 = 1;
 /// An attempt that ended for want of memory is done again once, smaller.
 const MOST_SHORT_OF_MEMORY: u32 = 1;
-/// A candidate with which so many workers were lost is not given another.
+/// A unit with which so many workers were lost is not given another.
 const MOST_WORKERS_LOST: u32 = 2;
 /// From a worker's death to the end of every process it started, all of them killed.
 const RETURN_PATIENCE: Duration = Duration::from_secs(20);
@@ -77,14 +84,18 @@ struct Waiting {
     since: Moment,
     refusal: Refusal,
     /// Whose lease, and of which stage.
-    candidate: CandidateId,
+    unit: UnitId,
     stage: Stage,
 }
 
 pub struct Core {
     spec: RunSpec,
-    candidates: Vec<Candidate>,
-    job_done: Vec<bool>,
+    /// At the places that their ids say.
+    jobs: Vec<Job>,
+    /// At the places that their ids say.
+    units: Vec<Unit>,
+    /// The latest turn that any unit has.
+    last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
     /// Dead workers whose memory is not back.
     returning: BTreeMap<WorkerId, Returning>,
@@ -109,13 +120,13 @@ impl Core {
     /// Nothing happens before the first event: send `Event::Tick`. Samples have to come for ever after, whatever
     /// they hold: a profile waits for what its verifier owes once it is idle.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
-        let candidates = spec.candidates.iter().map(Candidate::new).collect();
-        let job_done = vec![false; spec.jobs.len()];
+        let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
         Self {
             spec,
-            candidates,
-            job_done,
+            jobs,
+            units: Vec::new(),
+            last_turn: 0,
             workers: BTreeMap::new(),
             returning: BTreeMap::new(),
             ledger,
@@ -162,6 +173,14 @@ impl Core {
             Event::WorkerFault { worker, detail } => self.worker_fault(now, worker, detail),
             Event::Sample(sample) => self.sampled(now, &sample),
             Event::Pressure => self.pressure(now),
+            Event::Offered { job, units, by } => {
+                let answer = self.offered(job, units, by);
+                self.actions.push(Action::Replied(answer));
+            }
+            Event::Withdrawn { unit } => {
+                let answer = self.withdrawn(unit);
+                self.actions.push(Action::Replied(answer));
+            }
             Event::Control(request) => self.control(now, request),
             Event::Interrupt => self.interrupt(now),
             Event::Tick => {}
@@ -172,9 +191,16 @@ impl Core {
         self.actions.push(Action::Policy(PolicyRow { decision, reason, numbers }));
     }
 
-    /// What it was told at the start, with what was changed since.
-    pub fn spec(&self) -> &RunSpec {
-        &self.spec
+    fn unit(&self, id: UnitId) -> &Unit {
+        &self.units[id.index()]
+    }
+
+    fn unit_mut(&mut self, id: UnitId) -> &mut Unit {
+        &mut self.units[id.index()]
+    }
+
+    fn units_of(&self, job: usize) -> impl Iterator<Item = &Unit> {
+        self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 
     /// What a worker is busy with.
@@ -190,6 +216,7 @@ impl Core {
             .filter_map(Worker::deadline)
             .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
             .chain(self.impatient_at())
+            .chain(self.sources_by().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_PATIENCE))
             .min()
@@ -216,6 +243,7 @@ impl Core {
         }
         self.memory_overdue(now);
         self.death_overdue(now);
+        self.sources_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }
@@ -249,7 +277,7 @@ impl Core {
 
     fn interrupt(&mut self, now: Moment) {
         match self.ending {
-            Ending::No => self.end(now, Ending::Drain(self.reason_to_end())),
+            Ending::No => self.drain(now),
             Ending::Drain(_) => self.end(now, Ending::Kill(self.reason_to_end())),
             Ending::Kill(_) | Ending::Stopped => {}
         }
@@ -289,12 +317,14 @@ impl Core {
             }
             let Some(lease) = it.lease() else { continue };
             running += 1;
-            let progress = self.candidates[lease.order.candidate().index()].progress;
-            let expected = Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
-            if progress != expected {
-                return Err(format!("{worker} holds {lease:?} and its candidate is {progress:?}"));
+            let Some(unit) = self.units.get(lease.order.unit.index()) else {
+                return Err(format!("{worker} holds {lease:?} and there is no such unit"));
+            };
+            let progress = (unit.step().stage, unit.progress);
+            if progress != (lease.order.stage, Progress::Running { attempt: lease.attempt }) {
+                return Err(format!("{worker} holds {lease:?} and its unit is {progress:?}"));
             }
-            if it.role != role_of(lease.order.stage()) {
+            if it.role != unit.step().role {
                 return Err(format!("{worker} is a {} and holds {lease:?}", it.role.name()));
             }
         }
@@ -304,15 +334,24 @@ impl Core {
         if self.ledger.accounts() != self.workers.len() + self.returning.len() {
             return Err("somebody is charged who is gone".to_owned());
         }
-        let said =
-            self.candidates.iter().filter(|it| matches!(it.progress, Progress::Running { .. })).count();
-        if said != running {
-            return Err(format!("{said} candidates are running and {running} leases are held"));
+        let mut said = 0;
+        for unit in &self.units {
+            said += usize::from(unit.is_running());
+            if !unit.is_done() && self.jobs[unit.job.index()].done {
+                return Err(format!("{} is over, and more is to come to it: {}", unit.job, unit.spec.id));
+            }
         }
-        let profiling =
-            self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.order.stage().is_alone()));
-        if profiling && 1 < running {
-            return Err("something else runs while a profiler holds its lease".to_owned());
+        if said != running {
+            return Err(format!("{said} units are running and {running} leases are held"));
+        }
+        let mut held = self.workers.values().filter_map(Worker::lease);
+        if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().alone) {
+            return Err("something else runs beside what is to be alone".to_owned());
+        }
+        if let Some((spec, _)) =
+            self.spec.jobs.iter().zip(&self.jobs).find(|(_, job)| job.done && job.supply != Supply::Dry)
+        {
+            return Err(format!("{} is over, and more is to come to it", spec.id));
         }
         for role in [Role::Verifier, Role::Profiler] {
             let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -326,13 +365,5 @@ impl Core {
             return Err(format!("everything is being killed, but not {worker}"));
         }
         Ok(())
-    }
-}
-
-/// Who does what.
-fn role_of(stage: Stage) -> Role {
-    match stage {
-        Stage::Build | Stage::Verify => Role::Verifier,
-        Stage::Profile | Stage::Replay => Role::Profiler,
     }
 }

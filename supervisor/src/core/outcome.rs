@@ -1,12 +1,12 @@
-//! What the end of an attempt means for its candidate.
+//! What the end of an attempt means for its unit.
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
-use super::job::Progress;
 use super::recycle::RecycleReason;
+use super::unit::Progress;
 use super::worker::{Lease, State, Worker};
 use super::{Core, MOST_LOST, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
 
@@ -60,8 +60,8 @@ impl Core {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
         }
-        let job = self.spec.candidates[lease.order.candidate().index()].job;
-        let stage = lease.order.stage();
+        let job = self.unit(lease.order.unit).job;
+        let stage = lease.order.stage;
         if self.estimates.observe(job, stage, lease.reserved, lease.peak_owed) {
             self.policy(
                 "raise_estimate",
@@ -96,9 +96,7 @@ impl Core {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
             Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
             Some(KillReason::Interrupted | KillReason::RunStopped) => {
-                let candidate = lease.order.candidate();
-                self.candidates[candidate.index()].progress =
-                    Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt };
+                self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt };
                 self.attempt_ended(&lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
                 return;
             }
@@ -108,7 +106,7 @@ impl Core {
             }
             _ => format!("the {role} was lost ({how})"),
         };
-        self.candidates[lease.order.candidate().index()].workers_lost += 1;
+        self.unit_mut(lease.order.unit).workers_lost += 1;
         self.again_or_never(lease, Blame::Worker, why);
     }
 
@@ -135,32 +133,18 @@ impl Core {
             self.baseline_lost(&lease, &detail);
             return;
         }
-        let candidate = lease.order.candidate();
+        let id = lease.order.unit;
         let entries_passed = match &report.body {
             Body::Verify(verified) => verified.entries_passed,
             // What was verified is what is timed: nothing may turn out to be unsupported now.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
-        let partial = self.spec.candidates[candidate.index()].partial
-            && status == Status::Unsupported
-            && 0 < entries_passed;
+        let partial = self.unit(id).spec.partial && status == Status::Unsupported && 0 < entries_passed;
         if status != Status::Passed && !partial {
-            self.candidate_done(candidate, status, status.blame(), detail);
-            return;
-        }
-        let next = match lease.order.stage() {
-            Stage::Build => self.spec.verify.then_some(Stage::Verify),
-            Stage::Verify => {
-                self.candidates[candidate.index()].may_profile = true;
-                let job = self.spec.candidates[candidate.index()].job;
-                self.is_timed(job.index()).then_some(Stage::Profile)
-            }
-            Stage::Profile | Stage::Replay => None,
-        };
-        match next {
-            Some(stage) => self.candidates[candidate.index()].go_on_to(stage),
-            None => self.candidate_done(candidate, Status::Passed, None, detail),
+            self.unit_done(id, status, status.blame(), detail);
+        } else if !self.unit_mut(id).go_on() {
+            self.unit_done(id, Status::Passed, None, detail);
         }
     }
 
@@ -171,47 +155,37 @@ impl Core {
             return;
         }
         let Some(entry) = head.failed_entry().map(str::to_owned) else { return };
-        let whose = match order {
-            Order::Profile { baseline: Some(baseline), .. } if report.baseline_failed() => baseline,
-            _ => order.candidate(),
-        };
-        let before = self.candidates[whose.index()].killed_at.replace(entry.clone());
+        let whose = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
+        let before = self.unit_mut(whose).losses.killed_at.replace(entry.clone());
         if before.as_ref() == Some(&entry) {
             call_it_crashed(&mut report.head);
         }
     }
 
-    /// Verified, then failed beside this candidate: it and the others go on without it, unpaired. That is not a loss
+    /// Verified, then failed beside this unit: it and the others go on without it, unpaired. That is not a loss
     /// of theirs, and happens once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
-        if let Order::Profile { candidate, baseline: Some(baseline) } = lease.order {
-            let lost = &mut self.candidates[baseline.index()];
-            lost.may_profile = false;
-            lost.failed_beside = true;
-            self.policy("baseline_lost", detail.to_owned(), vec![("candidate", u64::from(baseline.0))]);
-            let why = format!("the baseline failed beside it: {detail}");
-            self.attempt_ended(lease, AttemptEnd::Retried { why, blame: Blame::Host });
-            self.candidates[candidate.index()].progress =
-                Progress::Waiting { stage: Stage::Profile, attempt: lease.attempt + 1 };
-        }
-    }
-
-    /// Whether candidates of this job are profiled. Entries without elements are verified, never scored.
-    pub(super) fn is_timed(&self, job: usize) -> bool {
-        self.spec.profile && self.spec.jobs[job].timed
+        let Some(baseline) = lease.order.beside else { return };
+        let lost = self.unit_mut(baseline);
+        lost.may_stand_beside = false;
+        lost.failed_beside = true;
+        self.policy("baseline_lost", detail.to_owned(), vec![("unit", u64::from(baseline.0))]);
+        let why = format!("the baseline failed beside it: {detail}");
+        self.attempt_ended(lease, AttemptEnd::Retried { why, blame: Blame::Host });
+        self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt + 1 };
     }
 
     fn again_or_never(&mut self, lease: Lease, blame: Blame, why: String) {
-        let candidate = lease.order.candidate();
-        let it = &mut self.candidates[candidate.index()];
-        it.lost += 1;
-        let workers = it.workers_lost;
-        if MOST_LOST < it.lost || MOST_WORKERS_LOST <= workers {
+        let id = lease.order.unit;
+        let it = self.unit_mut(id);
+        it.losses.lost += 1;
+        let (lost, workers) = (it.losses.lost, it.workers_lost);
+        if MOST_LOST < lost || MOST_WORKERS_LOST <= workers {
             let why = if MOST_WORKERS_LOST <= workers {
                 self.policy(
                     "quarantine",
                     format!("{workers} workers were lost with it; no further one is put at risk"),
-                    vec![("candidate", u64::from(candidate.0)), ("workers_lost", u64::from(workers))],
+                    vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
                 format!("in quarantine, {workers} workers were lost with it; the last time: {why}")
             } else {
@@ -226,10 +200,10 @@ impl Core {
     /// It ended for want of memory: the next attempt has a smaller batch where there is one, and reserves what was
     /// seen. Once.
     fn smaller_or_never(&mut self, lease: Lease, why: String) {
-        let it = &mut self.candidates[lease.order.candidate().index()];
-        it.short_of_memory += 1;
-        it.from_step = lease.step + 1;
-        if MOST_SHORT_OF_MEMORY < it.short_of_memory {
+        let losses = &mut self.unit_mut(lease.order.unit).losses;
+        losses.short_of_memory += 1;
+        losses.from_way = lease.way + 1;
+        if MOST_SHORT_OF_MEMORY < losses.short_of_memory {
             self.give_up(lease, Blame::Host, why);
         } else {
             self.again(lease, Blame::Host, why);
@@ -237,21 +211,15 @@ impl Core {
     }
 
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
-        let candidate = lease.order.candidate();
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-        self.candidate_done(candidate, Status::InfraError, Some(blame), why);
+        self.unit_done(lease.order.unit, Status::InfraError, Some(blame), why);
     }
 
     fn again(&mut self, lease: Lease, blame: Blame, why: String) {
-        let candidate = lease.order.candidate();
-        self.candidates[candidate.index()].progress =
-            Progress::Waiting { stage: lease.order.stage(), attempt: lease.attempt + 1 };
+        let id = lease.order.unit;
+        self.unit_mut(id).progress = Progress::Waiting { attempt: lease.attempt + 1 };
         self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });
-        self.policy(
-            "retry",
-            why,
-            vec![("candidate", u64::from(candidate.0)), ("attempt", u64::from(lease.attempt))],
-        );
+        self.policy("retry", why, vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))]);
     }
 
     pub(super) fn attempt_ended(&mut self, lease: &Lease, ended: AttemptEnd) {
@@ -263,18 +231,12 @@ impl Core {
         });
     }
 
-    pub(super) fn candidate_done(
-        &mut self,
-        candidate: CandidateId,
-        status: Status,
-        blame: Option<Blame>,
-        detail: String,
-    ) {
-        let it = &mut self.candidates[candidate.index()];
+    pub(super) fn unit_done(&mut self, unit: UnitId, status: Status, blame: Option<Blame>, detail: String) {
+        let it = self.unit_mut(unit);
         it.progress = Progress::Done(status);
         // A baseline that failed its own profile is not timed beside anybody.
-        it.may_profile &= status == Status::Passed;
-        self.actions.push(Action::CandidateDone { candidate, status, blame, detail });
+        it.may_stand_beside &= status == Status::Passed;
+        self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }
 }
 
@@ -290,20 +252,20 @@ fn short_of(reason: KillReason) -> String {
 /// A report that cannot be of this order: nothing in it is believed.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
-    let what = match (order, &report.body) {
-        (Order::Build { .. }, Body::Build(build)) => {
+    let what = match (order.stage, &report.body) {
+        (Stage::Build, Body::Build(build)) => {
             (passed && build.artifact.is_none()).then_some("built nothing and says it passed")
         }
-        (Order::Verify { .. }, Body::Verify(_)) => None,
-        (Order::Profile { baseline, .. }, Body::Profile(profile)) => (profile.baseline_failed
-            && (baseline.is_none() || passed))
+        (Stage::Verify, Body::Verify(_)) => None,
+        (Stage::Profile, Body::Profile(profile)) => (profile.baseline_failed
+            && (order.beside.is_none() || passed))
             .then_some("says that a baseline failed that did not"),
         // A result stands for a replay that went as it was to go, and no other leaves one.
-        (Order::Replay { .. }, Body::Replay(replay)) => (passed != replay.result.is_some())
+        (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
             .then_some("has a result and did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
-    what.map(|what| format!("the worker's report of the {} {what}", order.stage().name()))
+    what.map(|what| format!("the worker's report of the {} {what}", order.stage.name()))
 }
 
 fn call_it_crashed(head: &mut Head) {

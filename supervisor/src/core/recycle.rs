@@ -2,10 +2,10 @@
 //!
 //! Compares given numbers, nothing else. A reason is only ever replaced by a stronger one; `Ord` is that order.
 
+use std::time::Duration;
+
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
-
-use super::event::Moment;
 
 /// Weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ impl RecycleReason {
 /// What is known of an idle worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Wear {
-    pub age: Moment,
+    pub age: Duration,
     pub leases: u32,
     /// Owed when it became ready, and now.
     pub owed_when_ready: Bytes,
@@ -93,8 +93,6 @@ pub fn before_profile(settings: &RecycleSettings, wear: &Wear) -> Option<Recycle
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn settings() -> RecycleSettings {

@@ -52,11 +52,11 @@ impl Core {
         demand: Demand,
         refusal: Refusal,
     ) {
-        let (candidate, stage) = (order.candidate(), order.stage());
-        let before = self.waiting.filter(|it| (it.candidate, it.stage) == (candidate, stage));
+        let Order { unit, stage, .. } = order;
+        let before = self.waiting.filter(|it| (it.unit, it.stage) == (unit, stage));
         let is_news = before.is_none();
         let since = before.map_or(now, |waiting| waiting.since);
-        self.waiting = Some(Waiting { since, refusal, candidate, stage });
+        self.waiting = Some(Waiting { since, refusal, unit, stage });
         if is_news {
             let reason = match refusal {
                 Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",

@@ -1,14 +1,15 @@
-//! What the core is told about a run before it starts: numbers and settings, no paths.
+//! What the core is told about a run and about each unit of work: numbers and settings, no paths.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::ids::{JobId, UnitId};
+use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::settings::RecycleSettings;
 use opt_shared::units::Bytes;
 
-use super::event::{Order, Stage};
+use super::event::Stage;
 use super::ledger::{Ceilings, Demand};
 
 #[derive(Clone, Debug)]
@@ -25,46 +26,49 @@ pub struct RunSpec {
     pub spare: bool,
     /// No page of ours may go to swap.
     pub own_swap: bool,
-    pub verify: bool,
-    pub profile: bool,
-    /// In the order of the plan; ids are their places.
+    /// In the order in which they are served; ids are their places.
     pub jobs: Vec<JobSpec>,
-    /// In the order of the plan; ids are their places.
-    pub candidates: Vec<CandidateSpec>,
 }
 
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     pub id: JobId,
-    pub baseline: Option<CandidateId>,
-    /// The baseline first.
-    pub candidates: Vec<CandidateId>,
     pub recycle: RecycleSettings,
     /// The captures cannot be used at all: nothing is run.
     pub broken: Option<String>,
-    /// There is an entry to time.
-    pub timed: bool,
+    /// Its source is asked once these have ended, and nothing more can come to them.
+    pub after: Vec<JobId>,
 }
 
+/// One piece of work with all its steps. A candidate goes through build, verify and profile; a replay has one step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CandidateSpec {
-    pub id: CandidateId,
-    pub job: JobId,
+pub struct UnitSpec {
+    /// The next free one.
+    pub id: UnitId,
+    /// Never empty, in the order of their stages. Most units of a job share theirs.
+    pub route: Arc<[Step]>,
+    /// The others of its job are timed beside it.
+    pub is_baseline: bool,
     /// Ranked on the entries it supports.
     pub partial: bool,
-    pub build: StageSpec,
-    pub verify: StageSpec,
-    /// Never empty; from the largest batches to the smallest. Most candidates of a job share theirs.
-    pub profile: Arc<[StageSpec]>,
-    /// With the baseline beside it.
-    pub paired: Arc<[StageSpec]>,
-    /// Of one that stands for a replay: its only stage.
-    pub replay: Option<StageSpec>,
     /// What an earlier run of this folder left.
     pub resumed: Option<Resumed>,
 }
 
-/// What one attempt of a stage may owe and take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub stage: Stage,
+    /// Who does it.
+    pub role: Role,
+    /// Nothing else of ours runs beside it.
+    pub alone: bool,
+    /// The ways to do it, never none, from the one that takes most memory to the one that takes least.
+    pub ways: Arc<[StageSpec]>,
+    /// The same with the job's baseline beside it; none where it is never done so.
+    pub paired: Option<Arc<[StageSpec]>>,
+}
+
+/// What one attempt of a step may owe and take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
     /// The formula's sum.
@@ -86,36 +90,35 @@ impl StageSpec {
     }
 }
 
+/// Finished before; nothing is done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resumed {
-    /// Finished with this status; nothing is done again.
-    Done { status: Status, may_profile: bool },
+pub struct Resumed {
+    pub status: Status,
+    /// It passed its verification, and what it was verified with is still there.
+    pub verified: bool,
 }
 
-impl CandidateSpec {
-    /// The ways to do it, from the one that takes most memory to the one that takes least.
-    pub fn steps(&self, order: Order) -> &[StageSpec] {
-        match order {
-            Order::Build { .. } => std::slice::from_ref(&self.build),
-            Order::Verify { .. } => std::slice::from_ref(&self.verify),
-            Order::Profile { baseline: None, .. } => &self.profile,
-            Order::Profile { baseline: Some(_), .. } => &self.paired,
-            Order::Replay { .. } => self.replay.as_slice(),
+impl Step {
+    /// Beside the baseline, or without one.
+    pub fn ways(&self, paired: bool) -> &[StageSpec] {
+        match &self.paired {
+            Some(ways) if paired => ways,
+            _ => &self.ways,
         }
     }
 
-    /// What it begins with.
-    pub fn first_stage(&self) -> Stage {
-        if self.replay.is_some() { Stage::Replay } else { Stage::Build }
+    /// The way that takes least.
+    pub fn least(&self, paired: bool) -> Option<&StageSpec> {
+        self.ways(paired).last()
     }
+}
 
-    /// The least that each stage takes, the profile as it would be beside a baseline or without one.
-    pub fn least(&self, stage: Stage, paired: bool) -> Option<&StageSpec> {
-        match stage {
-            Stage::Build => Some(&self.build),
-            Stage::Verify => Some(&self.verify),
-            Stage::Profile => if paired { &self.paired } else { &self.profile }.last(),
-            Stage::Replay => self.replay.as_ref(),
-        }
+impl UnitSpec {
+    /// It has steps in the order of their stages, and each can be done in some way.
+    pub fn is_whole(&self) -> bool {
+        let has_ways =
+            |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());
+        let ascends = self.route.is_sorted_by(|one, next| one.stage < next.stage);
+        !self.route.is_empty() && ascends && self.route.iter().all(has_ways)
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use opt_shared::ids::{JobId, WorkerId};
 use opt_shared::message::Role;
 
-use super::event::{Moment, Order, Stage};
-use super::job::Progress;
+use super::event::{Moment, Order};
 use super::ledger::{Demand, Refusal};
 use super::recycle::{self, RecycleReason};
+use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
-use super::{Core, Ending, role_of};
+use super::{Core, Ending};
 
 /// After a start that failed the next waits this long, twice as long each time, up to the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ impl Backoff {
 impl Core {
     /// An idle worker that may be given a lease. None while one is on its way: the worn out are replaced first.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
-        let role = role_of(order.stage());
+        let role = self.unit(order.unit).step().role;
         let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
         if self.most(role) <= at_work {
             return Fit::Coming;
@@ -167,7 +167,8 @@ impl Core {
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
         // No profiler's, where one is idle: there is one at most.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
-        if !verifying || !self.is_timed(index) || !self.permit_is_free() {
+        let timed = || self.units_of(index).any(|unit| unit.steps_left().iter().any(|step| step.alone));
+        if !verifying || !timed() || !self.permit_is_free() {
             return;
         }
         let settings = self.spec.jobs[index].recycle.clone();
@@ -184,31 +185,29 @@ impl Core {
 
     /// Of which role a worker will be missing when what runs now is over.
     fn needed_next(&self, index: usize) -> Option<Role> {
-        let job = &self.spec.jobs[index];
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
             return None;
         }
-        let at = |id: &opt_shared::ids::CandidateId| self.candidates[id.index()].progress;
-        let before_profile = |id: &&opt_shared::ids::CandidateId| matches!(at(id), Progress::Waiting { stage, .. } if stage < Stage::Profile);
         let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
-        if job.candidates.iter().find(before_profile).is_none() {
+        let waits_for_company =
+            |unit: &Unit| matches!(unit.progress, Progress::Waiting { .. }) && !unit.step().alone;
+        if !self.units_of(index).any(waits_for_company) {
             // The last of them are being built or verified.
-            let last_stage = |id: &opt_shared::ids::CandidateId| {
-                matches!(
-                    at(id),
-                    Progress::Waiting { stage: Stage::Profile, .. }
-                        | Progress::Running { stage: Stage::Verify, .. }
-                )
+            let next = |unit: &'_ Unit| {
+                let step = match unit.progress {
+                    Progress::Waiting { .. } => Some(unit.step()),
+                    Progress::Running { .. } => unit.next_step(),
+                    Progress::Done(_) => None,
+                };
+                step.filter(|step| step.alone).map(|step| step.role)
             };
-            return (self.is_timed(index)
-                && job.candidates.iter().any(last_stage)
-                && staying(Role::Profiler) == 0)
-                .then_some(Role::Profiler);
+            return self.units_of(index).find_map(next).filter(|&role| staying(role) == 0);
         }
-        let worn = |it: &&&Worker| job.recycle.after_leases <= it.leases;
+        let after_leases = self.spec.jobs[index].recycle.after_leases;
+        let worn = |it: &Worker| after_leases <= it.leases;
         let room = staying(Role::Verifier) <= self.most(Role::Verifier);
-        (room && leased.iter().find(worn).is_some() && self.idle(|it| it.role == Role::Verifier).is_empty())
+        (room && leased.into_iter().any(worn) && self.idle(|it| it.role == Role::Verifier).is_empty())
             .then_some(Role::Verifier)
             .filter(|_| !self.is_starting(Role::Verifier))
     }

@@ -14,6 +14,7 @@ mod reasons;
 mod relief;
 mod replays;
 mod room;
+mod sources;
 mod staff;
 mod views;
 mod want;

@@ -44,8 +44,8 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// Which of the candidate's ways to do it.
-    pub(crate) step: usize,
+    /// Which of the ways to do it.
+    pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
     pub(crate) peak_owed: Bytes,

@@ -25,11 +25,12 @@ use self::run::leaves::Leaves;
 use self::run::machine::Machine;
 use self::run::protections;
 use self::run::replay::Replaying;
+use self::run::supply::Units;
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
 use self::survey::{read_facts, replay_facts, seed, spec};
 use crate::core::Core;
-use crate::core::event::{Control, Event, StopReason};
+use crate::core::event::{Control, Event};
 use crate::exit::Exit;
 use crate::memory::host::Host;
 use crate::metrics::Metrics;
@@ -109,7 +110,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let host = Host::detect();
     let cores = host.cores.unwrap_or(1);
     let counters = store.counters()?;
-    let spec = spec::spec(&plan, &facts, &known, ceilings, floor, cores);
+    let spec = spec::spec(&plan, &facts, ceilings, floor);
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
     let pool = Pool::new(folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
@@ -121,6 +122,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             facts: &facts,
             known,
             replays: Replaying::new(&replay_facts),
+            units: Units::default(),
             folder: &folder,
             cores,
             cache_budget: ceilings.host.fraction(CACHE_SHARE),
@@ -152,12 +154,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
-    let mut stop = run.go()?;
-    if stop == StopReason::Finished
-        && let Some(after) = run.replay_all()?
-    {
-        stop = after;
-    }
+    let stop = run.go()?;
     crate::notify::stopping();
     let exit = run.finish(&stop)?;
     run.close_control(exit);

@@ -79,8 +79,7 @@ fn crates_know_only_whom_they_may() {
         };
         for dependency in package["dependencies"].as_array().expect("dependencies") {
             let target = dependency["name"].as_str().expect("a name");
-            let of_its_tests = dependency["kind"] == "dev" && target == "opt-tests";
-            if target.starts_with("opt-") && !may.contains(&target) && !of_its_tests {
+            if target.starts_with("opt-") && !may.contains(&target) {
                 wrong.push(format!("{name} depends on {target}"));
             }
         }

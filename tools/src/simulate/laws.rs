@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Demand;
-use opt_supervisor::core::event::{Action, AttemptEnd, Order, Stage, StopReason};
+use opt_supervisor::core::event::{Action, AttemptEnd, Order, PolicyRow, Stage, StopReason};
 use opt_supervisor::core::spec::RunSpec;
 
+use super::supply::SupplyLaws;
 use super::user::User;
 
 /// A worker that lives, as far as actions and events tell.
@@ -23,6 +24,8 @@ pub(crate) struct Seen {
     /// It was said that what it left does not go.
     pub(crate) told_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
+    /// Of what it holds: nothing else of ours may run beside it.
+    alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,
     pub(crate) owed: Bytes,
@@ -34,8 +37,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn profiles(&self) -> bool {
-        self.lease.is_some_and(|(_, order)| order.stage() == Stage::Profile)
+    fn is_alone(&self) -> bool {
+        self.lease.is_some() && self.alone
     }
 }
 
@@ -51,10 +54,10 @@ pub(crate) struct Laws {
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
     ended: BTreeSet<WorkerId>,
-    done: BTreeSet<CandidateId>,
-    attempts: BTreeMap<(CandidateId, Stage), u32>,
+    pub(crate) supply: SupplyLaws,
+    attempts: BTreeMap<(UnitId, Stage), u32>,
     lost_baselines: u32,
-    open: BTreeMap<LeaseId, CandidateId>,
+    open: BTreeMap<LeaseId, UnitId>,
     /// Killed workers that do not die, and whether one of them holds a lease.
     overdue: BTreeSet<WorkerId>,
     lingering: bool,
@@ -73,7 +76,7 @@ impl Laws {
             stopped: false,
             started: BTreeSet::new(),
             ended: BTreeSet::new(),
-            done: BTreeSet::new(),
+            supply: SupplyLaws::default(),
             attempts: BTreeMap::new(),
             lost_baselines: 0,
             open: BTreeMap::new(),
@@ -117,7 +120,7 @@ impl Laws {
                 if !self.started.insert(*worker) {
                     return Err(format!("{worker} is started twice"));
                 }
-                if self.workers.values().any(Seen::profiles) {
+                if self.workers.values().any(Seen::is_alone) {
                     return Err(format!("{action:?} beside a profile"));
                 }
                 let reserved = self.spec.idle_worker;
@@ -156,15 +159,26 @@ impl Laws {
                 self.alive(*worker, action)?;
             }
             Action::AttemptEnded { lease, order, ended, .. } => {
-                if self.open.remove(lease) != Some(order.candidate()) {
+                if self.open.remove(lease) != Some(order.unit) {
                     return Err(format!("{action:?}, but it was not open"));
                 }
                 self.abandoned |= matches!(ended, AttemptEnd::Abandoned { .. });
             }
-            Action::CandidateDone { candidate, .. } => {
-                if !self.done.insert(*candidate) {
-                    return Err(format!("{candidate} ends twice"));
+            Action::UnitDone { unit, status, .. } => {
+                if self.supply.done.insert(*unit, *status).is_some() {
+                    return Err(format!("{unit} ends twice"));
                 }
+            }
+            Action::Wanted { job, capacity } => {
+                let after = !self.spec.jobs[job.index()].after.is_empty();
+                if self.user.open && after && !self.interrupted && !self.user.shut {
+                    return Err(format!("{action:?}, and the run is open"));
+                }
+                self.supply.wanted(&self.spec, *job, *capacity)?;
+            }
+            Action::JobDone { job, .. } => self.supply.job_done(*job)?,
+            Action::Policy(row) if row.decision == "source_silent" => {
+                self.supply.silent(number_of(row, "job"));
             }
             Action::WorkerEnded { worker, .. } => {
                 let overdue = self.overdue.remove(worker);
@@ -174,8 +188,7 @@ impl Laws {
             }
             Action::Policy(row) if row.decision == "baseline_lost" => self.lost_baselines += 1,
             Action::Policy(row) if row.decision == "worker_not_gone" => {
-                let number =
-                    row.numbers.iter().find(|(name, _)| *name == "worker").map(|(_, number)| *number);
+                let number = number_of(row, "worker");
                 for (worker, it) in &mut self.workers {
                     if Some(u64::from(worker.0)) == number {
                         if !it.killed {
@@ -190,14 +203,16 @@ impl Laws {
                 }
             }
             Action::Policy(row) if row.decision == "memory_not_returned" => {
-                let number =
-                    row.numbers.iter().find(|(name, _)| *name == "worker").map(|(_, number)| *number);
+                let number = number_of(row, "worker");
                 for (worker, it) in &mut self.returning {
                     it.told_overdue |= Some(u64::from(worker.0)) == number;
                 }
             }
-            Action::Answered(answer) => self.user.answered(answer, &mut self.spec)?,
-            Action::Policy(_) | Action::PhaseEnded(_) | Action::JobDone { .. } => {}
+            Action::Answered(answer) => {
+                self.user.answered(answer, &mut self.spec, &self.supply.units)?;
+            }
+            Action::Replied(answer) => self.supply.replied(answer)?,
+            Action::Policy(_) | Action::PhaseEnded(_) => {}
             Action::Stop { reason } => {
                 self.stopped = true;
                 match reason {
@@ -212,7 +227,7 @@ impl Laws {
                     StopReason::Interrupted if !self.interrupted && !self.user.shut => {
                         return Err("nobody interrupted it".to_owned());
                     }
-                    StopReason::Finished => self.everything_is_done()?,
+                    StopReason::Finished => self.supply.everything_is_done(&self.spec)?,
                     StopReason::Interrupted | StopReason::HostTrouble { .. } => {}
                 }
                 self.nothing_is_left()?;
@@ -230,17 +245,25 @@ impl Laws {
         attempt: u32,
         reserved: Bytes,
     ) -> Result<(), String> {
+        let (job, unit) =
+            self.supply.may_start(order.unit).map_err(|why| format!("{action:?}, but {why}"))?.clone();
+        let after = !self.spec.jobs[job.index()].after.is_empty();
+        self.user.may_start(order.unit, after).map_err(|why| format!("{action:?}, but {why}"))?;
+        let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
+            return Err(format!("{action:?}, and there is no such step: {unit:?}"));
+        };
+        if unit.route[..at].iter().any(|step| !self.attempts.contains_key(&(order.unit, step.stage))) {
+            return Err(format!("{action:?}, and a step before it was left out"));
+        }
         let it = self.alive(worker, action)?;
         if !it.ready || it.told || it.killed || it.lease.is_some() {
             return Err(format!("{action:?}, but it is {it:?}"));
         }
-        let right = match order.stage() {
-            Stage::Build | Stage::Verify => Role::Verifier,
-            Stage::Profile | Stage::Replay => Role::Profiler,
-        };
-        if it.role != Some(right) {
+        let step = &unit.route[at];
+        if it.role != Some(step.role) {
             return Err(format!("{action:?}, but it is {it:?}"));
         }
+        it.alone = step.alone;
         it.lease = Some((lease, order));
         it.leases += 1;
         it.reserved = reserved;
@@ -249,26 +272,22 @@ impl Laws {
         if let Some((_, _, ceiling)) = self.spec.ceilings.over(Demand::host(charged)) {
             return Err(format!("{action:?}: {charged} are charged, the ceiling is {ceiling}"));
         }
-        let last = self.attempts.insert((order.candidate(), order.stage()), attempt).unwrap_or(0);
+        let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
         // One more for a loss, one for a want of memory, one for a baseline that failed beside it.
-        let most = if order.stage() == Stage::Profile { 3 + self.lost_baselines.min(1) } else { 3 };
+        let most = if order.stage == Stage::Profile { 3 + self.lost_baselines.min(1) } else { 3 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
-        if self.done.contains(&order.candidate()) {
-            return Err(format!("{action:?}, but it is done"));
-        }
-        self.user.may_start(order.candidate()).map_err(|why| format!("{action:?}, but {why}"))?;
-        self.open.insert(lease, order.candidate());
+        self.open.insert(lease, order.unit);
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
-        let profiling = self.workers.values().any(Seen::profiles);
-        if profiling && 1 < leases {
-            return Err(format!("{action:?}: not alone while a profiler holds a lease"));
+        let alone = self.workers.values().any(Seen::is_alone);
+        if alone && 1 < leases {
+            return Err(format!("{action:?}: not alone, and it or what runs should be"));
         }
-        if self.spec.verifiers as usize + 1 < leases + usize::from(!profiling) {
+        if self.spec.verifiers as usize + 1 < leases + usize::from(!alone) {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
-        if profiling {
+        if alone {
             // Law of the clock: nobody is born or dies beside a profile.
             let restless = self
                 .workers
@@ -278,12 +297,12 @@ impl Laws {
                 return Err(format!("{action:?}: somebody starts or ends beside it"));
             }
         }
-        if order.stage() == Stage::Profile { self.profile_starts_clean(order) } else { Ok(()) }
+        if alone { self.starts_clean(order) } else { Ok(()) }
     }
 
     /// Law 4.
-    fn profile_starts_clean(&self, order: Order) -> Result<(), String> {
-        let job = self.spec.candidates[order.candidate().index()].job;
+    fn starts_clean(&self, order: Order) -> Result<(), String> {
+        let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
         for (worker, it) in self.workers.iter().filter(|(_, it)| it.role == Some(Role::Verifier)) {
             let grown = it.owed - it.owed_when_ready.unwrap_or(it.owed);
@@ -308,13 +327,8 @@ impl Laws {
         }
         Ok(())
     }
+}
 
-    fn everything_is_done(&self) -> Result<(), String> {
-        let resumed = self.spec.candidates.iter().filter(|it| it.resumed.is_some()).count();
-        if self.done.len() + resumed == self.spec.candidates.len() {
-            Ok(())
-        } else {
-            Err(format!("finished, and only {:?} are done", self.done))
-        }
-    }
+fn number_of(row: &PolicyRow, wanted: &str) -> Option<u64> {
+    row.numbers.iter().find(|(name, _)| *name == wanted).map(|(_, number)| *number)
 }

@@ -7,7 +7,6 @@ use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
-use opt_tests::reports;
 
 use opt_supervisor::core::Core;
 use opt_supervisor::core::control::CANCELLED;
@@ -16,11 +15,12 @@ use opt_supervisor::core::event::{
     WorkerEndClass,
 };
 use opt_supervisor::core::recycle::RecycleReason;
-use opt_supervisor::core::spec::RunSpec;
+use opt_supervisor::core::testkit::reports;
 
 use super::laws::Laws;
 use super::plan::a_plan;
 use super::replays::{self, ReplayLaws};
+use super::sources::{self, Sources};
 use super::tape::Tape;
 use super::user;
 
@@ -66,7 +66,7 @@ pub(crate) struct Machine {
     core: Core,
     laws: Laws,
     replay_laws: ReplayLaws,
-    finished: bool,
+    sources: Sources,
     now: Moment,
     /// By time, then by the order they were planned in.
     plans: BTreeMap<(Moment, u32), Event>,
@@ -80,34 +80,13 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(mut tape: Tape) -> Self {
-        let spec = a_plan(&mut tape);
-        let mut machine = Self::of(tape, spec, WorkerId(1), LeaseId(1));
-        for (at, request) in user::requests(&mut machine.tape) {
-            machine.plan(at, Event::Control(request));
-        }
-        machine
-    }
-
-    /// What comes after jobs that came to their end; none where the tape has no replays.
-    pub(crate) fn replays(&self, mut tape: Tape) -> Option<Self> {
-        let spec = replays::a_plan(&self.laws.spec, &mut tape).filter(|_| self.finished)?;
-        // Beyond any number of the jobs', and of the lease that nobody ever had.
-        let mut machine = Self::of(tape, spec, WorkerId(1_000), LeaseId(100_000));
-        machine.outcome.note("replays");
-        let requests = user::requests(&mut machine.tape);
-        for (at, request) in requests.into_iter().filter(|(_, request)| replays::may_be_asked(request)) {
-            machine.plan(at, Event::Control(request));
-        }
-        Some(machine)
-    }
-
-    fn of(tape: Tape, spec: RunSpec, worker: WorkerId, lease: LeaseId) -> Self {
+        let plan = a_plan(&mut tape);
         let mut machine = Self {
             tape,
-            core: Core::new(spec.clone(), worker, lease),
-            laws: Laws::new(spec),
+            core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
+            laws: Laws::new(plan.spec()),
             replay_laws: ReplayLaws::default(),
-            finished: false,
+            sources: Sources::new(plan),
             now: Duration::ZERO,
             plans: BTreeMap::new(),
             planned: 0,
@@ -116,6 +95,9 @@ impl Machine {
             outcome: Outcome::default(),
             story: Vec::new(),
         };
+        for (at, event) in user::requests(&mut machine.tape) {
+            machine.plan(at, event);
+        }
         machine.plan(Duration::ZERO, Event::Tick);
         machine.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         if machine.tape.seldom() {
@@ -189,10 +171,9 @@ impl Machine {
 
     /// Samples say what is there when they are taken.
     fn as_it_is_now(&mut self, event: Event) -> Event {
-        if let Event::Control(request) = event {
-            return Event::Control(user::as_it_is_now(request, &self.laws.spec));
-        }
-        let Event::Sample(_) = event else { return event };
+        let Event::Sample(_) = event else {
+            return sources::as_it_is_now(event, self.laws.supply.units.len());
+        };
         self.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         let mut processes = Vec::new();
         for (&worker, left) in &self.laws.returning {
@@ -287,8 +268,12 @@ impl Machine {
                     it.sampled_idle |= it.ready && it.lease.is_none() && !it.told && !it.killed;
                 }
             }
-            Event::Interrupt => laws.interrupted = true,
+            Event::Interrupt => {
+                laws.interrupted = true;
+                laws.user.interrupts();
+            }
             Event::Control(request) => laws.user.asks(request),
+            Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.hears(event),
             Event::WorkerNotReady { .. }
             | Event::KillWanted { .. }
             | Event::WorkerFault { .. }
@@ -299,6 +284,13 @@ impl Machine {
 
     fn carry_out(&mut self, action: Action) {
         match action {
+            Action::Wanted { job, capacity } => {
+                let (kind, events) = self.sources.wanted(job, capacity, &mut self.tape);
+                self.outcome.note(kind);
+                for (after, event) in events {
+                    self.plan(after, event);
+                }
+            }
             Action::StartWorker { worker, .. } => self.start_worker(worker),
             Action::Start { worker, lease, order, .. } => self.start(worker, lease, order),
             Action::Shutdown { worker } => {
@@ -321,7 +313,7 @@ impl Machine {
             | Action::MayReap { .. }
             | Action::PhaseEnded(_)
             | Action::JobDone { .. } => {}
-            Action::Answered(answer) => self.outcome.note(user::name(&answer)),
+            Action::Answered(answer) | Action::Replied(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {
                 AttemptEnd::Stands(report) => match (&report.head, &report.body) {
                     (
@@ -337,7 +329,7 @@ impl Machine {
                 AttemptEnd::GivenUp { .. } => "given_up",
                 AttemptEnd::Abandoned { .. } => "abandoned",
             }),
-            Action::CandidateDone { .. } => self.outcome.note("done"),
+            Action::UnitDone { .. } => self.outcome.note("done"),
             Action::WorkerEnded { class, recycled, .. } => {
                 if recycled == Some(RecycleReason::Requested) {
                     self.outcome.note("asked_to_recycle");
@@ -352,14 +344,11 @@ impl Machine {
                 });
             }
             Action::Policy(row) => self.outcome.note(row.decision),
-            Action::Stop { reason } => {
-                self.finished = reason == StopReason::Finished;
-                self.outcome.note(match reason {
-                    StopReason::Finished => "finished",
-                    StopReason::Interrupted => "interrupted",
-                    StopReason::HostTrouble { .. } => "host_trouble",
-                });
-            }
+            Action::Stop { reason } => self.outcome.note(match reason {
+                StopReason::Finished => "finished",
+                StopReason::Interrupted => "interrupted",
+                StopReason::HostTrouble { .. } => "host_trouble",
+            }),
         }
     }
 
@@ -396,10 +385,10 @@ impl Machine {
     }
 
     fn start(&mut self, worker: WorkerId, lease: LeaseId, order: Order) {
-        if let Order::Profile { baseline: Some(_), .. } = order {
+        if order.beside.is_some() {
             self.outcome.note("paired");
         }
-        let stage = order.stage();
+        let stage = order.stage;
         let pid = self.next_pid;
         self.next_pid += 1;
         let runner = self.tape.soon();

@@ -1,14 +1,15 @@
 //! `simulate`: the supervisor's real core against a simulated machine.
 //!
-//! Workers that do not start, die, hang, lie and linger; memory that comes and goes; users that interrupt; clocks
-//! that jump. Every choice is the next byte of a tape, and zero is the dull one. A tape comes from a seed; a run that
+//! Workers that do not start, die, hang, lie and linger; sources that offer, take back and never answer; memory that comes
+//! and goes; users that interrupt; clocks that jump. Every choice is the next byte of a tape, and zero is the dull one. A tape comes from a seed; a run that
 //! breaks a law prints its seed and step, and `--seed` replays it.
 
 mod laws;
 mod machine;
 mod plan;
 mod replays;
-/// As the core's own tests have them.
+mod sources;
+mod supply;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use self::machine::{Broken, Machine, Outcome};
 use self::tape::Tape;
 
 /// More than any run of these sizes needs; a run that takes more goes round in circles.
-const MOST_STEPS: usize = 4_000;
+const MOST_STEPS: usize = 8_000;
 /// Choices on a tape at most; after the last everything goes well.
 const LONGEST_TAPE: usize = 800;
 
@@ -85,23 +86,10 @@ fn simulate(tape: &[u8]) -> Result<Outcome, Broken> {
     told(tape).1
 }
 
-/// The jobs, and if they come to their end the replays after them.
 fn told(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     let mut machine = Machine::new(Tape::new(tape));
-    let mut outcome = match machine.run(MOST_STEPS) {
-        Ok(outcome) => outcome,
-        broken => return (machine.story(), broken),
-    };
-    // Where a tape is used up by the jobs, nothing of it is left: replays read it from its end.
-    let backwards: Vec<u8> = tape.iter().rev().copied().collect();
-    let Some(mut replays) = machine.replays(Tape::new(&backwards)) else {
-        return (machine.story(), Ok(outcome));
-    };
-    let end = replays.run(MOST_STEPS).map(|of_replays| {
-        outcome.add(&of_replays);
-        outcome
-    });
-    (replays.story(), end)
+    let end = machine.run(MOST_STEPS);
+    (machine.story(), end)
 }
 
 /// Tapes of every mood, from quiet to hopeless.

@@ -1,59 +1,11 @@
-//! Replays after the jobs, as the driver has them: a second core in which every candidate of the plan is over and each
-//! replay stands as one with a single stage. Owns its plan, the workers that lie about it, and its laws.
+//! What holds of replays, kept from the actions alone, and the workers that lie about one.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId};
+use opt_shared::ids::UnitId;
 use opt_shared::outcome::{Body, Report, Status};
-use opt_shared::units::Bytes;
-use opt_supervisor::core::event::{Action, AttemptEnd, Control, Order, Stage};
-use opt_supervisor::core::spec::{CandidateSpec, JobSpec, Resumed, RunSpec, StageSpec};
-use opt_tests::reports;
-
-use super::plan::a_candidate;
-use super::tape::Tape;
-
-/// None where the tape has no replay.
-pub(crate) fn a_plan(jobs: &RunSpec, tape: &mut Tape) -> Option<RunSpec> {
-    let count = tape.pick(&[0, 1, 2, 3]);
-    let mut spec = RunSpec { verify: false, profile: false, ..jobs.clone() };
-    for job in &mut spec.jobs {
-        (job.baseline, job.broken, job.timed) = (None, None, false);
-        job.candidates.clear();
-    }
-    for candidate in &mut spec.candidates {
-        candidate.job = JobId(0);
-        candidate.resumed = Some(Resumed::Done { status: Status::Passed, may_profile: false });
-    }
-    let recycle = spec.jobs.first()?.recycle.clone();
-    for _ in 0..count {
-        let id = CandidateId(u32::try_from(spec.candidates.len()).unwrap_or(u32::MAX));
-        let job = JobId(u32::try_from(spec.jobs.len()).unwrap_or(u32::MAX));
-        let stage = StageSpec {
-            predicted: Bytes::mib(10),
-            reserved: Bytes::mib(tape.pick(&[100, 20, 300, 1500])),
-            device: Bytes::ZERO,
-            deadline: Duration::from_secs(10),
-            batch: None,
-        };
-        spec.candidates.push(CandidateSpec { replay: Some(stage), ..a_candidate(id, job) });
-        spec.jobs.push(JobSpec {
-            id: job,
-            baseline: None,
-            candidates: vec![id],
-            recycle: recycle.clone(),
-            broken: None,
-            timed: false,
-        });
-    }
-    (0 < count).then_some(spec)
-}
-
-/// The driver lets nobody submit once the replays have begun, and only a run's beginning keeps it open.
-pub(crate) fn may_be_asked(request: &Control) -> bool {
-    !matches!(request, Control::Submit { .. } | Control::StayOpen)
-}
+use opt_supervisor::core::event::{Action, AttemptEnd, Stage};
+use opt_supervisor::core::testkit::reports;
 
 /// It passed and shows nothing, or it shows what it did not do.
 pub(crate) fn a_lie(choice: u8) -> Report {
@@ -66,47 +18,36 @@ pub(crate) fn a_lie(choice: u8) -> Report {
     report
 }
 
-/// What holds of replays, kept from the actions alone.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayLaws {
-    open: BTreeMap<LeaseId, Order>,
-    /// Candidates whose last attempt stands with a whole result.
-    complete: BTreeSet<CandidateId>,
-    replays: BTreeSet<CandidateId>,
+    /// Units whose last attempt stands with a whole result.
+    complete: BTreeSet<UnitId>,
+    replays: BTreeSet<UnitId>,
 }
 
 impl ReplayLaws {
     pub(crate) fn action(&mut self, action: &Action) -> Result<(), String> {
         match action {
-            Action::Start { lease, order, .. } => {
-                self.open.insert(*lease, *order);
-                let is_replay = |order: &Order| order.stage() == Stage::Replay;
-                // Its times are a result: nothing of ours runs beside it, no profile and no other replay.
-                if 1 < self.open.len() && self.open.values().any(is_replay) {
-                    return Err(format!("{action:?}: a replay is not alone: {:?}", self.open));
+            Action::Start { order, .. } if order.stage == Stage::Replay => {
+                self.complete.remove(&order.unit);
+                self.replays.insert(order.unit);
+            }
+            Action::AttemptEnded { order, ended: AttemptEnd::Stands(report), .. }
+                if order.stage == Stage::Replay =>
+            {
+                let Body::Replay(replayed) = &report.body else {
+                    return Err(format!("{action:?}: that is no report of a replay"));
+                };
+                if (report.head.status == Status::Passed) != replayed.result.is_some() {
+                    return Err(format!("{action:?}: a result without having passed, or none"));
                 }
-                if is_replay(order) {
-                    self.complete.remove(&order.candidate());
-                    self.replays.insert(order.candidate());
+                if replayed.result.is_some() {
+                    self.complete.insert(order.unit);
                 }
             }
-            Action::AttemptEnded { lease, order, ended, .. } => {
-                self.open.remove(lease);
-                if let (AttemptEnd::Stands(report), Stage::Replay) = (ended, order.stage()) {
-                    let Body::Replay(replayed) = &report.body else {
-                        return Err(format!("{action:?}: that is no report of a replay"));
-                    };
-                    if (report.head.status == Status::Passed) != replayed.result.is_some() {
-                        return Err(format!("{action:?}: a result without having passed, or none"));
-                    }
-                    if replayed.result.is_some() {
-                        self.complete.insert(order.candidate());
-                    }
-                }
-            }
-            Action::CandidateDone { candidate, status, .. }
-                if self.replays.contains(candidate)
-                    && (*status == Status::Passed) != self.complete.contains(candidate) =>
+            Action::UnitDone { unit, status, .. }
+                if self.replays.contains(unit)
+                    && (*status == Status::Passed) != self.complete.contains(unit) =>
             {
                 return Err(format!("{action:?}, and its result is not that of a whole replay"));
             }

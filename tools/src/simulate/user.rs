@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId, WorkerId};
+use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::units::Bytes;
 
 use opt_supervisor::core::control::{Mode, Which};
-use opt_supervisor::core::event::{Answer, Control, Moment};
-use opt_supervisor::core::spec::RunSpec;
+use opt_supervisor::core::event::{Answer, Control, Event, Moment};
+use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
-use super::plan::a_candidate;
+use super::sources::a_submission;
 use super::tape::Tape;
 
 /// After every run of these sizes has done all it can.
-const LONG_AFTER: Duration = Duration::from_secs(2_000);
+const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 /// What the user knows.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct User {
     pub(crate) shut: bool,
     paused: bool,
     pub(crate) recycled_at_once: u32,
-    cancelled: BTreeSet<CandidateId>,
+    cancelled: BTreeSet<UnitId>,
 }
 
 impl User {
@@ -33,7 +33,12 @@ impl User {
         self.asked = Some(request.clone());
     }
 
-    pub(crate) fn answered(&mut self, answer: &Answer, spec: &mut RunSpec) -> Result<(), String> {
+    pub(crate) fn answered(
+        &mut self,
+        answer: &Answer,
+        spec: &mut RunSpec,
+        units: &[(JobId, UnitSpec)],
+    ) -> Result<(), String> {
         let Some(request) = self.asked.take() else {
             return Err("an answer that nobody asked for".to_owned());
         };
@@ -45,38 +50,44 @@ impl User {
             Control::Recycle { mode, .. } => self.recycled_at_once += u32::from(mode == Mode::Now),
             Control::Pause => self.paused = true,
             Control::Resume => self.paused = false,
-            Control::Cancel { job, candidate } => match candidate {
-                Some(candidate) => {
-                    self.cancelled.insert(candidate);
+            Control::Cancel { job, unit } => match unit {
+                Some(unit) => {
+                    self.cancelled.insert(unit);
                 }
-                None => self.cancelled.extend(&spec.jobs[job.index()].candidates),
+                None => {
+                    let of_job = units.iter().filter(|(of, _)| *of == job);
+                    self.cancelled.extend(of_job.map(|(_, unit)| unit.id));
+                }
             },
             Control::SetCeiling { ceiling } => spec.ceilings.host = ceiling,
-            Control::Submit { candidate } => {
-                spec.jobs[candidate.job.index()].candidates.push(candidate.id);
-                spec.candidates.push(*candidate);
-            }
-            Control::Shutdown { .. } => self.shut = true,
+            Control::Shutdown { .. } => (self.shut, self.paused) = (true, false),
         }
         Ok(())
     }
 
-    pub(crate) fn may_start(&self, candidate: CandidateId) -> Result<(), &'static str> {
+    /// It ends what lasts: a pause, too.
+    pub(crate) fn interrupts(&mut self) {
+        self.paused = false;
+    }
+
+    /// `after`: it comes after the jobs, which an open run that is shut down with nothing left to do still does.
+    pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),
             () if self.paused => Err("the run is paused"),
-            () if self.shut => Err("the run was shut down"),
-            () if self.cancelled.contains(&candidate) => Err("it was cancelled"),
+            () if self.shut && !(self.open && after) => Err("the run was shut down"),
+            () if self.cancelled.contains(&unit) => Err("it was cancelled"),
             () => Ok(()),
         }
     }
 }
 
-pub(crate) fn requests(tape: &mut Tape) -> Vec<(Moment, Control)> {
+pub(crate) fn requests(tape: &mut Tape) -> Vec<(Moment, Event)> {
     let mut all = Vec::new();
     if tape.seldom() {
-        all.push((Duration::ZERO, Control::StayOpen));
-        all.push((LONG_AFTER, Control::Shutdown { mode: tape.pick(&[Mode::Drain, Mode::Now]) }));
+        all.push((Duration::ZERO, Event::Control(Control::StayOpen)));
+        let mode = tape.pick(&[Mode::Drain, Mode::Now]);
+        all.push((LONG_AFTER, Event::Control(Control::Shutdown { mode })));
     }
     for _ in 0..6 {
         if !tape.seldom() {
@@ -90,26 +101,22 @@ pub(crate) fn requests(tape: &mut Tape) -> Vec<(Moment, Control)> {
             2 => Control::Recycle { which: Which::Role(Role::Profiler), mode },
             3 => Control::Recycle { which: Which::Worker(WorkerId(some % 8)), mode },
             4 | 5 => {
-                all.push((at + Duration::from_secs(1), Control::Resume));
+                all.push((at + Duration::from_secs(1), Event::Control(Control::Resume)));
                 Control::Pause
             }
-            6 => Control::Cancel { job: JobId(some % 4), candidate: None },
-            7 => Control::Cancel { job: JobId(some % 2), candidate: Some(CandidateId(some % 5)) },
+            6 => Control::Cancel { job: JobId(some % 4), unit: None },
+            7 => Control::Cancel { job: JobId(some % 2), unit: Some(UnitId(some % 5)) },
             8 => Control::SetCeiling { ceiling: Bytes::mib(u64::from(some) * 8) },
-            9 | 10 => Control::Submit { candidate: Box::new(a_candidate(CandidateId(0), JobId(some % 4))) },
+            9 | 10 => {
+                let submission = a_submission(JobId(some % 4), tape);
+                all.push((at, submission));
+                continue;
+            }
             _ => Control::Shutdown { mode },
         };
-        all.push((at, request));
+        all.push((at, Event::Control(request)));
     }
     all
-}
-
-/// A submission takes the next free place.
-pub(crate) fn as_it_is_now(mut request: Control, spec: &RunSpec) -> Control {
-    if let Control::Submit { candidate } = &mut request {
-        candidate.id = CandidateId(u32::try_from(spec.candidates.len()).unwrap_or(u32::MAX));
-    }
-    request
 }
 
 pub(crate) fn name(answer: &Answer) -> &'static str {

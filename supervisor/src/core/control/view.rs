@@ -1,13 +1,13 @@
 //! What can be read of the core between two events, and why things are as they are: copies of its numbers, no
 //! decision.
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use crate::core::event::{Moment, Stage};
-use crate::core::job::Progress;
+use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
@@ -55,7 +55,7 @@ pub struct RunnerView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     pub id: LeaseId,
-    pub candidate: CandidateId,
+    pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
     pub held: Moment,
@@ -64,7 +64,7 @@ pub struct LeaseView {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CandidateView {
+pub enum UnitView {
     Waiting { stage: Stage, attempt: u32 },
     Running { stage: Stage, attempt: u32 },
     Done(Status),
@@ -121,8 +121,8 @@ impl Core {
                 .collect(),
             lease: it.lease().map(|lease| LeaseView {
                 id: lease.id,
-                candidate: lease.order.candidate(),
-                stage: lease.order.stage(),
+                unit: lease.order.unit,
+                stage: lease.order.stage,
                 attempt: lease.attempt,
                 held: now.saturating_sub(lease.started),
                 left: lease.deadline.saturating_sub(now),
@@ -131,26 +131,28 @@ impl Core {
         }
     }
 
-    pub fn candidate_view(&self, candidate: CandidateId) -> Option<CandidateView> {
-        Some(match self.candidates.get(candidate.index())?.progress {
-            Progress::Waiting { stage, attempt } => CandidateView::Waiting { stage, attempt },
-            Progress::Running { stage, attempt } => CandidateView::Running { stage, attempt },
-            Progress::Done(status) => CandidateView::Done(status),
+    pub fn unit_view(&self, id: UnitId) -> Option<UnitView> {
+        let unit = self.units.get(id.index())?;
+        let stage = unit.step().stage;
+        Some(match unit.progress {
+            Progress::Waiting { attempt } => UnitView::Waiting { stage, attempt },
+            Progress::Running { attempt } => UnitView::Running { stage, attempt },
+            Progress::Done(status) => UnitView::Done(status),
         })
     }
 
-    /// What keeps a candidate that waits, as the end of a sentence; the stage's own lease is among the numbers. What
+    /// What keeps a unit that waits, as the end of a sentence; the step's own lease is among the numbers. What
     /// others are called is the caller's to say.
     pub fn what_it_waits_for(
         &self,
         now: Moment,
-        candidate: CandidateId,
-        called: impl Fn(CandidateId) -> String,
+        id: UnitId,
+        called: impl Fn(UnitId) -> String,
     ) -> Option<String> {
-        let CandidateView::Waiting { stage, .. } = self.candidate_view(candidate)? else { return None };
-        let spec = &self.spec.candidates[candidate.index()];
-        let paired = self.spec.jobs[spec.job.index()].baseline.is_some_and(|baseline| baseline != candidate);
-        let needs = spec.least(stage, paired)?.demand(self.spec.idle_worker).host;
+        let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
+        let unit = self.unit(id);
+        let paired = self.jobs[unit.job.index()].is_beside_a_baseline(id);
+        let needs = unit.step().least(paired)?.demand(self.spec.idle_worker).host;
         let lease = format!("its {} needs a lease of {needs}", stage.name());
         let (charged, ceiling) = (self.ledger.charged().host, self.ledger.ceilings().host);
         let first = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
@@ -165,8 +167,8 @@ impl Core {
             let since = now.saturating_sub(started).as_secs_f64();
             format!(
                 "{id} ({} of {}) has been running for {since:.1} s",
-                order.stage().name(),
-                called(order.candidate())
+                order.stage.name(),
+                called(order.unit)
             )
         } else {
             match self.workers.values().filter(|it| !it.is_idle()).count() {
@@ -174,22 +176,18 @@ impl Core {
                 moving => format!("{moving} workers are starting or ending"),
             }
         };
-        let before = match self.ahead_of(candidate) {
+        let before = match self.ahead_of(id) {
             1 => "1 candidate is before it".to_owned(),
             before => format!("{before} candidates are before it"),
         };
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Candidates that are served before this one: of earlier turns, stages and places.
-    fn ahead_of(&self, candidate: CandidateId) -> usize {
-        let place = |id: CandidateId| match self.candidates[id.index()].progress {
-            Progress::Waiting { stage, .. } | Progress::Running { stage, .. } => {
-                Some((self.turn_of(id), self.spec.candidates[id.index()].job, stage, id))
-            }
-            Progress::Done(_) => None,
-        };
-        let own = place(candidate);
-        self.spec.candidates.iter().filter(|spec| place(spec.id).is_some_and(|it| Some(it) < own)).count()
+    /// Units that are served before this one: of earlier turns, stages and places.
+    fn ahead_of(&self, id: UnitId) -> usize {
+        let place =
+            |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));
+        let own = place(self.unit(id));
+        self.units.iter().filter(|unit| place(unit).is_some_and(|it| Some(it) < own)).count()
     }
 }

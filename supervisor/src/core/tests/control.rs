@@ -1,13 +1,13 @@
 //! Requests of a user: what each does, what it is answered, and what it never costs.
 
-use opt_shared::ids::{CandidateId, JobId, WorkerId};
+use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, kills, plan};
 use crate::core::MOST_FAILURES;
-use crate::core::control::{CANCELLED, CandidateView, Mode, Which};
+use crate::core::control::{CANCELLED, Mode, UnitView, Which};
 use crate::core::event::{Action, Answer, AttemptEnd, Control, Event, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
 
@@ -15,15 +15,19 @@ const VERIFIER: Which = Which::Role(Role::Verifier);
 
 fn ask(desk: &mut Desk, request: Control) -> (Answer, Vec<Action>) {
     let actions = desk.feed(Event::Control(request));
+    (answer_in(&actions), actions)
+}
+
+fn answer_in(actions: &[Action]) -> Answer {
     let mut answers: Vec<Answer> = actions
         .iter()
         .filter_map(|action| match action {
-            Action::Answered(answer) => Some(answer.clone()),
+            Action::Answered(answer) | Action::Replied(answer) => Some(answer.clone()),
             _ => None,
         })
         .collect();
     assert_eq!(answers.len(), 1, "one request, one answer: {answers:?}");
-    (answers.remove(0), actions)
+    answers.remove(0)
 }
 
 fn done(answer: &(Answer, Vec<Action>)) -> bool {
@@ -69,7 +73,7 @@ fn a_recycle_at_once_is_nobodys_loss() {
     // As often as would stop the run, if it counted as a failure, and more often than an attempt may be lost.
     for attempt in 1..=u32::try_from(MOST_FAILURES).expect("a few") + 1 {
         let given = desk.lease();
-        assert_eq!((given.order.stage(), given.attempt), (Stage::Build, attempt));
+        assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
         let pid = 100 + attempt;
         desk.runner(given, pid, Bytes::mib(50));
         let asked = ask(&mut desk, Control::Recycle { which: Which::Worker(given.worker), mode: Mode::Now });
@@ -91,10 +95,7 @@ fn what_was_finished_before_the_kill_stands() {
     let build = desk.lease();
     ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Now });
     desk.finish(build, Status::Passed);
-    assert_eq!(
-        desk.core.candidate_view(CandidateId(0)),
-        Some(CandidateView::Waiting { stage: Stage::Verify, attempt: 1 })
-    );
+    assert_eq!(desk.core.unit_view(UnitId(0)), Some(UnitView::Waiting { stage: Stage::Verify, attempt: 1 }));
     desk.gone(build.worker);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 V0 P0");
@@ -140,8 +141,7 @@ fn a_pause_grants_nothing_and_a_resume_goes_on() {
         desk.answer();
     }
     assert_eq!(desk.orders(), "B0");
-    let why =
-        desk.core.what_it_waits_for(desk.now, CandidateId(0), |id| format!("job/{id}")).expect("it waits");
+    let why = desk.core.what_it_waits_for(desk.now, UnitId(0), |id| format!("job/{id}")).expect("it waits");
     assert!(why.contains("paused") && why.contains("108 MiB"), "{why}");
     assert!(done(&ask(&mut desk, Control::Resume)));
     assert!(already(&ask(&mut desk, Control::Resume)));
@@ -156,7 +156,7 @@ fn a_job_that_is_cancelled_in_a_pause_is_over_in_it() {
     desk.finish(build, Status::Passed);
     let over = |actions: &[Action]| actions.iter().any(|it| matches!(it, Action::JobDone { .. }));
     assert!(!over(&desk.log));
-    let asked = ask(&mut desk, Control::Cancel { job: JobId(0), candidate: None });
+    let asked = ask(&mut desk, Control::Cancel { job: JobId(0), unit: None });
     assert!(done(&asked) && over(&asked.1), "{:#?}", asked.1);
     ask(&mut desk, Control::Resume);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
@@ -167,7 +167,7 @@ fn a_job_that_is_cancelled_in_a_pause_is_over_in_it() {
 fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
     let mut desk = Desk::new(plan(3));
     let build = desk.lease();
-    let one = |id| Control::Cancel { job: JobId(0), candidate: Some(CandidateId(id)) };
+    let one = |id| Control::Cancel { job: JobId(0), unit: Some(UnitId(id)) };
     // One that waits ends at once, one that runs with its worker.
     assert!(done(&ask(&mut desk, one(2))));
     assert_eq!(desk.done(2), Some((Status::Skipped, Some(Blame::Plan))));
@@ -188,7 +188,7 @@ fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
 fn a_cancelled_candidate_that_reports_meanwhile_is_skipped_all_the_same() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
-    ask(&mut desk, Control::Cancel { job: JobId(0), candidate: None });
+    ask(&mut desk, Control::Cancel { job: JobId(0), unit: None });
     desk.finish(build, Status::Passed);
     assert_eq!(desk.done(0), Some((Status::Skipped, Some(Blame::Plan))));
     desk.gone(build.worker);
@@ -219,9 +219,8 @@ fn submitted_candidates_are_served_in_turns() {
     let mut desk = Desk::new(plan(1));
     ask(&mut desk, Control::StayOpen);
     let submit = |desk: &mut Desk, id| {
-        let mut candidate = plan(1).candidates.remove(0);
-        candidate.id = CandidateId(id);
-        ask(desk, Control::Submit { candidate: Box::new(candidate) })
+        let actions = desk.submit(0, id);
+        (answer_in(&actions), actions)
     };
     for _ in 0..3 {
         let given = desk.lease();

@@ -1,92 +1,43 @@
 //! The driver's desk, by hand: events in, actions looked at, the dull ones answered.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
+use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Report};
 use opt_shared::outcome::{Blame, Status};
-use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
-use opt_tests::reports;
 
+use crate::core::Core;
 use crate::core::event::{
-    Action, AttemptEnd, Event, Moment, Order, PolicyRow, Process, ProcessSample, Sample, Stage, StopReason,
+    Action, AttemptEnd, Event, Moment, Offer, Order, PolicyRow, Process, ProcessSample, Sample, Stage,
+    StopReason,
 };
-use crate::core::spec::{CandidateSpec, JobSpec, RunSpec, StageSpec};
-use crate::core::{Ceilings, Core};
+pub(super) use crate::core::testkit::plan::{Plan, STAGE, a_candidate, a_job, a_replay, nothing, one_way};
+use crate::core::testkit::reports;
 
 pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// What the supervisor is charged.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
-pub(super) const STAGE: StageSpec = StageSpec {
-    predicted: Bytes::mib(10),
-    reserved: Bytes::mib(100),
-    device: Bytes::ZERO,
-    deadline: Duration::from_secs(60),
-    batch: None,
-};
-
-/// A profile with one way to do it.
-pub(super) fn one_step(spec: StageSpec) -> Arc<[StageSpec]> {
-    Arc::from([spec])
-}
 
 /// One job with a baseline (candidate 0) and others, under a roomy ceiling; nothing is recycled.
-pub(super) fn plan(candidates: u32) -> RunSpec {
-    let ids: Vec<CandidateId> = (0..candidates).map(CandidateId).collect();
-    RunSpec {
-        ceilings: Ceilings::host(Bytes::gib(4)),
-        floor: Bytes::gib(1),
-        idle_worker: IDLE,
-        supervisor: SUPERVISOR,
-        verifiers: 1,
-        spare: false,
-        own_swap: true,
-        verify: true,
-        profile: true,
-        jobs: vec![JobSpec {
-            id: JobId(0),
-            baseline: Some(CandidateId(0)),
-            candidates: ids.clone(),
-            recycle: RecycleSettings {
-                before_profile: BeforeProfile::Never,
-                large_job: Bytes::gib(1),
-                after_leases: 1000,
-                growth: Bytes::mib(256),
-                max_age: Duration::from_secs(36_000),
-            },
-            broken: None,
-            timed: true,
-        }],
-        candidates: ids
-            .into_iter()
-            .map(|id| CandidateSpec {
-                id,
-                job: JobId(0),
-                partial: false,
-                build: STAGE,
-                verify: STAGE,
-                profile: one_step(STAGE),
-                paired: one_step(STAGE),
-                replay: None,
-                resumed: None,
-            })
-            .collect(),
-    }
+pub(super) fn plan(candidates: u32) -> Plan {
+    let job = JobId(0);
+    let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
+    plan.candidates = (0..candidates).map(|_| a_candidate()).collect();
+    plan.jobs.push(a_job(job));
+    plan.jobs[0].baseline = Some(UnitId(0));
+    plan.jobs[0].candidates = (0..candidates).map(UnitId).collect();
+    plan
 }
 
 /// Two jobs of a candidate each; the second has no baseline.
-pub(super) fn two_jobs() -> RunSpec {
-    let mut spec = plan(2);
-    let mut second = spec.jobs[0].clone();
-    (second.id, second.baseline) = (JobId(1), None);
-    second.candidates = vec![spec.candidates[1].id];
-    spec.jobs[0].candidates = vec![spec.candidates[0].id];
-    spec.candidates[1].job = second.id;
-    spec.jobs.push(second);
-    spec
+pub(super) fn two_jobs() -> Plan {
+    let mut plan = plan(2);
+    plan.jobs[0].candidates = vec![UnitId(0)];
+    plan.jobs.push(a_job(JobId(1)));
+    plan.jobs[1].candidates = vec![UnitId(1)];
+    plan
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,30 +54,45 @@ pub(super) struct Desk {
     pub(super) log: Vec<Action>,
     /// What idle samples say of every worker, and of the machine.
     pub(super) available: Option<Bytes>,
+    /// What is offered when it is wanted, all at once; nothing by a source that is silent.
+    plan: Option<Plan>,
+    offered: usize,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
     given: VecDeque<Given>,
 }
 
 impl Desk {
-    pub(super) fn new(spec: RunSpec) -> Self {
-        let mut desk = Self {
-            core: Core::new(spec, WorkerId(1), LeaseId(1)),
-            now: Duration::ZERO,
-            log: Vec::new(),
-            available: None,
-            starting: VecDeque::new(),
-            ending: VecDeque::new(),
-            given: VecDeque::new(),
-        };
+    pub(super) fn new(plan: Plan) -> Self {
+        let mut desk = Self::silent(&plan);
+        desk.plan = Some(plan);
         desk.feed(Event::Tick);
         desk
     }
 
+    /// Nobody answers what is wanted; nothing has happened yet.
+    pub(super) fn silent(plan: &Plan) -> Self {
+        Self {
+            core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
+            now: Duration::ZERO,
+            log: Vec::new(),
+            available: None,
+            plan: None,
+            offered: 0,
+            starting: VecDeque::new(),
+            ending: VecDeque::new(),
+            given: VecDeque::new(),
+        }
+    }
+
     pub(super) fn feed(&mut self, event: Event) -> Vec<Action> {
         self.now += Duration::from_millis(1);
+        self.at_once(event)
+    }
+
+    fn at_once(&mut self, event: Event) -> Vec<Action> {
         let text = format!("{event:?}");
-        let actions = self.core.handle(self.now, event);
+        let mut actions = self.core.handle(self.now, event);
         if let Err(law) = self.core.check_invariants() {
             panic!("after {text}: {law}\n{:#?}", self.log);
         }
@@ -146,7 +112,28 @@ impl Desk {
             }
         }
         self.log.extend(actions.iter().cloned());
+        let wanted: Vec<JobId> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Wanted { job, .. } => Some(*job),
+                _ => None,
+            })
+            .collect();
+        for job in wanted {
+            let Some(plan) = &self.plan else { break };
+            let units = plan.offers(job, self.offered);
+            self.offered += units.len();
+            let more = self.at_once(Event::Offered { job, units, by: Offer::Asked { more: false } });
+            actions.extend(more);
+        }
         actions
+    }
+
+    /// One more candidate, of itself.
+    pub(super) fn submit(&mut self, job: u32, id: u32) -> Vec<Action> {
+        let unit = plan(1).unit(UnitId(id), &a_candidate(), true);
+        self.offered += 1;
+        self.feed(Event::Offered { job: JobId(job), units: vec![unit], by: Offer::Unasked })
     }
 
     pub(super) fn pass_time(&mut self, time: Duration) -> Vec<Action> {
@@ -188,7 +175,7 @@ impl Desk {
     }
 
     pub(super) fn finish(&mut self, given: Given, status: Status) -> Vec<Action> {
-        self.report(given, reports::report(given.order.stage(), status))
+        self.report(given, reports::report(given.order.stage, status))
     }
 
     pub(super) fn report(&mut self, given: Given, report: Report) -> Vec<Action> {
@@ -243,9 +230,7 @@ impl Desk {
 
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
-            Action::CandidateDone { candidate: id, status, blame, .. } if id.0 == candidate => {
-                Some((*status, *blame))
-            }
+            Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),
             _ => None,
         })
     }
@@ -300,14 +285,14 @@ pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReaso
 }
 
 fn short(order: Order, attempt: u32) -> String {
-    let letter = match order.stage() {
+    let letter = match order.stage {
         Stage::Build => 'B',
         Stage::Verify => 'V',
         Stage::Profile => 'P',
         Stage::Replay => 'R',
     };
-    let mut text = format!("{letter}{}", order.candidate().0);
-    if let Order::Profile { baseline: Some(baseline), .. } = order {
+    let mut text = format!("{letter}{}", order.unit.0);
+    if let Some(baseline) = order.beside {
         text.push_str(&format!("/{}", baseline.0));
     }
     if attempt != 1 {

@@ -1,13 +1,13 @@
 //! The core's statement of its own laws: every one of them is broken by hand once, and noticed.
 
-use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, plan};
-use crate::core::event::{Order, StopReason};
-use crate::core::job::Progress;
+use crate::core::event::{Event, Order, Stage, StopReason};
+use crate::core::unit::Progress;
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
@@ -39,8 +39,8 @@ fn somebody_gone_who_is_charged_is_noticed() {
 
 #[test]
 fn a_lease_whose_candidate_does_something_else_is_noticed() {
-    let said = broken(|core, _| core.candidates[0].progress = Progress::Done(Status::Passed));
-    assert!(said.contains("its candidate is Done"), "{said}");
+    let said = broken(|core, _| core.units[0].progress = Progress::Done(Status::Passed));
+    assert!(said.contains("its unit is") && said.contains("Done"), "{said}");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_candidate_that_runs_without_a_lease_is_noticed() {
     let said = broken(|core, build| {
         core.workers.get_mut(&build.worker).expect("it lives").state = State::Idle;
     });
-    assert_eq!(said, "1 candidates are running and 0 leases are held");
+    assert_eq!(said, "1 units are running and 0 leases are held");
 }
 
 #[test]
@@ -66,17 +66,20 @@ fn a_profile_beside_anything_else_is_noticed() {
     // A second worker holds a profile of another candidate.
     let mut twin = core.workers[&build.worker].clone();
     let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
-    lease.order = Order::Profile { candidate: CandidateId(1), baseline: None };
-    core.candidates[1].progress = Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
+    for _ in 0..2 {
+        core.units[1].go_on();
+    }
+    lease.order = Order { unit: UnitId(1), stage: Stage::Profile, beside: None };
+    core.units[1].progress = Progress::Running { attempt: lease.attempt };
     twin.role = Role::Profiler;
     core.workers.insert(WorkerId(77), twin);
     core.ledger.open(WorkerId(77), Bytes::mib(1));
     let said = core.check_invariants().expect_err("both are at work");
-    assert_eq!(said, "something else runs while a profiler holds its lease");
+    assert_eq!(said, "something else runs beside what is to be alone");
     // Alone it may.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
-    core.candidates[0].progress = Progress::Done(Status::Passed);
+    core.units[0].progress = Progress::Done(Status::Passed);
     assert_eq!(core.check_invariants(), Ok(()));
 }
 
@@ -85,9 +88,8 @@ fn more_verifications_than_may_run_are_noticed() {
     let said = broken(|core, build| {
         let mut twin = core.workers[&build.worker].clone();
         let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
-        lease.order = Order::Build { candidate: CandidateId(1) };
-        core.candidates[1].progress =
-            Progress::Running { stage: lease.order.stage(), attempt: lease.attempt };
+        lease.order.unit = UnitId(1);
+        core.units[1].progress = Progress::Running { attempt: lease.attempt };
         core.workers.insert(WorkerId(77), twin);
         core.ledger.open(WorkerId(77), Bytes::mib(1));
     });
@@ -98,6 +100,28 @@ fn more_verifications_than_may_run_are_noticed() {
 fn a_worker_that_outlives_the_end_of_everything_is_noticed() {
     let said = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
     assert!(said.starts_with("everything is being killed, but not"), "{said}");
+}
+
+#[test]
+fn a_lease_of_no_unit_at_all_is_noticed() {
+    let said = broken(|core, build| {
+        let State::Leased(lease) = &mut core.workers.get_mut(&build.worker).expect("it lives").state else {
+            return;
+        };
+        lease.order.unit = UnitId(77);
+    });
+    assert!(said.ends_with("there is no such unit"), "{said}");
+}
+
+#[test]
+fn a_job_that_is_over_with_more_to_come_is_noticed() {
+    let said = broken(|core, _| core.jobs[0].done = true);
+    assert_eq!(said, "job-0 is over, and more is to come to it: unit-0");
+    let mut desk = Desk::silent(&plan(0));
+    desk.feed(Event::Tick);
+    desk.core.jobs[0].done = true;
+    let said = desk.core.check_invariants().expect_err("its source has not answered");
+    assert_eq!(said, "job-0 is over, and more is to come to it");
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
-use opt_tests::reports;
 
 use super::desk::{Desk, kills, plan};
 use crate::core::event::{Action, AttemptEnd, Event, Stage, StopReason, WorkerEndClass};
+use crate::core::testkit::reports;
 use crate::core::{FAILURE_WINDOW, MOST_FAILURES};
 
 fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
@@ -64,10 +64,10 @@ fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
     let build = desk.lease();
     desk.gone(build.worker);
     let again = desk.lease();
-    assert_eq!((again.order.stage(), again.attempt), (Stage::Build, 2));
+    assert_eq!((again.order.stage, again.attempt), (Stage::Build, 2));
     desk.finish(again, Status::Passed);
     let verify = desk.lease();
-    assert_eq!((verify.order.stage(), verify.attempt), (Stage::Verify, 1));
+    assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, 1));
     desk.gone(verify.worker);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
     assert_eq!(desk.policies("quarantine").len(), 1);
@@ -266,7 +266,7 @@ fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
             }
             for entry in entries {
                 let given = desk.lease();
-                desk.report(given, reports::killed_at(given.order.stage(), entry, unknown));
+                desk.report(given, reports::killed_at(given.order.stage, entry, unknown));
             }
             assert_eq!(desk.done(0), Some(expected), "{entries:?} {unknown}");
             if expected == crash {

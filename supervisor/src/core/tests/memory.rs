@@ -8,11 +8,11 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, IDLE, STAGE, SUPERVISOR, kills, one_step, plan, two_jobs};
+use super::desk::{Desk, Given, IDLE, Plan, STAGE, SUPERVISOR, kills, one_way, plan, two_jobs};
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
 use crate::core::recycle::RecycleReason;
-use crate::core::spec::{RunSpec, StageSpec};
+use crate::core::spec::StageSpec;
 
 fn recycled(desk: &Desk) -> Vec<RecycleReason> {
     desk.log
@@ -28,7 +28,7 @@ fn position(desk: &Desk, which: impl Fn(&Action) -> bool) -> usize {
     desk.log.iter().position(which).unwrap_or_else(|| panic!("not there\n{:#?}", desk.log))
 }
 
-fn at_profile(spec: RunSpec) -> Desk {
+fn at_profile(spec: Plan) -> Desk {
     let mut desk = Desk::new(spec);
     for _ in 0..2 {
         let given = desk.lease();
@@ -106,7 +106,7 @@ fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
     desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
     desk.gone(last.worker);
     // Its successor is on its way, and what it was for is not wanted any more.
-    let one = Control::Cancel { job: JobId(0), candidate: Some(last.order.candidate()) };
+    let one = Control::Cancel { job: JobId(0), unit: Some(last.order.unit) };
     desk.feed(Event::Control(one));
     let worker = WorkerId(last.worker.0 + 1);
     let actions = desk.feed(Event::WorkerReady { worker });
@@ -116,7 +116,7 @@ fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
 
 #[test]
 fn worn_out_workers_are_replaced_between_leases() {
-    type Change = fn(&mut RunSpec);
+    type Change = fn(&mut Plan);
     let table: [(Change, RecycleReason); 2] = [
         (|spec| spec.jobs[0].recycle.after_leases = 1, RecycleReason::Leases),
         (|spec| spec.jobs[0].recycle.max_age = Duration::ZERO, RecycleReason::Age),
@@ -151,13 +151,13 @@ fn what_never_fits_is_said_before_anything_starts() {
     }
     // One that does not fit leaves the others; a stage that will not come does not count.
     let mut spec = plan(2);
-    spec.candidates[1].verify.reserved = Bytes::gib(4);
+    spec.candidates[1].verify[0].reserved = Bytes::gib(4);
     let mut desk = Desk::new(spec);
     desk.pass_the_rest();
     assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert_eq!(desk.orders(), "B0 V0 P0");
     let mut spec = plan(1);
-    spec.candidates[0].profile = one_step(StageSpec { reserved: Bytes::gib(4), ..STAGE });
+    spec.candidates[0].profile = one_way(StageSpec { reserved: Bytes::gib(4), ..STAGE });
     spec.jobs[0].timed = false;
     let mut desk = Desk::new(spec);
     desk.pass_the_rest();
@@ -169,7 +169,7 @@ fn what_never_fits_is_said_before_anything_starts() {
 fn what_never_fits_beside_the_baseline_is_said_before_anything_starts() {
     let mut spec = plan(2);
     for candidate in &mut spec.candidates {
-        candidate.paired = one_step(StageSpec { reserved: Bytes::gib(5), ..STAGE });
+        candidate.paired = one_way(StageSpec { reserved: Bytes::gib(5), ..STAGE });
     }
     let mut desk = Desk::new(spec);
     let baseline = desk.lease();
@@ -349,7 +349,7 @@ fn a_worn_profiler_is_replaced_while_verifiers_work() {
         let mut desk = Desk::new(spec);
         for stage in [Stage::Build, Stage::Verify, Stage::Profile, Stage::Build] {
             let given = desk.lease();
-            assert_eq!(given.order.stage(), stage);
+            assert_eq!(given.order.stage, stage);
             desk.finish(given, Status::Passed);
         }
         let given = desk.lease();

@@ -1,12 +1,12 @@
 //! What is done, in which order, and what is left out.
 
-use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Report, Status};
-use opt_tests::reports;
 
-use super::desk::{Desk, plan};
+use super::desk::{Desk, Plan, plan};
 use crate::core::event::{Action, Stage, StopReason};
-use crate::core::spec::{Resumed, RunSpec};
+use crate::core::spec::Resumed;
+use crate::core::testkit::reports;
 
 fn job_done(desk: &Desk) -> Vec<bool> {
     desk.log
@@ -19,7 +19,7 @@ fn job_done(desk: &Desk) -> Vec<bool> {
 }
 
 /// Runs to the end; those named fail at the stage of the letter (`V1` fails candidate 1's verification).
-fn run(spec: RunSpec, failing: &[&str]) -> Desk {
+fn run(spec: Plan, failing: &[&str]) -> Desk {
     let mut desk = Desk::new(spec);
     loop {
         if desk.stopped().is_some() {
@@ -48,10 +48,9 @@ fn run(spec: RunSpec, failing: &[&str]) -> Desk {
 #[test]
 fn stages_go_one_after_the_other_the_baseline_first() {
     let mut spec = plan(3);
-    // The core keeps the order it is given: the baseline first.
-    spec.jobs[0].candidates = vec![CandidateId(0), CandidateId(2), CandidateId(1)];
+    spec.jobs[0].baseline = Some(UnitId(1));
     let desk = run(spec, &[]);
-    assert_eq!(desk.orders(), "B0 B2 B1 V0 V2 V1 P0 P2/0 P1/0");
+    assert_eq!(desk.orders(), "B1 B0 B2 V1 V0 V2 P1 P0/1 P2/1");
     assert_eq!(desk.stopped(), Some(StopReason::Finished));
     assert_eq!(job_done(&desk), [false]);
     for candidate in 0..3 {
@@ -87,7 +86,7 @@ fn a_failed_stage_is_a_candidates_last() {
 
 #[test]
 fn stages_that_are_not_wanted_are_left_out() {
-    type Change = fn(&mut RunSpec);
+    type Change = fn(&mut Plan);
     let table: [(Change, &str); 4] = [
         (|spec| spec.profile = false, "B0 B1 V0 V1"),
         (|spec| (spec.verify, spec.profile) = (false, false), "B0 B1"),
@@ -147,13 +146,11 @@ fn unsupported_entries_are_forgiven_to_the_partial_only() {
 fn a_broken_job_runs_nothing_and_leaves_the_others() {
     let mut spec = plan(3);
     let mut broken = spec.jobs[0].clone();
-    broken.candidates = vec![CandidateId(0)];
+    broken.candidates = vec![UnitId(0)];
     broken.broken = Some("entry_000001.pt: not a zip".to_owned());
     spec.jobs[0].id = JobId(1);
-    spec.jobs[0].baseline = Some(CandidateId(1));
-    spec.jobs[0].candidates = vec![CandidateId(1), CandidateId(2)];
-    spec.candidates[1].job = JobId(1);
-    spec.candidates[2].job = JobId(1);
+    spec.jobs[0].baseline = Some(UnitId(1));
+    spec.jobs[0].candidates = vec![UnitId(1), UnitId(2)];
     spec.jobs.insert(0, broken);
     let desk = run(spec, &[]);
     assert_eq!(desk.done(0), Some((Status::CaptureError, Some(Blame::Capture))));
@@ -164,7 +161,7 @@ fn a_broken_job_runs_nothing_and_leaves_the_others() {
 #[test]
 fn what_an_earlier_run_finished_stands() {
     let mut spec = plan(4);
-    let done = |status, may_profile| Some(Resumed::Done { status, may_profile });
+    let done = |status, verified| Some(Resumed { status, verified });
     spec.candidates[0].resumed = done(Status::Passed, true);
     spec.candidates[1].resumed = done(Status::Crashed, false);
     spec.candidates[2].resumed = done(Status::Skipped, false);
@@ -180,5 +177,9 @@ fn what_an_earlier_run_finished_stands() {
     let mut spec = plan(1);
     spec.candidates[0].resumed = done(Status::Passed, true);
     let desk = run(spec, &[]);
-    assert_eq!(desk.log.len(), 2, "{:?}", desk.log);
+    let [Action::Wanted { .. }, Action::Replied(_), Action::JobDone { .. }, Action::Stop { .. }] =
+        &desk.log[..]
+    else {
+        panic!("{:?}", desk.log)
+    };
 }

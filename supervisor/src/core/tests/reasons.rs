@@ -7,12 +7,12 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, STAGE, plan};
+use super::desk::{Desk, Given, Plan, STAGE, plan};
 use crate::core::event::{PolicyRow, Process};
-use crate::core::spec::{RunSpec, StageSpec};
+use crate::core::spec::StageSpec;
 
 /// The whole set at once, or in halves.
-fn two_steps() -> RunSpec {
+fn two_steps() -> Plan {
     let mut spec = plan(1);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(100)), ..STAGE };
     let halves = StageSpec { reserved: Bytes::mib(400), batch: Some(Bytes::mib(50)), ..STAGE };
@@ -20,7 +20,7 @@ fn two_steps() -> RunSpec {
     spec
 }
 
-fn at_profile(spec: RunSpec, available: Option<Bytes>) -> (Desk, Given) {
+fn at_profile(spec: Plan, available: Option<Bytes>) -> (Desk, Given) {
     let mut desk = Desk::new(spec);
     for _ in 0..2 {
         let given = desk.lease();

@@ -7,9 +7,8 @@ use opt_shared::message::{KillReason, Role};
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, kills, plan, two_jobs};
+use super::desk::{Desk, Given, Plan, kills, plan, two_jobs};
 use crate::core::event::{Action, Control, Event, Process, ProcessSample, Sample, Stage, StopReason};
-use crate::core::spec::RunSpec;
 use crate::core::{Ceilings, RETURN_PATIENCE};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,12 +18,12 @@ fn sample(swapped: Bytes) -> Event {
 }
 
 /// A verification is going on, and the profiler that comes after it waits as a spare.
-fn with_a_spare(spec: RunSpec) -> (Desk, Given, WorkerId) {
-    let mut desk = Desk::new(RunSpec { spare: true, ..spec });
+fn with_a_spare(spec: Plan) -> (Desk, Given, WorkerId) {
+    let mut desk = Desk::new(Plan { spare: true, ..spec });
     let build = desk.lease();
     desk.finish(build, Status::Passed);
     let verify = desk.lease();
-    assert_eq!(verify.order.stage(), Stage::Verify);
+    assert_eq!(verify.order.stage, Stage::Verify);
     for _ in 0..3 {
         desk.answer();
     }
@@ -88,7 +87,7 @@ fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
 
 #[test]
 fn a_run_without_a_floor_speaks_of_no_gap() {
-    let mut desk = Desk::new(RunSpec { floor: Bytes::ZERO, ..plan(1) });
+    let mut desk = Desk::new(Plan { floor: Bytes::ZERO, ..plan(1) });
     for available in [10, 1] {
         desk.available = Some(Bytes::gib(available));
         desk.sample(&[]);
@@ -118,7 +117,7 @@ fn pages_of_ours_in_swap_are_spoken_of_as_they_double_and_the_spare_goes() {
     }
     assert_eq!(started(&desk), before);
 
-    let (mut desk, ..) = with_a_spare(RunSpec { own_swap: false, ..plan(1) });
+    let (mut desk, ..) = with_a_spare(Plan { own_swap: false, ..plan(1) });
     desk.feed(sample(Bytes::mib(4)));
     assert_eq!(desk.policies("swapped"), [], "the plan says that it does not matter");
 }
@@ -168,7 +167,7 @@ fn a_spare_that_has_worked_is_one_no_more_and_one_that_was_called_for_never_was(
 fn a_spare_comes_back_when_the_pressure_is_over() {
     // A verification that is granted more than the minute.
     let mut spec = plan(1);
-    spec.candidates[0].verify.deadline = SECOND * 600;
+    spec.candidates[0].verify[0].deadline = SECOND * 600;
     let (mut desk, _, spare) = with_a_spare(spec);
     desk.feed(Event::Pressure);
     let since = desk.now;
@@ -183,7 +182,7 @@ fn a_spare_comes_back_when_the_pressure_is_over() {
 
 /// Two verifications side by side, each with a runner, under a ceiling of 300 MiB.
 fn side_by_side() -> (Desk, [Given; 2]) {
-    let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
+    let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut desk = Desk::new(spec);
     // The baseline goes first, alone.
     let baseline = desk.lease();
@@ -234,7 +233,7 @@ fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
         let mut profiler = None;
         for stage in [Stage::Build, Stage::Verify, Stage::Profile] {
             let given = desk.lease();
-            assert_eq!(given.order.stage(), stage);
+            assert_eq!(given.order.stage, stage);
             profiler = Some(given.worker);
             desk.finish(given, Status::Passed);
         }

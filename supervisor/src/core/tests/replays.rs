@@ -1,24 +1,24 @@
 //! A replay in the core: one stage, alone, with everybody else's rights and limits.
 
-use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::ids::{JobId, UnitId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
-use opt_tests::reports;
 
-use super::desk::{Desk, STAGE, plan};
+use super::desk::{Desk, Plan, STAGE, a_replay, plan};
 use crate::core::event::{Action, Order, Stage, StopReason};
-use crate::core::spec::{RunSpec, StageSpec};
+use crate::core::spec::StageSpec;
+use crate::core::testkit::reports;
 
-/// One job, whose only candidate stands for a replay.
-fn replaying(stage: StageSpec) -> RunSpec {
-    let mut spec = plan(1);
-    spec.jobs[0].baseline = None;
-    spec.candidates[0].replay = Some(stage);
-    spec
+/// One job, whose only unit is a replay.
+fn replaying(stage: StageSpec) -> Plan {
+    let mut plan = plan(1);
+    plan.jobs[0].baseline = None;
+    plan.candidates[0] = a_replay(stage);
+    plan
 }
 
-const REPLAY: Order = Order::Replay { candidate: CandidateId(0) };
+const REPLAY: Order = Order { unit: UnitId(0), stage: Stage::Replay, beside: None };
 
 #[test]
 fn a_replay_is_one_lease_of_a_profiler() {

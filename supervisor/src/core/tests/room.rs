@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::WorkerId;
+use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, plan, two_jobs};
+use super::desk::{Desk, Given, Plan, a_candidate, plan, two_jobs};
 use crate::core::RETURN_PATIENCE;
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
-use crate::core::spec::RunSpec;
 
 fn told(actions: &[Action]) -> Vec<WorkerId> {
     actions
@@ -36,18 +35,16 @@ fn pause(desk: &mut Desk) {
 
 /// Two verifiers side by side, each with a build of the second job, and the first job's profiler, idle.
 fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
-    let mut spec = RunSpec { verifiers: 2, ..two_jobs() };
-    let mut third = spec.candidates[1].clone();
-    third.id.0 = 2;
-    spec.jobs[1].candidates.push(third.id);
-    spec.candidates.push(third);
+    let mut spec = Plan { verifiers: 2, ..two_jobs() };
+    spec.jobs[1].candidates.push(UnitId(2));
+    spec.candidates.push(a_candidate());
     let mut desk = Desk::new(spec);
     for _ in 0..2 {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
     let profile = desk.lease();
-    assert_eq!(profile.order.stage(), Stage::Profile);
+    assert_eq!(profile.order.stage, Stage::Profile);
     desk.finish(profile, Status::Passed);
     let both = [desk.lease(), desk.lease()];
     (desk, both, profile.worker)
@@ -74,13 +71,13 @@ fn no_more_go_than_make_the_lease_fit_and_what_goes_already_counts() {
 
 #[test]
 fn a_spare_goes_before_one_that_has_worked() {
-    let mut desk = Desk::new(RunSpec { verifiers: 2, spare: true, ..plan(2) });
+    let mut desk = Desk::new(Plan { verifiers: 2, spare: true, ..plan(2) });
     for _ in 0..2 {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
     let (first, second) = (desk.lease(), desk.lease());
-    assert_eq!([first, second].map(|it| it.order.stage()), [Stage::Verify; 2]);
+    assert_eq!([first, second].map(|it| it.order.stage), [Stage::Verify; 2]);
     desk.answer();
     let spare = WorkerId(3);
     let idle = desk.core.worker_views(desk.now).into_iter().find(|it| it.state == "idle").map(|it| it.id);

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, SUPERVISOR, plan};
+use super::desk::{Desk, Plan, SUPERVISOR, plan};
 use crate::core::Ceilings;
 use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
-use crate::core::spec::RunSpec;
 use crate::core::staff::Backoff;
 
 fn starts(desk: &Desk, wanted: Role) -> usize {
@@ -24,7 +23,7 @@ fn starts(desk: &Desk, wanted: Role) -> usize {
 #[test]
 fn as_many_verify_side_by_side_as_the_plan_says() {
     for verifiers in 1..=3 {
-        let mut desk = Desk::new(RunSpec { verifiers, ..plan(6) });
+        let mut desk = Desk::new(Plan { verifiers, ..plan(6) });
         let baseline = desk.lease();
         desk.finish(baseline, Status::Passed);
         let given: Vec<_> = (0..verifiers).map(|_| desk.lease()).collect();
@@ -45,7 +44,7 @@ fn as_many_verify_side_by_side_as_the_plan_says() {
 fn a_second_verifier_is_not_started_where_its_lease_would_not_fit() {
     // 20 for the supervisor, 108 a lease and 8 for an idle worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
-        let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
+        let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
         let mut desk = Desk::new(spec);
         let baseline = desk.lease();
         desk.finish(baseline, Status::Passed);
@@ -60,7 +59,7 @@ fn a_second_verifier_is_not_started_where_its_lease_would_not_fit() {
 }
 
 /// How many profilers were started by the end of each stage of the only candidates' lives.
-fn spares(spec: RunSpec) -> Vec<(Stage, usize)> {
+fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut desk = Desk::new(spec);
     let mut seen = Vec::new();
     while desk.stopped().is_none() && seen.len() < 6 {
@@ -68,8 +67,8 @@ fn spares(spec: RunSpec) -> Vec<(Stage, usize)> {
         for _ in 0..4 {
             desk.answer();
         }
-        seen.push((given.order.stage(), starts(&desk, Role::Profiler)));
-        if given.order.stage() == Stage::Profile {
+        seen.push((given.order.stage, starts(&desk, Role::Profiler)));
+        if given.order.stage == Stage::Profile {
             break;
         }
         desk.finish(given, Status::Passed);
@@ -81,7 +80,7 @@ fn spares(spec: RunSpec) -> Vec<(Stage, usize)> {
 fn a_spare_is_there_when_the_last_verification_ends() {
     let (build, verify, profile) = (Stage::Build, Stage::Verify, Stage::Profile);
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 1), (profile, 1)];
-    assert_eq!(spares(RunSpec { spare: true, ..plan(2) }), expected);
+    assert_eq!(spares(Plan { spare: true, ..plan(2) }), expected);
     // Without: when it is needed.
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 0), (profile, 1)];
     assert_eq!(spares(plan(2)), expected);
@@ -89,8 +88,8 @@ fn a_spare_is_there_when_the_last_verification_ends() {
 
 #[test]
 fn nobody_is_kept_ready_for_what_is_not_wanted() {
-    for spec in [RunSpec { spare: true, profile: false, ..plan(1) }, {
-        let mut spec = RunSpec { spare: true, ..plan(1) };
+    for spec in [Plan { spare: true, profile: false, ..plan(1) }, {
+        let mut spec = Plan { spare: true, ..plan(1) };
         spec.jobs[0].timed = false;
         spec
     }] {
@@ -108,7 +107,7 @@ fn a_spare_that_does_not_fit_is_done_without_and_that_is_said_once() {
     for (ceiling, fits) in
         [(SUPERVISOR + lease + idle, true), (SUPERVISOR + lease + idle - Bytes::new(1), false)]
     {
-        let spec = RunSpec { spare: true, ceilings: Ceilings::host(ceiling), ..plan(1) };
+        let spec = Plan { spare: true, ceilings: Ceilings::host(ceiling), ..plan(1) };
         let mut desk = Desk::new(spec);
         let build = desk.lease();
         desk.finish(build, Status::Passed);
@@ -124,7 +123,7 @@ fn a_spare_that_does_not_fit_is_done_without_and_that_is_said_once() {
 #[test]
 fn a_worn_verifiers_successor_is_ready_when_it_goes() {
     for spare in [true, false] {
-        let mut spec = RunSpec { spare, ..plan(4) };
+        let mut spec = Plan { spare, ..plan(4) };
         spec.jobs[0].recycle.after_leases = 2;
         let mut desk = Desk::new(spec);
         let first = desk.lease();
@@ -150,13 +149,13 @@ fn a_worn_verifiers_successor_is_ready_when_it_goes() {
 
 #[test]
 fn while_one_is_on_its_way_nobody_else_is_started() {
-    let mut desk = Desk::new(RunSpec { verifiers: 3, ..plan(6) });
+    let mut desk = Desk::new(Plan { verifiers: 3, ..plan(6) });
     for _ in 0..3 {
         desk.sample(&[]);
         assert_eq!(starts(&desk, Role::Verifier), 1);
     }
     // Every one is worn after its first lease: a second is needed beside it, and no successor besides.
-    let mut spec = RunSpec { verifiers: 2, spare: true, ..plan(6) };
+    let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut desk = Desk::new(spec);
     desk.feed(Event::WorkerReady { worker: WorkerId(1) });
@@ -170,17 +169,16 @@ fn while_one_is_on_its_way_nobody_else_is_started() {
 /// The second verification waits for memory, and for a worker there is already one.
 #[test]
 fn an_idle_verifier_is_as_good_as_a_successor_kept_ready() {
-    let mut spec =
-        RunSpec { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
+    let mut spec = Plan { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
     spec.jobs[0].recycle.after_leases = 2;
-    spec.candidates[1].verify.reserved = Bytes::mib(500);
+    spec.candidates[1].verify[0].reserved = Bytes::mib(500);
     let mut desk = Desk::new(spec);
     let builds = [desk.lease(), desk.lease()];
     for build in builds {
         desk.finish(build, Status::Passed);
     }
     let verify = desk.lease();
-    assert_eq!((verify.order.stage(), desk.policies("wait").len()), (Stage::Verify, 1));
+    assert_eq!((verify.order.stage, desk.policies("wait").len()), (Stage::Verify, 1));
     for _ in 0..3 {
         desk.sample(&[]);
     }
@@ -190,7 +188,7 @@ fn an_idle_verifier_is_as_good_as_a_successor_kept_ready() {
 /// What is submitted meanwhile needs a verifier, and the profiler is as worn as can be: the clock comes first.
 #[test]
 fn nobody_is_started_beside_a_profile() {
-    let mut spec = RunSpec { spare: true, ..plan(1) };
+    let mut spec = Plan { spare: true, ..plan(1) };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
     let mut desk = Desk::new(spec);
     desk.feed(Event::Control(Control::StayOpen));
@@ -199,11 +197,9 @@ fn nobody_is_started_beside_a_profile() {
         desk.finish(given, Status::Passed);
     }
     let profile = desk.lease();
-    assert_eq!(profile.order.stage(), Stage::Profile);
+    assert_eq!(profile.order.stage, Stage::Profile);
     let verifiers = starts(&desk, Role::Verifier);
-    let mut candidate = plan(1).candidates.remove(0);
-    candidate.id = CandidateId(1);
-    desk.feed(Event::Control(Control::Submit { candidate: Box::new(candidate) }));
+    desk.submit(0, 1);
     for _ in 0..3 {
         desk.sample(&[]);
         assert_eq!(starts(&desk, Role::Verifier), verifiers);
@@ -281,7 +277,7 @@ fn a_worker_is_judged_by_what_it_kept() {
 
 #[test]
 fn worn_workers_side_by_side_go_one_after_the_other() {
-    let mut spec = RunSpec { verifiers: 2, ..plan(7) };
+    let mut spec = Plan { verifiers: 2, ..plan(7) };
     spec.jobs[0].recycle.after_leases = 2;
     let mut desk = Desk::new(spec);
     let baseline = desk.lease();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use opt_shared::ids::CandidateId;
+use opt_shared::ids::UnitId;
 use opt_shared::message::Role;
 use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, IDLE, STAGE, one_step, plan};
+use super::desk::{Desk, Given, IDLE, STAGE, one_way, plan};
 use crate::core::control::{LeaseView, Mode, RunnerView, Which, WorkerView};
 use crate::core::event::{Control, Event, Process, Stage};
 use crate::core::spec::StageSpec;
@@ -49,7 +49,7 @@ fn a_worker_is_shown_with_its_lease_its_runners_and_what_they_owe() {
     let held = desk.now - granted;
     let lease = LeaseView {
         id: build.lease,
-        candidate: CandidateId(0),
+        unit: UnitId(0),
         stage: Stage::Build,
         attempt: 1,
         held,
@@ -101,7 +101,7 @@ fn a_worker_that_goes_after_its_lease_is_shown_as_one_whatever_it_goes_for() {
 
 fn why(desk: &Desk, candidate: u32) -> String {
     desk.core
-        .what_it_waits_for(desk.now, CandidateId(candidate), |id| format!("job/{id}"))
+        .what_it_waits_for(desk.now, UnitId(candidate), |id| format!("job/{id}"))
         .unwrap_or_else(|| panic!("{candidate} does not wait"))
 }
 
@@ -130,7 +130,7 @@ fn a_candidate_waits_for_those_that_are_served_before_it() {
 fn a_candidate_beside_its_baseline_needs_more_than_the_baseline_alone() {
     let mut spec = plan(2);
     for candidate in &mut spec.candidates {
-        candidate.paired = one_step(StageSpec { reserved: Bytes::mib(200), ..STAGE });
+        candidate.paired = one_way(StageSpec { reserved: Bytes::mib(200), ..STAGE });
     }
     let mut desk = Desk::new(spec);
     for _ in 0..4 {

@@ -6,7 +6,7 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, kills, plan, two_jobs};
+use super::desk::{Desk, Given, Plan, kills, plan, two_jobs};
 use crate::core::Ceilings;
 use crate::core::RETURN_PATIENCE;
 use crate::core::control::Mode;
@@ -14,7 +14,6 @@ use crate::core::event::{
     Action, AttemptEnd, Control, Event, Process, ProcessSample, Sample, Stage, StopReason, WorkerEndClass,
 };
 use crate::core::recycle::RecycleReason;
-use crate::core::spec::RunSpec;
 
 fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>) -> Event {
     let process = ProcessSample {
@@ -33,14 +32,14 @@ fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>
 
 /// The worker itself is ended, twice, and what is said of it each time.
 fn ended_twice(
-    spec: RunSpec,
+    spec: Plan,
     owed: Bytes,
     available: Option<Bytes>,
 ) -> (Vec<AttemptEnd>, Option<(Status, Option<Blame>)>) {
     let mut desk = Desk::new(spec);
     for attempt in 1..=2 {
         let given = desk.lease();
-        assert_eq!((given.order.stage(), given.attempt), (Stage::Build, attempt));
+        assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
         let killed = kills(&desk.feed(look(given.worker, owed, available)));
         assert_eq!(killed.len(), 1, "{:#?}", desk.log);
         desk.gone(given.worker);
@@ -67,7 +66,7 @@ fn an_attempt_that_ends_for_want_of_memory_twice_is_given_up_and_says_the_figure
         assert!(why(end).contains("available 1000 MiB, floor 1.00 GiB"), "{}", why(end));
     }
 
-    let spec = RunSpec { ceilings: Ceilings::host(Bytes::mib(300)), ..plan(1) };
+    let spec = Plan { ceilings: Ceilings::host(Bytes::mib(300)), ..plan(1) };
     let (ends, done) = ended_twice(spec, Bytes::mib(291), None);
     assert_eq!(done, infra);
     for end in &ends {
@@ -123,7 +122,7 @@ fn one_that_was_killed_for_its_deadline_is_said_to_have_been_late() {
 /// Two verifiers at work, one of which owes a little more than its lease reserves.
 #[test]
 fn a_small_offence_against_the_ceiling_is_one() {
-    let spec = RunSpec { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
+    let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut desk = Desk::new(spec);
     let baseline = desk.lease();
     desk.finish(baseline, Status::Passed);
@@ -164,7 +163,7 @@ fn what_holds_little_is_not_ended_for_the_floor() {
 #[test]
 fn a_worker_that_is_in_its_own_way_goes() {
     for (kept, goes) in [(160, true), (150, false)] {
-        let spec = RunSpec { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
+        let spec = Plan { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
         let mut desk = Desk::new(spec);
         let build = desk.lease();
         let actions = desk.finish(build, Status::Passed);
@@ -213,7 +212,7 @@ fn an_idle_worker_goes_for_the_floor_only_where_that_is_enough() {
             desk.finish(given, Status::Passed);
         }
         let profile = desk.lease();
-        assert_eq!(profile.order.stage(), Stage::Profile);
+        assert_eq!(profile.order.stage, Stage::Profile);
         desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
         let actions = desk.finish(profile, Status::Passed);
         let told = actions.contains(&Action::Shutdown { worker: profile.worker });

@@ -1,25 +1,24 @@
 //! When an idle profiler that is worn goes: while verifiers work for the profile that needs its successor, and at no
 //! other time.
 
-use opt_shared::ids::{CandidateId, WorkerId};
+use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
 use opt_shared::settings::BeforeProfile;
 use opt_shared::units::Bytes;
 
-use super::desk::{Desk, Given, STAGE, two_jobs};
-use crate::core::event::{Action, Process};
-use crate::core::spec::RunSpec;
+use super::desk::{Desk, Given, Plan, STAGE, a_candidate, two_jobs};
+use crate::core::event::{Action, Process, Stage};
 
 fn told(actions: &[Action], worker: WorkerId) -> bool {
     actions.contains(&Action::Shutdown { worker })
 }
 
 /// The first job is over, and its profiler idle.
-fn after_the_first_job(spec: RunSpec) -> (Desk, Given) {
+fn after_the_first_job(spec: Plan) -> (Desk, Given) {
     let mut desk = Desk::new(spec);
     loop {
         let given = desk.lease();
-        if given.order.stage().is_alone() {
+        if matches!(given.order.stage, Stage::Profile | Stage::Replay) {
             return (desk, given);
         }
         desk.finish(given, Status::Passed);
@@ -28,8 +27,8 @@ fn after_the_first_job(spec: RunSpec) -> (Desk, Given) {
 
 /// A first job that leaves no verifier, so that the second one's verifiers have had no lease; there one is all that
 /// a worker may have.
-fn fresh_verifiers() -> RunSpec {
-    let mut spec = RunSpec { spare: true, ..two_jobs() };
+fn fresh_verifiers() -> Plan {
+    let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
     spec.jobs[1].recycle.after_leases = 1;
     spec
@@ -37,7 +36,7 @@ fn fresh_verifiers() -> RunSpec {
 
 #[test]
 fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
-    type Change = fn(&mut RunSpec);
+    type Change = fn(&mut Plan);
     let table: [(&str, Change, bool); 5] = [
         ("worn", |_| {}, true),
         ("not worn", |spec| spec.jobs[1].recycle.after_leases = 2, false),
@@ -61,7 +60,7 @@ fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
         // The second job's verifier is on its way: nobody is at work.
         assert!(!told(&desk.log[from..], profile.worker), "{name}: too early");
         let build = desk.lease();
-        assert_eq!(build.order.candidate(), CandidateId(1));
+        assert_eq!(build.order.unit, UnitId(1));
         assert_eq!(told(&desk.log[from..], profile.worker), goes, "{name}: {:#?}", &desk.log[from..]);
     }
 }
@@ -70,7 +69,7 @@ fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
 #[test]
 fn a_profiler_goes_for_what_it_kept_and_not_for_what_it_held() {
     for (kept, goes) in [(20, false), (300, true)] {
-        let (mut desk, profile) = after_the_first_job(RunSpec { spare: true, ..two_jobs() });
+        let (mut desk, profile) = after_the_first_job(Plan { spare: true, ..two_jobs() });
         let look = |mib| (Process::Worker(profile.worker), Bytes::mib(mib));
         desk.sample(&[look(5)]);
         desk.sample(&[look(300)]);
@@ -87,11 +86,9 @@ fn a_profiler_goes_for_what_it_kept_and_not_for_what_it_held() {
 
 #[test]
 fn a_worn_profiler_waits_for_the_worn_verifier_that_goes_before_it() {
-    let mut spec = RunSpec { spare: true, verifiers: 2, ..two_jobs() };
-    let mut third = spec.candidates[1].clone();
-    third.id = CandidateId(2);
-    spec.jobs[1].candidates.push(third.id);
-    spec.candidates.push(third);
+    let mut spec = Plan { spare: true, verifiers: 2, ..two_jobs() };
+    spec.jobs[1].candidates.push(UnitId(2));
+    spec.candidates.push(a_candidate());
     let (mut desk, profile) = after_the_first_job(spec);
     desk.finish(profile, Status::Passed);
     let (worn, other) = (desk.lease(), desk.lease());

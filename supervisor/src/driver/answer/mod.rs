@@ -9,11 +9,14 @@ pub mod requests;
 mod status;
 pub mod submissions;
 
+use opt_shared::ids::CandidateId;
+
 use self::desk::Desk;
 use super::run::Attempts;
 use super::run::agenda::Agenda;
 use super::run::decisions::Decisions;
 use super::run::machine::Machine;
+use crate::core::control::UnitView;
 use crate::store::Store;
 
 /// Everything that questions are answered from; nothing can be changed through it.
@@ -24,4 +27,11 @@ pub(super) struct View<'a> {
     pub(super) machine: &'a Machine,
     pub(super) store: &'a Store,
     pub(super) desk: &'a Desk,
+}
+
+impl View<'_> {
+    /// Where a candidate stands in the core, once it has been offered.
+    fn standing_of(&self, id: CandidateId) -> Option<UnitView> {
+        self.decisions.core.unit_view(self.agenda.units.of_candidate(id)?)
+    }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::View;
 use super::forecast::Open;
 use crate::control::{Code, Refusal, Reply};
-use crate::core::control::{CandidateView, RunnerView};
+use crate::core::control::{RunnerView, UnitView};
 use crate::core::event::Process;
 use crate::driver::RunError;
 use crate::plan::JobPlan;
@@ -46,14 +46,14 @@ impl View<'_> {
     fn candidate(&self, job: &JobPlan, id: CandidateId, score: Option<&ScoreRow>) -> Value {
         let mut answer =
             json!({ "candidate": self.agenda.full_name(id), "baseline": job.baseline == Some(id) });
-        match self.decisions.core.candidate_view(id) {
-            Some(CandidateView::Done(status)) => answer["status"] = json!(status),
-            Some(CandidateView::Running { stage, attempt }) => {
+        match self.standing_of(id) {
+            Some(UnitView::Done(status)) => answer["status"] = json!(status),
+            Some(UnitView::Running { stage, attempt }) => {
                 answer["stage"] = json!(stage.name());
                 answer["attempt"] = json!(attempt);
                 answer["running"] = json!(true);
             }
-            Some(CandidateView::Waiting { stage, attempt }) => {
+            Some(UnitView::Waiting { stage, attempt }) => {
                 answer["stage"] = json!(stage.name());
                 answer["attempt"] = json!(attempt);
                 answer["running"] = json!(false);
@@ -94,16 +94,15 @@ impl View<'_> {
             .core
             .worker_views(now)
             .iter()
-            .filter_map(|it| it.lease.as_ref().map(|lease| (lease.candidate, lease.held)))
+            .filter_map(|it| it.lease.as_ref())
+            .filter_map(|lease| Some((self.agenda.units.candidate(lease.unit)?, lease.held)))
             .collect();
         let is_run = |stage| self.agenda.plan.run.stages.runs(stage);
-        let open = self.agenda.plan.candidates().filter_map(|it| {
-            match self.decisions.core.candidate_view(it.id)? {
-                CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. } => {
-                    Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
-                }
-                CandidateView::Done(_) => None,
+        let open = self.agenda.plan.candidates().filter_map(|it| match self.standing_of(it.id)? {
+            UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {
+                Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })
             }
+            UnitView::Done(_) => None,
         });
         // Nothing is known of how long replays take.
         let remaining =

@@ -5,7 +5,7 @@ use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use super::View;
-use crate::core::control::CandidateView;
+use crate::core::control::UnitView;
 
 /// What is said of a result while the run goes on.
 #[derive(Clone, Copy)]
@@ -35,13 +35,13 @@ impl View<'_> {
 
     pub(crate) fn replay_standing(&self, replay: usize) -> Value {
         let plan = &self.agenda.plan.replays[replay];
-        let view = self.agenda.replays.stand_in(replay).and_then(|id| self.decisions.core.candidate_view(id));
+        let view = self.agenda.units.of_replay(replay).and_then(|id| self.decisions.core.unit_view(id));
         let ended = self.agenda.replays.ends[replay];
         let figures = self.agenda.replays.figures[replay];
         json!({
             "name": plan.name,
             "status": ended,
-            "running": ended.is_none() && matches!(view, Some(CandidateView::Running { .. })),
+            "running": ended.is_none() && matches!(view, Some(UnitView::Running { .. })),
             "steps": plan.steps.len(),
             "budget_bytes": plan.budget,
             "total_ms": figures.map(|it| it.total_ms),

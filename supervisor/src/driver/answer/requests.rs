@@ -123,10 +123,7 @@ impl Run<'_> {
         self.decisions.answer = None;
         self.feed(Event::Control(request))?;
         Ok(match self.decisions.answer.take() {
-            Some(Answer::Done(message)) => Ok(json!({ "outcome": "done", "message": message })),
-            Some(Answer::Already(message)) => Ok(json!({ "outcome": "already", "message": message })),
-            Some(Answer::Refused(message)) => Err(Refusal::new(Code::Refused, message)),
-            Some(Answer::Unknown(message)) => Err(Refusal::new(Code::NotFound, message)),
+            Some(answer) => in_words(answer),
             // The request before it, or a happening of this very moment, was the end.
             None if self.decisions.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
@@ -186,17 +183,26 @@ impl View<'_> {
         let Some(job) = self.agenda.plan.jobs.iter().find(|job| job.name == params.job) else {
             return Err(Refusal::new(Code::NotFound, format!("the run has no job `{}`", params.job)));
         };
-        let candidate = match &params.candidate {
+        let unit = match &params.candidate {
             None => None,
-            Some(name) => match job.candidates.iter().find(|it| it.name == *name) {
-                Some(candidate) => Some(candidate.id),
-                None => {
-                    let why = format!("the job `{}` has no candidate `{name}`", job.name);
-                    return Err(Refusal::new(Code::NotFound, why));
-                }
-            },
+            Some(name) => {
+                let candidate = job.candidates.iter().find(|it| it.name == *name);
+                let unit = candidate.and_then(|it| self.agenda.units.of_candidate(it.id));
+                let why = || format!("the job `{}` has no candidate `{name}`", job.name);
+                Some(unit.ok_or_else(|| Refusal::new(Code::NotFound, why()))?)
+            }
         };
-        Ok(Control::Cancel { job: job.id, candidate })
+        Ok(Control::Cancel { job: job.id, unit })
+    }
+}
+
+/// The core's answer, as it is given to a client.
+pub(super) fn in_words(answer: Answer) -> Reply {
+    match answer {
+        Answer::Done(message) => Ok(json!({ "outcome": "done", "message": message })),
+        Answer::Already(message) => Ok(json!({ "outcome": "already", "message": message })),
+        Answer::Refused(message) => Err(Refusal::new(Code::Refused, message)),
+        Answer::Unknown(message) => Err(Refusal::new(Code::NotFound, message)),
     }
 }
 

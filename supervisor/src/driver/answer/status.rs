@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::View;
 use crate::control::{Code, Refusal, Reply, WhyParams};
-use crate::core::control::{CandidateView, LeaseView, WorkerView};
+use crate::core::control::{LeaseView, UnitView, WorkerView};
 use crate::driver::RunError;
 use crate::record::{CandidateRecord, PolicyRecord};
 
@@ -62,11 +62,11 @@ impl View<'_> {
     fn job(&self, job: &crate::plan::JobPlan) -> Value {
         let (mut waiting, mut running, mut passed, mut failed) = (0, 0, 0, 0);
         for candidate in &job.candidates {
-            match self.decisions.core.candidate_view(candidate.id) {
-                Some(CandidateView::Waiting { .. }) | None => waiting += 1,
-                Some(CandidateView::Running { .. }) => running += 1,
-                Some(CandidateView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
-                Some(CandidateView::Done(_)) => failed += 1,
+            match self.standing_of(candidate.id) {
+                Some(UnitView::Waiting { .. }) | None => waiting += 1,
+                Some(UnitView::Running { .. }) => running += 1,
+                Some(UnitView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
+                Some(UnitView::Done(_)) => failed += 1,
             }
         }
         json!({
@@ -79,7 +79,7 @@ impl View<'_> {
         let attempt = self.attempts.running.get(&lease.id);
         json!({
             "id": lease.id,
-            "candidate": self.agenda.full_name(lease.candidate),
+            "candidate": self.agenda.unit_name(lease.unit),
             "stage": lease.stage.name(),
             "attempt": lease.attempt,
             "seconds": lease.held.as_secs_f64(),
@@ -136,13 +136,12 @@ impl View<'_> {
     pub(crate) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
-        let view = self.decisions.core.candidate_view(id);
+        let view = self.standing_of(id);
         let done = self.agenda.known.get(id.index()).is_some_and(|it| it.status.is_some());
         answer.insert("done".to_owned(), json!(done));
-        if let (false, Some(CandidateView::Waiting { stage, .. } | CandidateView::Running { stage, .. })) =
-            (done, view)
+        if let (false, Some(UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. })) = (done, view)
         {
-            let running = matches!(view, Some(CandidateView::Running { .. }));
+            let running = matches!(view, Some(UnitView::Running { .. }));
             answer.insert("stage".to_owned(), json!(stage.name()));
             answer.insert("running".to_owned(), json!(running));
             return Ok(Value::Object(answer));
@@ -209,7 +208,7 @@ impl View<'_> {
                 "holds {} ({} of {}, attempt {}) for {:.1} s and is taken for stuck in {:.0} s",
                 lease.id,
                 lease.stage.name(),
-                self.agenda.full_name(lease.candidate),
+                self.agenda.unit_name(lease.unit),
                 lease.attempt,
                 lease.held.as_secs_f64(),
                 lease.left.as_secs_f64()
@@ -234,28 +233,26 @@ impl View<'_> {
     fn why_candidate(&self, id: CandidateId) -> Result<Value, RunError> {
         let name = self.agenda.full_name(id);
         let latest = self.store.latest_about_candidate(id, LATEST)?;
-        let why = match self.decisions.core.candidate_view(id) {
-            Some(CandidateView::Waiting { stage, attempt }) => {
-                let what = self
-                    .decisions
-                    .core
-                    .what_it_waits_for(self.decisions.now(), id, |other| self.agenda.full_name(other))
-                    .unwrap_or_default();
+        let unit = self.agenda.units.of_candidate(id);
+        let (core, now) = (&self.decisions.core, self.decisions.now());
+        let why = match self.standing_of(id) {
+            Some(UnitView::Waiting { stage, attempt }) => {
+                let called = |other| self.agenda.unit_name(other);
+                let what =
+                    unit.and_then(|unit| core.what_it_waits_for(now, unit, called)).unwrap_or_default();
                 format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
             }
-            Some(CandidateView::Running { stage, attempt }) => {
-                let holder = self
-                    .decisions
-                    .core
-                    .worker_views(self.decisions.now())
+            Some(UnitView::Running { stage, attempt }) => {
+                let holder = core
+                    .worker_views(now)
                     .into_iter()
-                    .find(|it| it.lease.is_some_and(|lease| lease.candidate == id));
+                    .find(|it| it.lease.is_some_and(|lease| Some(lease.unit) == unit));
                 match holder {
                     Some(it) => format!("{name} is in its {}: {}", stage.name(), self.sentence_of(&it, None)),
                     None => format!("{name} is in its {} (attempt {attempt})", stage.name()),
                 }
             }
-            Some(CandidateView::Done(status)) => {
+            Some(UnitView::Done(status)) => {
                 let record = self.store.record_of(id)?;
                 let detail = record.as_ref().and_then(|it| it.detail.clone()).unwrap_or_default();
                 let attempts =

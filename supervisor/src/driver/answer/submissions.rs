@@ -16,14 +16,13 @@ use opt_shared::language::{Language, Toolchain};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::requests::in_words;
 use crate::control::{Code, Refusal, Reply, SubmitParams};
-use crate::core::event::{Answer, Control, Event};
+use crate::core::event::Answer;
 use crate::driver::RunError;
 use crate::driver::folder::register::candidate_row;
 use crate::driver::known::Known;
 use crate::driver::run::Run;
-use crate::driver::survey::needs::JobNeeds;
-use crate::driver::survey::spec::candidate_spec;
 use crate::plan::{CandidatePlan, Plan, Submission};
 
 const FOLDER: &str = "submitted";
@@ -52,16 +51,8 @@ impl Run<'_> {
             Ok(job) => job,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if self.decisions.core.run_view().ending != "no" {
-            return Ok(Err(Refusal::new(Code::Refused, "the run is ending")));
-        }
-        if let Some(broken) = &self.agenda.facts[job].broken {
-            let why = format!("the captures of the job cannot be used: {broken}");
-            return Ok(Err(Refusal::new(Code::Refused, why)));
-        }
-        if self.agenda.replays.has_begun() {
-            let why = "the jobs are over, their replays are being made: start another run";
-            return Ok(Err(Refusal::new(Code::Refused, why)));
+        if let Err(answer) = self.decisions.core.may_offer(self.agenda.plan.jobs[job].id) {
+            return Ok(in_words(answer));
         }
         let folder = self.agenda.folder.path().join(FOLDER);
         let candidate = match take_in(&folder, &self.agenda.plan, job, self.next_candidate(), &params) {
@@ -94,14 +85,9 @@ impl Run<'_> {
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         self.books.store.candidate(&candidate_row(&candidate))?;
-        let known = Known::default();
-        let job = &mut self.agenda.plan.jobs[job];
-        let mut needs = JobNeeds::new(job, &self.agenda.facts[job.id.index()], self.agenda.cores);
-        let spec = candidate_spec(&mut needs, &candidate, &known);
-        job.candidates.push(candidate);
-        self.agenda.known.push(known);
-        self.feed(Event::Control(Control::Submit { candidate: Box::new(spec) }))?;
-        match self.decisions.answer.take() {
+        self.agenda.plan.jobs[job].candidates.push(candidate);
+        self.agenda.known.push(Known::default());
+        match self.offer(id)? {
             Some(Answer::Done(_)) => {
                 let full_name = self.agenda.full_name(id);
                 Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))

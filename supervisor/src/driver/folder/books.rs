@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use opt_shared::ids::CandidateId;
+
 use super::RunFolder;
 use super::evidence::Evidence;
 use crate::core::event::{PhaseRow, PolicyRow};
@@ -36,11 +38,11 @@ impl<'a> Books<'a> {
         Ok(numbers)
     }
 
-    pub(crate) fn phase(&mut self, row: &PhaseRow) -> Result<(), RunError> {
+    pub(crate) fn phase(&mut self, candidate: CandidateId, row: &PhaseRow) -> Result<(), RunError> {
         let (started, ended) = span_of(row);
         self.store.phase(&StoredPhase {
-            candidate: row.order.candidate(),
-            stage: row.order.stage(),
+            candidate,
+            stage: row.order.stage,
             worker: row.worker,
             predicted: Some(row.predicted),
             peak_owed: Some(row.peak_owed),

@@ -109,9 +109,9 @@ fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
 
 /// What the core is told of a candidate whose end is kept.
 pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
-    known.status.map(|status| Resumed::Done {
+    known.status.map(|status| Resumed {
         status,
-        may_profile: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
     })
 }
 

@@ -1,11 +1,12 @@
 //! What a run has to do and what it knows of it: plan, captures, candidates, replays; and the names that its numbers stand
 //! for.
 
-use opt_shared::ids::CandidateId;
+use opt_shared::ids::{CandidateId, UnitId};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use super::replay::Replaying;
+use super::supply::{Subject, Units};
 use crate::driver::folder::RunFolder;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
@@ -18,6 +19,8 @@ pub(crate) struct Agenda<'a> {
     /// Of each candidate.
     pub(crate) known: Vec<Known>,
     pub(crate) replays: Replaying<'a>,
+    /// What the core calls all these.
+    pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
     /// Captures of a job that are larger than this together are not kept in the page cache.
@@ -31,11 +34,18 @@ pub(crate) struct Agenda<'a> {
 impl Agenda<'_> {
     /// JOB/CANDIDATE, as `--only` takes it.
     pub(crate) fn full_name(&self, id: CandidateId) -> String {
-        let Some(candidate) = self.plan.candidate(id) else {
-            return self.replay_name(id).unwrap_or_else(|| id.to_string());
-        };
+        let Some(candidate) = self.plan.candidate(id) else { return id.to_string() };
         let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());
         format!("{job}/{}", candidate.name)
+    }
+
+    pub(crate) fn unit_name(&self, unit: UnitId) -> String {
+        self.units.subject(unit).map_or_else(|| unit.to_string(), |subject| self.name_of_subject(subject))
+    }
+
+    fn name_of_subject(&self, subject: Subject) -> String {
+        let (source, place) = subject.source();
+        source.name(self, place)
     }
 
     /// What the numbers of a decision stand for, by their fields.
@@ -51,6 +61,7 @@ impl Agenda<'_> {
         let id = u32::try_from(number.as_u64()?).ok()?;
         match field {
             "candidate" => Some(self.full_name(CandidateId(id))),
+            "replay" => Some(self.name_of_subject(Subject::Replay(id as usize))),
             "job" => self.plan.jobs.iter().find(|job| job.id.0 == id).map(|job| job.name.clone()),
             _ => None,
         }

@@ -1,19 +1,20 @@
-//! Attempts: what is under way for each lease, and what their ends mean for the record.
+//! Attempts: what is under way for each lease, and what of their beginnings and ends is the same whatever their unit.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use opt_shared::ids::{CandidateId, LeaseId};
+use opt_shared::ids::LeaseId;
+use opt_shared::message::{ToWorker, Work};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::Run;
-use crate::core::event::{AttemptEnd, Order, Stage};
+use super::candidates::Stood;
+use super::supply::{EndedAttempt, Grant};
+use crate::core::event::{AttemptEnd, Order};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::driver::folder::reads;
-use crate::report::feedback::{feedback, feedback_without_report};
-use crate::store::{AttemptEnd as StoredEnd, AttemptKey, CandidateEnd};
+use crate::store::AttemptEnd as StoredEnd;
 
 #[derive(Default)]
 pub(crate) struct Attempts {
@@ -39,14 +40,32 @@ impl RunningAttempt {
     }
 }
 
-/// What is kept of an attempt's report for its candidate's end.
-pub(super) struct Stood {
-    candidate: CandidateId,
-    stage: Stage,
-    feedback: String,
-}
-
 impl Run<'_> {
+    /// A worker is given what the core has granted it.
+    pub(super) fn start(&mut self, grant: &Grant) -> Result<(), RunError> {
+        let Grant { worker, lease, order, .. } = *grant;
+        let (source, place) = self.source_of(order.unit)?;
+        let (number, task) = source.begin(self, place, grant)?;
+        let Some(task) = task else {
+            return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
+        };
+        let (stage, name) = (order.stage, source.name(&self.agenda, place));
+        tracing::debug!(%worker, %lease, unit = name, stage = stage.name(), "attempt");
+        self.desk.metrics.granted(stage.name());
+        self.attempts.running.insert(lease, RunningAttempt::new(number));
+        let (total, shows_bytes) = match &task.work {
+            Work::Build(_) => (0, false),
+            Work::Verify(verify) => (verify.entries.len(), true),
+            Work::Profile(profile) => (profile.entries.len(), false),
+            Work::Replay(replay) => (replay.steps.len(), false),
+        };
+        self.desk.tell(|| notifications::attempt_started(&name, stage, number, worker));
+        self.desk.progress.started(lease, stage.name(), name, total as u64, shows_bytes);
+        self.machine.pool.send(worker, ToWorker::Start(Box::new(task)));
+        self.books.evidence.phase_started(worker, self.attempts.running.len() == 1);
+        Ok(())
+    }
+
     pub(super) fn attempt_ended(
         &mut self,
         lease: LeaseId,
@@ -55,29 +74,19 @@ impl Run<'_> {
     ) -> Result<(), RunError> {
         self.desk.progress.ended(lease);
         let Some(attempt) = self.attempts.running.remove(&lease) else { return Ok(()) };
-        let (candidate, stage) = (order.candidate(), order.stage());
+        let (source, place) = self.source_of(order.unit)?;
+        let (stage, name) = (order.stage, source.name(&self.agenda, place));
         let took = attempt.started.elapsed();
         let ms = Some(took.as_secs_f64() * 1e3);
+        let number = attempt.number;
         let end = match ended {
             AttemptEnd::Stands(report) => {
-                self.agenda.known[candidate.index()].learn(&report);
-                if let Some(row) = reads::policy_row(candidate, &report) {
-                    self.policy(&row)?;
-                }
-                let (status, detail) = (report.head.status, report.head.detail.clone());
-                self.attempts.stood = Some(Stood { candidate, stage, feedback: feedback(stage, &report) });
-                if let Some(job) = self.agenda.plan.candidate(candidate).map(|it| it.job) {
-                    // One that is tried again says nothing of how long others take.
-                    self.desk.forecast.attempt_ended(job, stage, status == Status::Passed, took);
-                }
-                StoredEnd { status, blame: status.blame(), detail: Some(detail), ms, report: Some(*report) }
+                let (status, detail) = (report.head.status, Some(report.head.detail.clone()));
+                StoredEnd { status, blame: status.blame(), detail, ms, report: Some(*report) }
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
-                let (stage, name) = (stage.name(), self.agenda.full_name(candidate));
-                tracing::warn!(
-                    "the {stage} of {name} (attempt {}) ended without a result: {why}",
-                    attempt.number
-                );
+                let stage = stage.name();
+                tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
                 without_report(blame, why, ms)
             }
             // What a killed supervisor leaves is closed with the same words on resuming.
@@ -85,43 +94,9 @@ impl Run<'_> {
         };
         let (status, detail) = (end.status, end.detail.clone());
         self.desk.metrics.attempt_ended(stage.name(), status.name(), took);
-        let key = AttemptKey { candidate, stage, number: attempt.number };
-        self.books.store.attempt_finished(key, end)?;
-        let name = || self.agenda.full_name(candidate);
-        self.desk.tell(|| notifications::attempt_ended(&name(), stage, attempt.number, status, detail, ms));
+        source.attempt_ended(self, place, &EndedAttempt { order, number, took }, end)?;
+        self.desk.tell(|| notifications::attempt_ended(&name, stage, number, status, detail, ms));
         Ok(())
-    }
-
-    pub(super) fn candidate_done(
-        &mut self,
-        candidate: CandidateId,
-        status: Status,
-        blame: Option<Blame>,
-        detail: String,
-    ) -> Result<(), RunError> {
-        self.agenda.known[candidate.index()].status = Some(status);
-        // One that was cancelled, or never fitted, ends without an attempt of its own.
-        let stood = self.attempts.stood.take().filter(|stood| stood.candidate == candidate);
-        let stage = stood.as_ref().map(|stood| stood.stage);
-        let feedback = stood
-            .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |stood| stood.feedback);
-        self.books.store.candidate_finished(
-            candidate,
-            &CandidateEnd {
-                status,
-                blame,
-                failed_stage: stage.filter(|_| status != Status::Passed),
-                detail: Some(detail).filter(|detail| !detail.is_empty()),
-                feedback: Some(feedback),
-            },
-        )?;
-        let name = self.agenda.full_name(candidate);
-        tracing::info!(candidate = name, status = status.name(), "candidate");
-        self.desk.metrics.candidate_ended(status.name());
-        self.desk.forecast.candidate_ended();
-        self.tell_of_end(candidate)?;
-        self.desk.progress.said(&format!("{:<20} {name}", status.name()));
-        self.books.write_summary_if_due(self.machine.sampler.totals)
     }
 }
 

@@ -16,12 +16,14 @@ pub(crate) struct Decisions {
     raised: VecDeque<Event>,
     /// Of the core to the request in hand.
     pub(crate) answer: Option<Answer>,
+    /// Of the core to the offer in hand.
+    pub(crate) reply: Option<Answer>,
     pub(crate) stop: Option<StopReason>,
 }
 
 impl Decisions {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core, began: Instant::now(), raised: VecDeque::new(), answer: None, stop: None }
+        Self { core, began: Instant::now(), raised: VecDeque::new(), answer: None, reply: None, stop: None }
     }
 
     pub(crate) fn now(&self) -> Moment {

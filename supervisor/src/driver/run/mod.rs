@@ -6,6 +6,7 @@
 mod actions;
 pub(super) mod agenda;
 mod attempts;
+mod candidates;
 pub(super) mod decisions;
 mod descendants;
 mod history;
@@ -15,6 +16,7 @@ pub mod protections;
 pub(super) mod replay;
 pub mod sample;
 mod sources;
+pub(super) mod supply;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,28 @@
-//! From the core's order (numbers) to a worker's task (paths and settings).
+//! From a step of a candidate (numbers) to a worker's task (paths and settings).
 
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
 use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
+use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
 use super::agenda::Agenda;
-use crate::core::event::Order;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// None if something that the order leans on is missing, which the core rules out.
-    /// `batch`: entries are timed together, or share a runner, up to this, whatever the plan says.
-    pub(crate) fn task(&self, lease: LeaseId, order: Order, batch: Option<Bytes>) -> Option<Task> {
-        let work = match order {
-            Order::Build { candidate } => {
+    /// Of a candidate. None if something that the step leans on is missing, which the core rules out.
+    /// `batch`: entries share a runner, or are timed together, up to this, whatever the plan says.
+    pub(crate) fn task(
+        &self,
+        lease: LeaseId,
+        candidate: CandidateId,
+        stage: Stage,
+        baseline: Option<CandidateId>,
+        batch: Option<Bytes>,
+    ) -> Option<Task> {
+        let work = match stage {
+            Stage::Build => {
                 let candidate = self.plan.candidate(candidate)?;
                 Work::Build(BuildTask {
                     candidate: candidate.name.clone(),
@@ -25,7 +32,7 @@ impl Agenda<'_> {
                     scratch: self.folder.scratch(),
                 })
             }
-            Order::Verify { candidate } => {
+            Stage::Verify => {
                 let (plan, facts) = self.of(candidate)?;
                 Work::Verify(VerifyTask {
                     callee: self.callee(candidate)?,
@@ -35,7 +42,7 @@ impl Agenda<'_> {
                     drop_cache: self.cache_budget < facts.bytes,
                 })
             }
-            Order::Profile { candidate, baseline } => {
+            Stage::Profile => {
                 let (plan, facts) = self.of(candidate)?;
                 let distinct = plan.profile.entries == ProfileEntries::Distinct;
                 let left_out = |id: CandidateId| -> &[EntryId] { &self.known[id.index()].unsupported };
@@ -66,7 +73,7 @@ impl Agenda<'_> {
                 })
             }
             // Its parts are the replay's own.
-            Order::Replay { .. } => return None,
+            Stage::Replay => return None,
         };
         Some(Task { lease, work })
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
+use opt_shared::ids::{CandidateId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::{Report, Status};
 use opt_shared::units::Bytes;
@@ -13,6 +13,7 @@ use super::decisions::Decisions;
 use super::leaves::Leaves;
 use super::machine::Machine;
 use super::replay::Replaying;
+use super::supply::{Subject, Units};
 use super::{Attempts, Run};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PolicyRow, Stage};
 use crate::core::{Ceilings, Core};
@@ -58,7 +59,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
     store.run_started(&row).expect("written");
     let known = register(&mut store, &plan, &facts, &[true, true], &Earlier::default()).expect("registered");
     let ceilings = Ceilings { host: WHOLE, device: Bytes::ZERO, unified: false };
-    let spec = spec::spec(&plan, &facts, &known, ceilings, Bytes::ZERO, 1);
+    let spec = spec::spec(&plan, &facts, ceilings, Bytes::ZERO);
     let nowhere = base.path().join("no such folder");
     let pool = Pool::new(nowhere, |_| Vec::new()).expect("a pool");
     let mut run = Run {
@@ -68,6 +69,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
             facts: &facts,
             known,
             replays: Replaying::new(&[]),
+            units: Units::default(),
             folder: &folder,
             cores: 1,
             cache_budget: WHOLE,
@@ -105,6 +107,8 @@ fn noted(decision: &'static str) -> Action {
 fn what_an_action_raises_is_handled_after_the_actions_beside_it() {
     with_a_run(|run| {
         run.decisions.raise(Event::Tick);
+        let asked = run.decisions.next().expect("no law is broken").expect("actions");
+        run.carry_out_all(asked).expect("the plan offers its candidates");
         let mut actions = run.decisions.next().expect("no law is broken").expect("actions");
         let started = |action: &Action| {
             matches!(action, Action::StartWorker { worker: WorkerId(1), role: Role::Verifier })
@@ -129,14 +133,19 @@ fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: S
     let report = Report::failed(Stage::Verify, status, "what was seen");
     Action::AttemptEnded {
         lease,
-        order: Order::Verify { candidate },
+        order: Order { unit: unit_of(run, candidate), stage: Stage::Verify, beside: None },
         attempt: 1,
         ended: AttemptEnd::Stands(Box::new(report)),
     }
 }
 
-fn done(candidate: CandidateId, status: Status) -> Action {
-    Action::CandidateDone { candidate, status, blame: status.blame(), detail: "why".to_owned() }
+fn done(run: &Run<'_>, candidate: CandidateId, status: Status) -> Action {
+    let unit = unit_of(run, candidate);
+    Action::UnitDone { unit, status, blame: status.blame(), detail: "why".to_owned() }
+}
+
+fn unit_of(run: &Run<'_>, candidate: CandidateId) -> UnitId {
+    run.agenda.units.of_candidate(candidate).expect("it was offered")
 }
 
 fn end_of(run: &Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
@@ -148,15 +157,20 @@ fn end_of(run: &Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
 fn feedback_is_of_the_attempt_that_ended_the_candidate_and_of_no_earlier_one() {
     let (naive, fast) = (CandidateId(0), CandidateId(1));
     with_a_run(|run| {
+        for candidate in [naive, fast] {
+            run.agenda.units.enrol(Subject::Candidate(candidate));
+        }
         let ended = verified(run, naive, LeaseId(1), Status::Crashed);
-        run.carry_out_all(vec![ended, done(naive, Status::Crashed)]).expect("carried out");
+        let end = done(run, naive, Status::Crashed);
+        run.carry_out_all(vec![ended, end]).expect("carried out");
         let (stage, feedback) = end_of(run, naive);
         assert_eq!(stage, Some(Stage::Verify));
         assert!(feedback.starts_with("CRASHED in verify: what was seen"), "{feedback}");
 
         let ended = verified(run, fast, LeaseId(2), Status::Passed);
         run.carry_out_all(vec![ended]).expect("carried out");
-        run.carry_out_all(vec![done(fast, Status::Skipped)]).expect("carried out");
+        let end = done(run, fast, Status::Skipped);
+        run.carry_out_all(vec![end]).expect("carried out");
         let (stage, feedback) = end_of(run, fast);
         assert_eq!(stage, None, "it was cancelled after it had been verified");
         assert!(!feedback.contains("what was seen"), "{feedback}");

@@ -4,35 +4,54 @@
 
 use std::sync::Arc;
 
+use opt_shared::message::Role;
 use opt_shared::numbers::EntryNumbers;
-use opt_shared::settings::{LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
+use opt_shared::settings::{BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
 use opt_shared::units::Bytes;
 
 use super::facts::{EntryFact, JobFacts};
+use crate::core::event::Stage;
 use crate::core::predict::{self, Prediction, Sides};
-use crate::core::spec::StageSpec;
-use crate::plan::{CandidatePlan, JobPlan};
+use crate::core::spec::{StageSpec, Step};
+use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// Figures of one candidate, for the core.
+/// The ways to do each stage of one candidate, from the one that takes most memory to the one that takes least.
+#[derive(Clone)]
 pub struct Needs {
-    pub build: Prediction,
-    pub verify: StageSpec,
-    pub profile: Arc<[StageSpec]>,
-    pub paired: Arc<[StageSpec]>,
+    build: Arc<[StageSpec]>,
+    verify: Arc<[StageSpec]>,
+    profile: Arc<[StageSpec]>,
+    /// With the job's baseline beside it; none of the baseline itself, and of a job without one.
+    paired: Option<Arc<[StageSpec]>>,
+}
+
+impl Needs {
+    /// The least that a stage takes, beside the baseline where it has one.
+    pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
+        match stage {
+            Stage::Build => self.build.last(),
+            Stage::Verify => self.verify.last(),
+            Stage::Profile => self.paired.as_ref().unwrap_or(&self.profile).last(),
+            // Not of a candidate.
+            Stage::Replay => None,
+        }
+    }
 }
 
 /// Settings that decide the figures, and the figures.
 struct Known {
+    build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
     verify: Arc<VerifySettings>,
     profile: Arc<ProfileSettings>,
-    verified: StageSpec,
-    alone: Arc<[StageSpec]>,
-    paired: Arc<[StageSpec]>,
+    is_baseline: bool,
+    needs: Needs,
+    route: Arc<[Step]>,
 }
 
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
+    stages: Stages,
     verified: Vec<&'a EntryFact>,
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
@@ -41,11 +60,15 @@ pub struct JobNeeds<'a> {
 }
 
 impl<'a> JobNeeds<'a> {
-    pub fn new(job: &'a JobPlan, facts: &'a JobFacts, cores: u32) -> Self {
+    /// `stages`: of the run.
+    pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
+        // Entries without elements are verified, never scored.
+        let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {
             job,
+            stages: Stages { profile: stages.profile && timed, ..stages },
             verified: facts.verified(),
             distinct: numbers(true),
             all: numbers(false),
@@ -54,30 +77,47 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    pub fn of(&mut self, candidate: &CandidatePlan) -> Needs {
-        let build = self.build(candidate);
-        let known = self.seen.iter().find(|known| {
-            Arc::ptr_eq(&known.limits, &candidate.limits)
+    pub fn of(&mut self, candidate: &CandidatePlan) -> &Needs {
+        let place = self.place_of(candidate);
+        &self.seen[place].needs
+    }
+
+    /// The steps of a candidate in this run.
+    pub fn route(&mut self, candidate: &CandidatePlan) -> Arc<[Step]> {
+        let place = self.place_of(candidate);
+        self.seen[place].route.clone()
+    }
+
+    fn place_of(&mut self, candidate: &CandidatePlan) -> usize {
+        let is_baseline = self.job.baseline == Some(candidate.id);
+        let known = self.seen.iter().position(|known| {
+            Arc::ptr_eq(&known.build, &candidate.build)
+                && Arc::ptr_eq(&known.limits, &candidate.limits)
                 && Arc::ptr_eq(&known.verify, &candidate.verify)
                 && Arc::ptr_eq(&known.profile, &candidate.profile)
+                && known.is_baseline == is_baseline
         });
-        if let Some(known) = known {
-            let (profile, paired) = (known.alone.clone(), known.paired.clone());
-            return Needs { build, verify: known.verified, profile, paired };
-        }
-        let specs =
-            |steps: Vec<Prediction>| -> Arc<[StageSpec]> { steps.iter().map(|step| step.spec).collect() };
-        let verify = self.verify(candidate).spec;
-        let (profile, paired) = (specs(self.profile(candidate, false)), specs(self.profile(candidate, true)));
-        self.seen.push(Known {
-            limits: candidate.limits.clone(),
-            verify: candidate.verify.clone(),
-            profile: candidate.profile.clone(),
-            verified: verify,
-            alone: profile.clone(),
-            paired: paired.clone(),
-        });
-        Needs { build, verify, profile, paired }
+        known.unwrap_or_else(|| {
+            let specs =
+                |ways: Vec<Prediction>| -> Arc<[StageSpec]> { ways.iter().map(|way| way.spec).collect() };
+            let paired = self.job.baseline.is_some() && !is_baseline;
+            let needs = Needs {
+                build: specs(vec![self.build(candidate)]),
+                verify: specs(vec![self.verify(candidate)]),
+                profile: specs(self.profile(candidate, false)),
+                paired: paired.then(|| specs(self.profile(candidate, true))),
+            };
+            self.seen.push(Known {
+                build: candidate.build.clone(),
+                limits: candidate.limits.clone(),
+                verify: candidate.verify.clone(),
+                profile: candidate.profile.clone(),
+                is_baseline,
+                route: route(&needs, self.stages),
+                needs,
+            });
+            self.seen.len() - 1
+        })
     }
 
     pub fn build(&self, candidate: &CandidatePlan) -> Prediction {
@@ -104,5 +144,54 @@ impl<'a> JobNeeds<'a> {
         };
         let sides = Sides { candidate: &candidate.limits, baseline: baseline.map(|it| &*it.limits) };
         predict::profile(entries, sides, &candidate.verify, &candidate.profile, self.cores)
+    }
+}
+
+fn route(needs: &Needs, stages: Stages) -> Arc<[Step]> {
+    let step = |stage, role, ways: &Arc<[StageSpec]>| Step {
+        stage,
+        role,
+        alone: false,
+        ways: ways.clone(),
+        paired: None,
+    };
+    let build = step(Stage::Build, Role::Verifier, &needs.build);
+    let verify = step(Stage::Verify, Role::Verifier, &needs.verify);
+    let profile = step(Stage::Profile, Role::Profiler, &needs.profile);
+    let profile = Step { alone: true, paired: needs.paired.clone(), ..profile };
+    // Nothing is timed that is not verified.
+    [(true, build), (stages.verify, verify), (stages.verify && stages.profile, profile)]
+        .into_iter()
+        .filter_map(|(is_run, step)| is_run.then_some(step))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::plan::Plan;
+
+    /// All three have the same settings, and the baseline is the first whose figures are made.
+    #[test]
+    fn who_is_timed_beside_the_baseline_reserves_for_both() {
+        let base = tempfile::tempdir().expect("a folder");
+        for (folder, file) in [("captures", "entry_000000.pt"), ("k", "a.c"), ("k", "b.c"), ("k", "c.c")] {
+            let folder = base.path().join(folder);
+            fs::create_dir_all(&folder).expect("made");
+            fs::write(folder.join(file), "").expect("written");
+        }
+        let text = "[[job]]\ncaptures = \"captures\"\nbaseline = \"k/a.c\"\ncandidates = [\"k/*.c\"]\n";
+        let plan = Plan::parse(text, &base.path().join("plan.toml"), &[]).expect("a plan");
+        let (job, facts) = (&plan.jobs[0], JobFacts::default());
+        let mut needs = JobNeeds::new(job, &facts, plan.run.stages, 1);
+        let mut reserved = |place: usize| {
+            let least = needs.of(&job.candidates[place]).least(Stage::Profile);
+            least.expect("a profile has a way").reserved
+        };
+        let [baseline, first, second] = [0, 1, 2].map(&mut reserved);
+        assert!(baseline < first, "{baseline} {first}");
+        assert_eq!(first, second);
     }
 }

@@ -1,17 +1,17 @@
 //! What the core is told of a run before it starts, and which candidates take part.
 
 use opt_shared::formula::{IDLE_WORKER, PER_LINE, SUPERVISOR};
-use opt_shared::ids::CandidateId;
+use opt_shared::ids::{JobId, UnitId};
 use opt_shared::units::Bytes;
 
 use super::facts::JobFacts;
 use super::needs::JobNeeds;
 use crate::core::Ceilings;
-use crate::core::spec::{CandidateSpec, JobSpec, RunSpec};
+use crate::core::spec::{JobSpec, RunSpec, UnitSpec};
 use crate::driver::error::RunError;
 use crate::driver::folder::resume;
 use crate::driver::known::Known;
-use crate::plan::{CandidatePlan, Plan, SwapUse};
+use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
 /// Which candidates are run: all, or those that `--only` names and their baselines.
 pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
@@ -42,63 +42,59 @@ pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
     Ok(selected)
 }
 
-pub fn spec(
-    plan: &Plan,
-    facts: &[JobFacts],
-    known: &[Known],
-    ceilings: Ceilings,
-    floor: Bytes,
-    cores: u32,
-) -> RunSpec {
-    let mut jobs = Vec::new();
-    let mut candidates: Vec<CandidateSpec> = Vec::new();
-    for (job, facts) in plan.jobs.iter().zip(facts) {
-        let mut order: Vec<CandidateId> = job.baseline.into_iter().collect();
-        order.extend(job.candidates.iter().map(|it| it.id).filter(|id| Some(*id) != job.baseline));
-        jobs.push(JobSpec {
-            id: job.id,
-            baseline: job.baseline,
-            candidates: order,
-            recycle: (*job.recycle).clone(),
-            broken: facts.broken.clone(),
-            timed: plan.run.stages.profile && facts.entries.iter().any(|fact| fact.scored),
-        });
-        let mut needs = JobNeeds::new(job, facts, cores);
-        candidates.extend(
-            job.candidates
-                .iter()
-                .map(|candidate| candidate_spec(&mut needs, candidate, &known[candidate.id.index()])),
-        );
-    }
-    candidates.sort_by_key(|candidate| candidate.id);
+pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -> RunSpec {
+    let of_job = |(job, facts): (&JobPlan, &JobFacts)| JobSpec {
+        id: job.id,
+        recycle: (*job.recycle).clone(),
+        broken: facts.broken.clone(),
+        after: Vec::new(),
+    };
+    let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(of_job).collect();
+    let after: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    // A job each: what is learned of one replay's memory says nothing of another's.
+    jobs.extend((0..plan.replays.len()).map(|replay| JobSpec {
+        id: job_of_replay(plan, replay),
+        recycle: (*plan.settings.recycle).clone(),
+        broken: None,
+        after: after.clone(),
+    }));
     let entries: usize = facts.iter().map(|facts| facts.entries.len()).sum();
+    let lines = (plan.candidates().count() + entries) as u64;
     RunSpec {
         ceilings,
         floor,
         idle_worker: IDLE_WORKER,
-        supervisor: SUPERVISOR + PER_LINE.saturating_mul((candidates.len() + entries) as u64),
+        supervisor: SUPERVISOR + PER_LINE.saturating_mul(lines),
         verifiers: plan.run.verifiers.get(),
         spare: plan.memory.spare,
         own_swap: plan.memory.swap == SwapUse::Own,
-        verify: plan.run.stages.verify,
-        profile: plan.run.stages.profile,
         jobs,
-        candidates,
     }
 }
 
+/// Replays come after the plan's jobs, each a job of its own.
+pub fn job_of_replay(plan: &Plan, replay: usize) -> JobId {
+    JobId(u32::try_from(plan.jobs.len() + replay).unwrap_or(u32::MAX))
+}
+
+/// The place of the replay that a job is for, if it is none of the plan's.
+pub fn replay_of_job(plan: &Plan, job: JobId) -> Option<usize> {
+    job.index().checked_sub(plan.jobs.len()).filter(|&replay| replay < plan.replays.len())
+}
+
 /// What the core is told about one candidate.
-pub fn candidate_spec(needs: &mut JobNeeds<'_>, candidate: &CandidatePlan, known: &Known) -> CandidateSpec {
-    let of_candidate = needs.of(candidate);
-    CandidateSpec {
-        id: candidate.id,
-        job: candidate.job,
+pub fn unit_spec(
+    id: UnitId,
+    needs: &mut JobNeeds<'_>,
+    job: &JobPlan,
+    candidate: &CandidatePlan,
+    known: &Known,
+) -> UnitSpec {
+    UnitSpec {
+        id,
+        route: needs.route(candidate),
+        is_baseline: job.baseline == Some(candidate.id),
         partial: candidate.partial,
-        build: of_candidate.build.spec,
-        verify: of_candidate.verify,
-        profile: of_candidate.profile,
-        paired: of_candidate.paired,
-        replay: None,
         resumed: resume::for_the_core(known),
     }
 }

@@ -1,0 +1,199 @@
+//! Where units come from: sources that are asked when a job runs short, and that offer of themselves.
+//!
+//! ```text
+//!           short of units                     offered, nothing more to come; or its patience is over
+//!   Open ───────────────────▶ Asked ─────────────────────────────────────────────▶ Dry
+//!     ▲                         │ offered some, and it may be asked again           │
+//!     └─────────────────────────┴───────────────────────────────────────────────────┘
+//! ```
+//! A job ends when its units are done and its source is dry. What a source offers of itself is taken up in any state,
+//! until the run ends or what comes after the job has begun.
+
+use std::time::Duration;
+
+use opt_shared::formula::PER_LINE;
+use opt_shared::ids::{JobId, UnitId};
+use opt_shared::outcome::{Blame, Status};
+
+use super::event::{Action, Answer, Moment, Offer};
+use super::spec::UnitSpec;
+use super::unit::{Progress, Unit};
+use super::{Core, Ending};
+
+/// How long an asked source is waited for. It may still offer later.
+pub(super) const SOURCE_PATIENCE: Duration = Duration::from_secs(600);
+/// Units that a source is asked for, for every verifier: none of them waits for an answer.
+const AHEAD: u32 = 2;
+const WITHDRAWN: &str = "withdrawn by its source";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// It may have something.
+    #[default]
+    Open,
+    Asked {
+        since: Moment,
+    },
+    /// It has nothing more, or was silent for too long.
+    Dry,
+}
+
+impl Core {
+    /// Every source whose job runs short, and that has not been asked.
+    pub(super) fn ask_sources(&mut self, now: Moment) {
+        for index in 0..self.jobs.len() {
+            if let Some(capacity) = self.capacity(index) {
+                self.jobs[index].supply = Supply::Asked { since: now };
+                self.actions.push(Action::Wanted { job: self.spec.jobs[index].id, capacity });
+            }
+        }
+    }
+
+    /// How many units a job has room for, where it is time to ask for them.
+    fn capacity(&self, index: usize) -> Option<u32> {
+        let job = &self.jobs[index];
+        if job.done || job.supply != Supply::Open || !self.has_come(index) {
+            return None;
+        }
+        let open = u32::try_from(self.units_of(index).filter(|unit| !unit.is_done()).count()).ok()?;
+        let enough = self.spec.verifiers.max(1);
+        (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
+    }
+
+    /// What comes after other jobs waits for them, and for more that could still come to them.
+    fn has_come(&self, index: usize) -> bool {
+        let after = &self.spec.jobs[index].after;
+        let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
+        after.is_empty() || !self.stays_open() && after.iter().all(is_done)
+    }
+
+    /// Whether a source may offer a job something of itself, or why not.
+    pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
+        let Some(spec) = self.spec.jobs.get(job.index()) else {
+            return Err(Answer::Unknown(format!("there is no {job}")));
+        };
+        if self.ending != Ending::No {
+            return Err(Answer::Refused("the run is ending".to_owned()));
+        }
+        if let Some(broken) = &spec.broken {
+            return Err(Answer::Refused(format!("the captures of the job cannot be used: {broken}")));
+        }
+        let begun = |(spec, it): (&super::spec::JobSpec, &super::job::Job)| {
+            spec.after.contains(&job) && it.supply != Supply::Open
+        };
+        if self.spec.jobs.iter().zip(&self.jobs).any(begun) {
+            let why = "the jobs are over, their replays are being made: start another run";
+            return Err(Answer::Refused(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn offered(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Answer {
+        let may = match by {
+            Offer::Unasked => self.may_offer(job),
+            Offer::Asked { .. } if self.jobs.get(job.index()).is_none() => {
+                Err(Answer::Unknown(format!("there is no {job}")))
+            }
+            Offer::Asked { .. } if self.ending != Ending::No => {
+                Err(Answer::Refused("the run is ending".to_owned()))
+            }
+            Offer::Asked { .. } => Ok(()),
+        };
+        if let Err(refusal) = may {
+            return refusal;
+        }
+        if let Some(wrong) = self.not_a_unit(&units) {
+            return Answer::Unknown(wrong);
+        }
+        let it = &mut self.jobs[job.index()];
+        let is_first = it.units.is_empty();
+        match by {
+            Offer::Asked { more: false } => it.supply = Supply::Dry,
+            // Nothing yet: it is not asked again for that, and its patience goes on.
+            Offer::Asked { more: true } if units.is_empty() => {}
+            Offer::Asked { more: true } => it.supply = Supply::Open,
+            Offer::Unasked => {}
+        }
+        // Those of the turn that is being served go on undisturbed; later ones go together, stage by stage.
+        let served = self.turn_served();
+        let turn = match by {
+            Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
+            Offer::Asked { .. } | Offer::Unasked => {
+                self.ledger.raise_supervisor(PER_LINE.saturating_mul(units.len() as u64));
+                served.unwrap_or(self.last_turn) + 1
+            }
+        };
+        self.last_turn = self.last_turn.max(turn);
+        let count = units.len();
+        for spec in units {
+            if by == Offer::Unasked {
+                let numbers = vec![
+                    ("unit", u64::from(spec.id.0)),
+                    ("job", u64::from(job.0)),
+                    ("turn", u64::from(turn)),
+                ];
+                self.policy("submit", "by the user: it is taken up".to_owned(), numbers);
+            }
+            self.jobs[job.index()].take_up(spec.id, spec.is_baseline);
+            self.units.push(Unit::new(spec, job, turn));
+        }
+        Answer::Done(if count == 1 { "it is taken up".to_owned() } else { format!("{count} are taken up") })
+    }
+
+    /// What is wrong with the first that cannot be taken up.
+    fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
+        units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
+            () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
+            () if !unit.is_whole() => Some(format!("{} has a step that nobody can do", unit.id)),
+            () => None,
+        })
+    }
+
+    /// What is at work is not disturbed.
+    pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
+        let Some(unit) = self.units.get(id.index()) else {
+            return Answer::Unknown(format!("there is no {id}"));
+        };
+        match unit.progress {
+            Progress::Waiting { .. } => {
+                self.policy("withdraw", WITHDRAWN.to_owned(), vec![("unit", u64::from(id.0))]);
+                self.unit_done(id, Status::Skipped, Some(Blame::Plan), WITHDRAWN.to_owned());
+                Answer::Done(format!("{id} is withdrawn"))
+            }
+            Progress::Running { .. } => Answer::Already(format!("{id} is at work")),
+            Progress::Done(_) => Answer::Already(format!("{id} has ended")),
+        }
+    }
+
+    /// The earliest turn with a unit that has not ended. None when all have, and while there is one turn.
+    /// What is offered later comes in turns, so that one who offers for ever keeps nobody waiting for ever.
+    pub(super) fn turn_served(&self) -> Option<u32> {
+        if self.last_turn == 0 {
+            return None;
+        }
+        self.units.iter().filter(|unit| !unit.is_done()).map(|unit| unit.turn).min()
+    }
+
+    /// When a source that was asked is not waited for any more.
+    pub(super) fn sources_by(&self) -> impl Iterator<Item = Moment> {
+        self.jobs.iter().filter_map(|job| match job.supply {
+            Supply::Asked { since } => Some(since + SOURCE_PATIENCE),
+            Supply::Open | Supply::Dry => None,
+        })
+    }
+
+    /// The run goes on without those that do not answer.
+    pub(super) fn sources_overdue(&mut self, now: Moment) {
+        if self.ending != Ending::No {
+            return;
+        }
+        for index in 0..self.jobs.len() {
+            let Supply::Asked { since } = self.jobs[index].supply else { continue };
+            if since + SOURCE_PATIENCE <= now {
+                self.jobs[index].supply = Supply::Dry;
+                let text = format!("its source was asked {SOURCE_PATIENCE:?} ago and says nothing");
+                self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Sources of units: when they are asked, what they may offer, and that none of them holds a run up for ever.
+
+use std::time::Duration;
+
+use opt_shared::formula::PER_LINE;
+use opt_shared::ids::{JobId, UnitId};
+use opt_shared::outcome::{Blame, Status};
+use opt_shared::units::Bytes;
+
+use super::desk::{Desk, Plan, STAGE, a_candidate, a_job, a_replay, plan, two_jobs};
+use crate::core::control::Mode;
+use crate::core::event::{Action, Answer, Control, Event, Offer, StopReason};
+use crate::core::spec::{StageSpec, UnitSpec};
+use crate::core::supply::SOURCE_PATIENCE;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn wanted(actions: &[Action]) -> Vec<(u32, u32)> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Wanted { job, capacity } => Some((job.0, *capacity)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn jobs_over(desk: &Desk) -> Vec<u32> {
+    desk.log
+        .iter()
+        .filter_map(|action| match action {
+            Action::JobDone { job, .. } => Some(job.0),
+            _ => None,
+        })
+        .collect()
+}
+
+fn answer(actions: &[Action]) -> Answer {
+    let found = actions.iter().find_map(|action| match action {
+        Action::Replied(answer) => Some(answer.clone()),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no answer: {actions:#?}"))
+}
+
+/// Of candidates that go through all stages.
+fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
+    ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true)).collect()
+}
+
+fn offer(desk: &mut Desk, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> {
+    let by = Offer::Asked { more };
+    desk.feed(Event::Offered { job: JobId(0), units: units(ids), by })
+}
+
+/// One job, whose source nobody has asked yet and which the test answers for.
+fn searched(verifiers: u32) -> Desk {
+    Desk::silent(&Plan { verifiers, ..plan(0) })
+}
+
+/// A job of a candidate, then a replay.
+fn with_a_replay() -> Plan {
+    let mut plan = plan(1);
+    plan.candidates.push(a_replay(STAGE));
+    plan.jobs.push(a_job(JobId(1)));
+    plan.jobs[1].candidates = vec![UnitId(1)];
+    plan.jobs[1].after = vec![JobId(0)];
+    plan
+}
+
+#[test]
+fn a_source_is_asked_once_and_again_when_its_job_runs_short() {
+    let mut desk = searched(2);
+    assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 4)]);
+    assert_eq!(wanted(&desk.feed(Event::Tick)), [], "it has been asked");
+    // As many as there are verifiers are enough for now.
+    assert_eq!(wanted(&offer(&mut desk, 0..2, true)), []);
+    let given = desk.lease();
+    let actions = desk.finish(given, Status::CompileError);
+    assert_eq!(wanted(&actions), [(0, 3)], "one is left");
+    assert_eq!(wanted(&offer(&mut desk, 2..2, false)), [], "it has nothing more");
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(wanted(&desk.log), [(0, 4), (0, 3)]);
+    assert_eq!(jobs_over(&desk), [0]);
+}
+
+#[test]
+fn a_job_is_not_over_while_its_source_may_have_more() {
+    let mut desk = searched(1);
+    desk.feed(Event::Tick);
+    offer(&mut desk, 0..1, true);
+    while desk.done(0).is_none() {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    assert_eq!(wanted(&desk.log), [(0, 2), (0, 2)]);
+    desk.pass_time(SECOND);
+    assert_eq!((jobs_over(&desk), desk.stopped()), (vec![], None));
+    offer(&mut desk, 1..1, false);
+    assert_eq!(jobs_over(&desk), [0]);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}
+
+#[test]
+fn a_source_that_never_answers_holds_nobody_up() {
+    let mut desk = searched(1);
+    desk.feed(Event::Tick);
+    let asked = desk.now;
+    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_PATIENCE));
+    desk.now = asked + SOURCE_PATIENCE - Duration::from_millis(2);
+    desk.feed(Event::Tick);
+    assert_eq!(desk.stopped(), None);
+    desk.feed(Event::Tick);
+    assert_eq!(desk.policies("source_silent").len(), 1);
+    assert_eq!((jobs_over(&desk), desk.stopped()), (vec![0], Some(StopReason::Finished)));
+}
+
+#[test]
+fn a_source_that_has_nothing_yet_is_waited_for_and_not_asked_again() {
+    let mut desk = searched(1);
+    desk.feed(Event::Tick);
+    let asked = desk.now;
+    for _ in 0..3 {
+        assert_eq!(wanted(&offer(&mut desk, 0..0, true)), []);
+    }
+    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_PATIENCE), "its patience goes on");
+    offer(&mut desk, 0..1, false);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0");
+}
+
+/// What is to be alone is alone, whichever job it is of.
+#[test]
+fn units_that_come_late_to_an_earlier_job_disturb_nobody_who_is_alone() {
+    let mut desk = Desk::silent(&two_jobs());
+    desk.feed(Event::Tick);
+    let by = Offer::Asked { more: false };
+    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let profile = desk.lease();
+    assert_eq!(desk.orders(), "B0 V0 P0");
+    offer(&mut desk, 1..2, false);
+    for _ in 0..5 {
+        desk.answer();
+    }
+    assert_eq!(desk.orders(), "B0 V0 P0");
+    desk.finish(profile, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    // And the other way round.
+    let mut desk = Desk::silent(&two_jobs());
+    desk.feed(Event::Tick);
+    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    let build = desk.lease();
+    let replay = two_jobs().unit(UnitId(1), &a_replay(STAGE), true);
+    desk.feed(Event::Offered { job: JobId(0), units: vec![replay], by });
+    for _ in 0..5 {
+        desk.answer();
+    }
+    assert_eq!(desk.orders(), "B0");
+    desk.finish(build, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 R1 V0 P0");
+}
+
+#[test]
+fn a_silent_source_lets_other_jobs_go_on_and_may_still_speak() {
+    let mut desk = Desk::silent(&two_jobs());
+    assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 2), (1, 2)]);
+    let by = Offer::Asked { more: false };
+    desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
+    let given = desk.lease();
+    assert_eq!(given.order.unit, UnitId(0), "of the second job");
+    desk.pass_time(SOURCE_PATIENCE);
+    assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
+    // Late, and taken up all the same.
+    let actions = offer(&mut desk, 1..2, false);
+    assert_eq!(answer(&actions), Answer::Done("it is taken up".to_owned()));
+    // Its worker was taken for stuck meanwhile.
+    desk.gone(given.worker);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!((desk.done(0), desk.done(1)), (Some((Status::Passed, None)), Some((Status::Passed, None))));
+}
+
+/// A source that always has more would otherwise keep all it offered from being timed.
+#[test]
+fn what_is_offered_later_comes_in_a_later_turn() {
+    let mut desk = searched(1);
+    desk.feed(Event::Tick);
+    offer(&mut desk, 0..2, true);
+    let given = desk.lease();
+    desk.finish(given, Status::Passed);
+    let given = desk.lease();
+    assert_eq!(wanted(&desk.finish(given, Status::CompileError)), []);
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    offer(&mut desk, 2..4, false);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 V0 P0 B2 B3 V2 V3 P2 P3");
+}
+
+#[test]
+fn what_is_not_the_next_unit_or_cannot_be_done_is_not_taken_up() {
+    let mut desk = searched(1);
+    desk.feed(Event::Tick);
+    let whole = || units(0..1).remove(0);
+    let route = |change: fn(&mut Vec<crate::core::spec::Step>)| {
+        let mut unit = whole();
+        let mut route = unit.route.to_vec();
+        change(&mut route);
+        unit.route = route.into();
+        unit
+    };
+    let table = [
+        UnitSpec { id: UnitId(1), ..whole() },
+        route(Vec::clear),
+        route(|route| route[1].ways = [].into()),
+        route(|route| route[2].paired = Some([].into())),
+        route(|route| route.swap(0, 1)),
+        route(|route| route[1] = route[0].clone()),
+    ];
+    for unit in table {
+        let by = Offer::Asked { more: false };
+        let actions = desk.feed(Event::Offered { job: JobId(0), units: vec![unit.clone()], by });
+        assert!(matches!(answer(&actions), Answer::Unknown(_)), "{unit:?}");
+    }
+    for by in [Offer::Asked { more: false }, Offer::Unasked] {
+        let actions = desk.feed(Event::Offered { job: JobId(7), units: units(0..1), by });
+        assert!(matches!(answer(&actions), Answer::Unknown(_)), "{by:?}");
+    }
+    assert!(matches!(answer(&offer(&mut desk, 0..3, false)), Answer::Done(what) if what.starts_with('3')));
+}
+
+#[test]
+fn what_waits_can_be_withdrawn_and_what_is_at_work_cannot() {
+    let mut desk = Desk::new(plan(2));
+    let given = desk.lease();
+    let withdraw = |desk: &mut Desk, id| answer(&desk.feed(Event::Withdrawn { unit: UnitId(id) }));
+    assert!(matches!(withdraw(&mut desk, 0), Answer::Already(_)));
+    assert!(matches!(withdraw(&mut desk, 1), Answer::Done(_)));
+    assert_eq!(desk.done(1), Some((Status::Skipped, Some(Blame::Plan))));
+    assert!(matches!(withdraw(&mut desk, 1), Answer::Already(_)));
+    assert!(matches!(withdraw(&mut desk, 2), Answer::Unknown(_)));
+    assert_eq!(desk.policies("withdraw").len(), 1);
+    desk.finish(given, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0");
+}
+
+#[test]
+fn what_comes_after_other_jobs_is_asked_for_when_they_are_over() {
+    let mut desk = Desk::new(with_a_replay());
+    assert_eq!(wanted(&desk.log), [(0, 2)]);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 V0 P0 R1");
+    let at = |wanted: &dyn Fn(&Action) -> bool| desk.log.iter().position(wanted);
+    let over = at(&|it| matches!(it, Action::JobDone { job: JobId(0), .. }));
+    let asked = at(&|it| matches!(it, Action::Wanted { job: JobId(1), .. }));
+    assert!(over < asked, "{:#?}", desk.log);
+    assert_eq!(jobs_over(&desk), [0, 1]);
+}
+
+/// Nothing else has to happen first.
+#[test]
+fn what_is_next_is_granted_as_soon_as_what_was_before_it_is_over() {
+    // The job before.
+    let mut desk = Desk::new(with_a_replay());
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let profile = desk.lease();
+    assert_eq!(wanted(&desk.finish(profile, Status::Passed)), [(1, 2)]);
+    // The turn before: what is left of it never fits.
+    let mut spec = plan(2);
+    spec.candidates[1].build.reserved = Bytes::mib(400);
+    let mut desk = Desk::new(spec);
+    let build = desk.lease();
+    desk.submit(0, 2);
+    desk.feed(Event::Control(Control::Pause));
+    desk.finish(build, Status::CompileError);
+    desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(300) }));
+    let actions = desk.feed(Event::Control(Control::Resume));
+    assert_eq!(desk.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
+    assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
+}
+
+#[test]
+fn nobody_waits_for_the_memory_of_a_unit_that_has_ended() {
+    let mut desk = Desk::silent(&plan(1));
+    desk.available = Some(Bytes::gib(1));
+    desk.feed(Event::Tick);
+    desk.sample(&[]);
+    offer(&mut desk, 0..1, false);
+    for _ in 0..3 {
+        desk.answer();
+    }
+    assert!(desk.core.run_view().waiting.is_some(), "{:#?}", desk.log);
+    desk.feed(Event::Withdrawn { unit: UnitId(0) });
+    assert_eq!(desk.core.run_view().waiting, None);
+}
+
+#[test]
+fn nothing_more_comes_to_a_job_once_what_is_after_it_has_begun() {
+    let mut desk = Desk::new(with_a_replay());
+    for _ in 0..3 {
+        assert_eq!(desk.core.may_offer(JobId(0)), Ok(()));
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let replay = desk.lease();
+    assert!(matches!(desk.core.may_offer(JobId(0)), Err(Answer::Refused(_))));
+    assert!(matches!(answer(&desk.submit(0, 2)), Answer::Refused(_)));
+    desk.finish(replay, Status::Passed);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}
+
+#[test]
+fn an_open_run_does_what_comes_after_its_jobs_when_it_is_shut_down() {
+    for drain in [true, false] {
+        let mut desk = Desk::silent(&with_a_replay());
+        desk.feed(Event::Control(Control::StayOpen));
+        let by = Offer::Asked { more: false };
+        desk.feed(Event::Offered { job: JobId(0), units: units(0..1), by });
+        for _ in 0..3 {
+            let given = desk.lease();
+            desk.finish(given, Status::Passed);
+        }
+        desk.answer();
+        assert_eq!(wanted(&desk.log), [(0, 2)], "more may come to its jobs");
+        desk.feed(Event::Control(Control::Pause));
+        let mode = if drain { Mode::Drain } else { Mode::Now };
+        let actions = desk.feed(Event::Control(Control::Shutdown { mode }));
+        if drain {
+            assert_eq!(wanted(&actions), [(1, 2)]);
+            let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true);
+            desk.feed(Event::Offered { job: JobId(1), units: vec![unit], by });
+            assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+            assert_eq!(desk.done(1), Some((Status::Passed, None)));
+        } else {
+            assert_eq!(wanted(&actions), []);
+            assert_eq!(desk.pass_the_rest(), StopReason::Interrupted, "its replay was not made");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_while_replays_are_made_leaves_them() {
+    let mut desk = Desk::new(with_a_replay());
+    for _ in 0..3 {
+        let given = desk.lease();
+        desk.finish(given, Status::Passed);
+    }
+    let replay = desk.lease();
+    desk.feed(Event::Interrupt);
+    desk.feed(Event::Interrupt);
+    desk.gone(replay.worker);
+    assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
+    assert_eq!(desk.done(1), None);
+}
+
+/// What the supervisor keeps of them is charged from then on.
+#[test]
+fn units_that_come_later_are_charged() {
+    let mut desk = Desk::new(plan(1));
+    let before = desk.core.run_view().charged;
+    desk.submit(0, 1);
+    assert_eq!(desk.core.run_view().charged, before + PER_LINE);
+    let mut desk = Desk::new(plan(3));
+    assert_eq!(desk.core.run_view().charged, before, "those of the plan are in its figure");
+    desk.feed(Event::Tick);
+}
+
+/// Its second way takes less: it is what a want of memory leaves.
+#[test]
+fn any_step_may_have_ways_that_take_less() {
+    let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };
+    let mut spec = plan(1);
+    spec.candidates[0].verify = vec![way(5000, Some(Bytes::mib(64))), way(100, None)];
+    let mut desk = Desk::new(spec);
+    let build = desk.lease();
+    let actions = desk.finish(build, Status::Passed);
+    let batch = actions.iter().find_map(|action| match action {
+        Action::Start { batch, .. } => Some(*batch),
+        _ => None,
+    });
+    assert_eq!(batch, Some(None), "{actions:#?}");
+    let [row] = &desk.policies("shrink_batch")[..] else { panic!("{:#?}", desk.log) };
+    assert!(row.reason.starts_with("smaller batches are run: "), "{row:?}");
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+}

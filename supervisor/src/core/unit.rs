@@ -1,0 +1,131 @@
+//! Where each unit of work stands. Pure bookkeeping: whether its next step can be granted now is the ledger's affair.
+//!
+//! ```text
+//!            granted                 passed, and no step is left
+//!   Waiting ─────────▶ Running ──────────────────────────────────▶ Done
+//!      ▲                  │ passed: the next step, attempt 1         ▲
+//!      └──────────────────┤                                          │
+//!      ▲                  │ nobody's verdict: attempt + 1            │
+//!      └──────────────────┤                                          │
+//!                         └── failed, given up, cancelled ───────────┤
+//!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
+//! ```
+//! A unit that an earlier part of the run has finished is `Done` from the start.
+
+use opt_shared::ids::JobId;
+use opt_shared::outcome::Status;
+
+use super::spec::{Resumed, Step, UnitSpec};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The step in hand is still to be done; `attempt` is the next one's number.
+    Waiting {
+        attempt: u32,
+    },
+    Running {
+        attempt: u32,
+    },
+    Done(Status),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    pub(crate) spec: UnitSpec,
+    pub(crate) job: JobId,
+    /// Units come in turns: all of an earlier one are done before any of a later one begins.
+    pub(crate) turn: u32,
+    pub(crate) progress: Progress,
+    /// The step in hand, or the last that was.
+    at: usize,
+    /// What it did before its first step alone has passed, in this run or the one that is resumed, and nothing since
+    /// says otherwise: others may be timed beside it.
+    pub(crate) may_stand_beside: bool,
+    /// It stood beside another, and failed there.
+    pub(crate) failed_beside: bool,
+    /// Attempts of any step that took their worker with them.
+    pub(crate) workers_lost: u32,
+    pub(crate) losses: Losses,
+}
+
+/// What befell the step in hand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Losses {
+    /// Attempts that failed for no fault of the unit.
+    pub(crate) lost: u32,
+    /// Attempts that ended for want of memory; they have a budget of their own.
+    pub(crate) short_of_memory: u32,
+    /// They leave this of its ways, and those that take less.
+    pub(crate) from_way: usize,
+    /// The entry at which a runner of it was last killed by nobody knows whom.
+    pub(crate) killed_at: Option<String>,
+}
+
+impl Unit {
+    pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
+        let (progress, may_stand_beside) = match spec.resumed {
+            Some(Resumed { status, verified }) => {
+                (Progress::Done(status), verified && status == Status::Passed)
+            }
+            None => (Progress::Waiting { attempt: 1 }, false),
+        };
+        Self {
+            spec,
+            job,
+            turn,
+            progress,
+            at: 0,
+            may_stand_beside,
+            failed_beside: false,
+            workers_lost: 0,
+            losses: Losses::default(),
+        }
+    }
+
+    /// The step in hand, or the last that was.
+    pub(crate) fn step(&self) -> &Step {
+        &self.spec.route[self.at]
+    }
+
+    /// What it comes to when the step in hand has passed.
+    pub(crate) fn next_step(&self) -> Option<&Step> {
+        self.spec.route.get(self.at + 1)
+    }
+
+    /// The step in hand and all after it; none of one that is done.
+    pub(crate) fn steps_left(&self) -> &[Step] {
+        if self.is_done() { &[] } else { &self.spec.route[self.at..] }
+    }
+
+    /// The step in hand has passed. False where it was the last.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let Some(next) = self.next_step() else { return false };
+        self.may_stand_beside |= next.alone;
+        self.at += 1;
+        self.progress = Progress::Waiting { attempt: 1 };
+        self.losses = Losses::default();
+        true
+    }
+
+    /// Whether it may go on while this turn is served.
+    pub(crate) fn is_of(&self, turn: Option<u32>) -> bool {
+        turn.is_none_or(|turn| self.turn == turn)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.progress, Progress::Done(_))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.progress, Progress::Running { .. })
+    }
+
+    /// The first attempt of its first step is to come.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.at == 0 && self.progress == Progress::Waiting { attempt: 1 }
+    }
+
+    pub(crate) fn passed(&self) -> bool {
+        self.progress == Progress::Done(Status::Passed)
+    }
+}

@@ -1,0 +1,199 @@
+//! Candidates as units: those of the plan are offered when their job is asked for, submitted ones as they come.
+
+use opt_shared::batch::{Share, batches, input_bytes};
+use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::message::{EntryRef, Task, Work};
+use opt_shared::outcome::{Report, Status};
+use opt_shared::stage::Stage;
+
+use super::Run;
+use super::agenda::Agenda;
+use super::supply::{EndedAttempt, Grant, Source, Subject, UnitEnd};
+use crate::core::event::{Answer, Event, Offer, PhaseRow, PolicyRow};
+use crate::core::spec::UnitSpec;
+use crate::driver::RunError;
+use crate::driver::folder::reads;
+use crate::driver::survey::needs::JobNeeds;
+use crate::driver::survey::spec::unit_spec;
+use crate::record::UtcTime;
+use crate::report::feedback::{feedback, feedback_without_report};
+use crate::store::{AttemptEnd, AttemptKey, AttemptRow, CandidateEnd};
+
+/// More batches than this are counted, not named.
+const NAMED_BATCHES: usize = 8;
+
+pub(super) struct Candidates;
+
+/// What is kept of an attempt's report for its candidate's end.
+pub(super) struct Stood {
+    candidate: CandidateId,
+    stage: Stage,
+    feedback: String,
+}
+
+impl Source for Candidates {
+    fn field(&self) -> &'static str {
+        "candidate"
+    }
+
+    fn name(&self, agenda: &Agenda<'_>, place: usize) -> String {
+        agenda.full_name(id_of(place))
+    }
+
+    /// All that the plan has: however many there is room for, they are in its figures.
+    fn wanted(
+        &self,
+        run: &mut Run<'_>,
+        job: JobId,
+        _capacity: u32,
+    ) -> Result<(Vec<UnitSpec>, Offer), RunError> {
+        let agenda = &mut run.agenda;
+        let unknown = || RunError::Law { law: format!("there is no {job} to ask for") };
+        let plan = agenda.plan.job(job).ok_or_else(unknown)?;
+        let facts = agenda.facts.get(job.index()).ok_or_else(unknown)?;
+        let mut needs = JobNeeds::new(plan, facts, agenda.plan.run.stages, agenda.cores);
+        let units = plan.candidates.iter().map(|candidate| {
+            let id = agenda.units.enrol(Subject::Candidate(candidate.id));
+            unit_spec(id, &mut needs, plan, candidate, &agenda.known[candidate.id.index()])
+        });
+        Ok((units.collect(), Offer::Asked { more: false }))
+    }
+
+    fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
+        let Grant { worker, lease, order, attempt, reserved, batch } = *grant;
+        let candidate = id_of(place);
+        let before = run.agenda.known[place].numbered.get(&order.stage).copied().unwrap_or(0);
+        let number = before + attempt;
+        run.books.store.attempt_started(&AttemptRow {
+            key: AttemptKey { candidate, stage: order.stage, number },
+            worker: Some(worker),
+            lease: Some(lease),
+            predicted: Some(reserved),
+            started: UtcTime::now(),
+        })?;
+        let baseline = order.beside.and_then(|unit| run.agenda.units.candidate(unit));
+        let task = run.agenda.task(lease, candidate, order.stage, baseline, batch);
+        if let Some(row) = task.as_ref().and_then(|task| timed_together(candidate, &task.work)) {
+            run.policy(&row)?;
+        }
+        Ok((number, task))
+    }
+
+    fn attempt_ended(
+        &self,
+        run: &mut Run<'_>,
+        place: usize,
+        attempt: &EndedAttempt,
+        end: AttemptEnd,
+    ) -> Result<(), RunError> {
+        let (candidate, stage) = (id_of(place), attempt.order.stage);
+        if let Some(report) = &end.report {
+            run.stood(candidate, attempt, report)?;
+        }
+        let key = AttemptKey { candidate, stage, number: attempt.number };
+        Ok(run.books.store.attempt_finished(key, end)?)
+    }
+
+    fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError> {
+        run.books.phase(id_of(place), row)
+    }
+
+    fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
+        let (candidate, UnitEnd { status, blame, detail }) = (id_of(place), end);
+        run.agenda.known[place].status = Some(status);
+        // One that was cancelled, or never fitted, ends without an attempt of its own.
+        let stood = run.attempts.stood.take().filter(|stood| stood.candidate == candidate);
+        let stage = stood.as_ref().map(|stood| stood.stage);
+        let feedback = stood
+            .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |stood| stood.feedback);
+        run.books.store.candidate_finished(
+            candidate,
+            &CandidateEnd {
+                status,
+                blame,
+                failed_stage: stage.filter(|_| status != Status::Passed),
+                detail: Some(detail).filter(|detail| !detail.is_empty()),
+                feedback: Some(feedback),
+            },
+        )?;
+        let name = run.agenda.full_name(candidate);
+        tracing::info!(candidate = name, status = status.name(), "candidate");
+        run.desk.metrics.candidate_ended(status.name());
+        run.desk.forecast.candidate_ended();
+        run.tell_of_end(candidate)?;
+        run.desk.progress.said(&format!("{:<20} {name}", status.name()));
+        run.books.write_summary_if_due(run.machine.sampler.totals)
+    }
+}
+
+impl Run<'_> {
+    /// What an attempt that stands means for the rest of the run.
+    fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) -> Result<(), RunError> {
+        let stage = attempt.order.stage;
+        self.agenda.known[id.index()].learn(report);
+        if let Some(row) = reads::policy_row(id, report) {
+            self.policy(&row)?;
+        }
+        self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
+        if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
+            // One that is tried again says nothing of how long others take.
+            let passed = report.head.status == Status::Passed;
+            self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
+        }
+        Ok(())
+    }
+
+    /// One more candidate of a job, that nobody asked for. It has its place in the plan.
+    pub(crate) fn offer(&mut self, id: CandidateId) -> Result<Option<Answer>, RunError> {
+        let unknown = || RunError::Law { law: format!("{id} is of no job") };
+        let (job, unit) = self.agenda.a_unit(id).ok_or_else(unknown)?;
+        self.decisions.reply = None;
+        self.feed(Event::Offered { job, units: vec![unit], by: Offer::Unasked })?;
+        Ok(self.decisions.reply.take())
+    }
+}
+
+impl Agenda<'_> {
+    /// A candidate that was not in the plan before, with its job.
+    fn a_unit(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
+        let unit = self.units.enrol(Subject::Candidate(id));
+        let candidate = self.plan.candidate(id)?;
+        let job = self.plan.job(candidate.job)?;
+        let facts = self.facts.get(job.id.index())?;
+        let mut needs = JobNeeds::new(job, facts, self.plan.run.stages, self.cores);
+        Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.known[id.index()])))
+    }
+}
+
+fn id_of(place: usize) -> CandidateId {
+    CandidateId(u32::try_from(place).unwrap_or(u32::MAX))
+}
+
+/// Which entries are timed together: the core knows sizes, not names.
+fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
+    let Work::Profile(task) = work else { return None };
+    let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();
+    let batches = batches(&shares, task.profile.batch_bytes);
+    let largest = batches.iter().map(|range| input_bytes(&shares[range.clone()])).max();
+    let named: Vec<String> = batches
+        .iter()
+        .take(NAMED_BATCHES)
+        .map(|range| match &task.entries[range.clone()] {
+            [one] => one.name.clone(),
+            [first, .., last] => format!("{} … {} ({})", first.name, last.name, range.len()),
+            [] => String::new(),
+        })
+        .collect();
+    let more = batches.len().saturating_sub(NAMED_BATCHES);
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    Some(PolicyRow {
+        decision: "batches",
+        reason: format!("timed together: {}{more}", named.join("; ")),
+        numbers: vec![
+            ("candidate", u64::from(candidate.0)),
+            ("batches", batches.len() as u64),
+            ("largest_bytes", largest.unwrap_or_default().get()),
+            ("batch_bytes", task.profile.batch_bytes.get()),
+        ],
+    })
+}

@@ -1,0 +1,86 @@
+//! The sources of the simulated machine: some have all at once, some offer a few at a time, take back what they
+//! offered, offer what they may not, or never answer.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use opt_shared::ids::{JobId, UnitId};
+use opt_supervisor::core::event::{Event, Moment, Offer};
+use opt_supervisor::core::spec::UnitSpec;
+use opt_supervisor::core::testkit::plan::Plan;
+
+use super::plan::a_candidate;
+use super::tape::Tape;
+
+/// Longer than any source is waited for.
+const TOO_LATE: Duration = Duration::from_secs(700);
+
+pub(crate) struct Sources {
+    plan: Plan,
+    /// What each job's source has not offered yet.
+    stock: Vec<VecDeque<UnitId>>,
+}
+
+impl Sources {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let stock = plan.jobs.iter().map(|job| job.candidates.iter().copied().collect()).collect();
+        Self { plan, stock }
+    }
+
+    /// What comes of asking: events, and when. The ids of units are given when they are offered.
+    pub(crate) fn wanted(
+        &mut self,
+        job: JobId,
+        capacity: u32,
+        tape: &mut Tape,
+    ) -> (&'static str, Vec<(Moment, Event)>) {
+        let of_job = &self.plan.jobs[job.index()];
+        let is_replay = !of_job.after.is_empty();
+        let (kind, after, count) = match tape.byte() % 16 {
+            // One that has a replay to make seldom thinks about it.
+            11 | 12 if !is_replay => {
+                ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
+            }
+            13 => ("late", TOO_LATE, usize::MAX),
+            14 => return ("silent", Vec::new()),
+            15 => ("none", tape.soon(), 0),
+            _ => ("all", Duration::ZERO, usize::MAX),
+        };
+        let stock = &mut self.stock[job.index()];
+        let places: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
+        // It may hope for more and find none.
+        let more = !stock.is_empty() || kind != "all" && tape.seldom();
+        let unit = |place: &UnitId| {
+            let candidate = &self.plan.candidates[place.index()];
+            let is_baseline = of_job.baseline == Some(*place);
+            UnitSpec { is_baseline, ..self.plan.unit(*place, candidate, of_job.timed) }
+        };
+        let units = places.iter().map(unit).collect();
+        let mut events = vec![(after, Event::Offered { job, units, by: Offer::Asked { more } })];
+        if tape.seldom() {
+            let unit = UnitId(u32::from(tape.byte() % 8));
+            events.push((after + tape.soon(), Event::Withdrawn { unit }));
+        }
+        (kind, events)
+    }
+}
+
+/// One more candidate for a job, by nobody's asking; some are no units at all.
+pub(crate) fn a_submission(job: JobId, tape: &mut Tape) -> Event {
+    let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
+    let mut unit = plan.unit(UnitId(0), &a_candidate(), true);
+    if tape.seldom() {
+        unit.route = [].into();
+    }
+    Event::Offered { job, units: vec![unit], by: Offer::Unasked }
+}
+
+/// Offered units take the next free places.
+pub(crate) fn as_it_is_now(mut event: Event, taken_up: usize) -> Event {
+    if let Event::Offered { units, .. } = &mut event {
+        for (unit, id) in units.iter_mut().zip(taken_up..) {
+            unit.id = UnitId(u32::try_from(id).unwrap_or(u32::MAX));
+        }
+    }
+    event
+}

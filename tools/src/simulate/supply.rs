@@ -1,0 +1,129 @@
+//! What holds between the core and its sources, kept from the events and actions alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use opt_shared::ids::{JobId, UnitId};
+use opt_supervisor::core::event::{Answer, Event, Offer};
+use opt_supervisor::core::spec::{RunSpec, UnitSpec};
+
+/// What was said to the core and is not yet answered.
+#[derive(Debug)]
+enum Said {
+    Offered(JobId, Vec<UnitSpec>, Offer),
+    Withdrawn(UnitId),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SupplyLaws {
+    said: Option<Said>,
+    /// Taken up, at the places that their ids say.
+    pub(crate) units: Vec<(JobId, UnitSpec)>,
+    withdrawn: BTreeSet<UnitId>,
+    asked: BTreeSet<JobId>,
+    dry: BTreeSet<JobId>,
+    /// Over; one that something comes to is not.
+    over: BTreeSet<JobId>,
+    /// How each unit ended.
+    pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
+}
+
+impl SupplyLaws {
+    pub(crate) fn hears(&mut self, event: &Event) {
+        self.said = match event {
+            Event::Offered { job, units, by } => Some(Said::Offered(*job, units.clone(), *by)),
+            Event::Withdrawn { unit } => Some(Said::Withdrawn(*unit)),
+            _ => return,
+        };
+    }
+
+    pub(crate) fn replied(&mut self, answer: &Answer) -> Result<(), String> {
+        let Some(said) = self.said.take() else { return Err("a reply to nobody".to_owned()) };
+        if !matches!(answer, Answer::Done(_)) {
+            return Ok(());
+        }
+        match said {
+            Said::Offered(job, units, by) => self.taken_up(job, units, by)?,
+            Said::Withdrawn(unit) if self.done.contains_key(&unit) => {
+                self.withdrawn.insert(unit);
+            }
+            Said::Withdrawn(unit) => return Err(format!("{unit} is withdrawn and has not ended")),
+        }
+        Ok(())
+    }
+
+    fn taken_up(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Result<(), String> {
+        match by {
+            Offer::Asked { more: false } => {
+                self.asked.remove(&job);
+                self.dry.insert(job);
+            }
+            Offer::Asked { more: true } if !units.is_empty() => {
+                self.asked.remove(&job);
+                self.dry.remove(&job);
+            }
+            Offer::Asked { more: true } | Offer::Unasked => {}
+        }
+        for unit in units {
+            if unit.id.index() != self.units.len() || unit.route.is_empty() {
+                return Err(format!("{unit:?} is taken up, and is none"));
+            }
+            if let Some(resumed) = unit.resumed {
+                self.done.insert(unit.id, resumed.status);
+            }
+            self.units.push((job, unit));
+            self.over.remove(&job);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wanted(&mut self, spec: &RunSpec, job: JobId, capacity: u32) -> Result<(), String> {
+        let after = &spec.jobs[job.index()].after;
+        if let Some(earlier) = after.iter().find(|job| !self.over.contains(job)) {
+            return Err(format!("{job} is asked for and {earlier} is not over"));
+        }
+        if capacity == 0 || self.dry.contains(&job) || !self.asked.insert(job) {
+            return Err(format!("{job} is asked for {capacity}: {self:?}"));
+        }
+        Ok(())
+    }
+
+    /// A source that is not waited for any more.
+    pub(crate) fn silent(&mut self, job: Option<u64>) {
+        self.asked.retain(|asked| Some(u64::from(asked.0)) != job);
+        self.dry.extend(job.and_then(|job| u32::try_from(job).ok()).map(JobId));
+    }
+
+    pub(crate) fn job_done(&mut self, job: JobId) -> Result<(), String> {
+        if let Some((_, unit)) =
+            self.units.iter().find(|(of, unit)| *of == job && !self.done.contains_key(&unit.id))
+        {
+            return Err(format!("{job} is over and {} is not", unit.id));
+        }
+        if !self.dry.contains(&job) || self.asked.contains(&job) {
+            return Err(format!("{job} is over and its source may have more"));
+        }
+        if !self.over.insert(job) {
+            return Err(format!("{job} ends twice"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn may_start(&self, id: UnitId) -> Result<&(JobId, UnitSpec), &'static str> {
+        match self.units.get(id.index()) {
+            None => Err("it was never taken up"),
+            _ if self.said.is_some() => Err("an offer has no answer"),
+            _ if self.withdrawn.contains(&id) => Err("it was withdrawn"),
+            _ if self.done.contains_key(&id) => Err("it is done"),
+            Some(unit) => Ok(unit),
+        }
+    }
+
+    /// All that was taken up is done, and every job over.
+    pub(crate) fn everything_is_done(&self, spec: &RunSpec) -> Result<(), String> {
+        if self.done.len() == self.units.len() && self.over.len() == spec.jobs.len() {
+            Ok(())
+        } else {
+            Err(format!("finished, and only {:?} and {:?} are done", self.done, self.over))
+        }
+    }
+}
