@@ -18,6 +18,7 @@ pub enum Language {
     Cuda,
     Ptx,
     Cubin,
+    Python,
 }
 
 /// Who turns sources into an artifact.
@@ -30,6 +31,8 @@ pub enum Toolchain {
     /// Nobody: the source is the artifact.
     Prebuilt,
     Nvcc,
+    /// An interpreter that the plan names: nothing is compiled.
+    Python,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +40,19 @@ pub enum ArtifactKind {
     SharedLibrary,
     Ptx,
     Cubin,
+    /// A module of an interpreted language.
+    Module,
 }
 
 /// How an artifact comes to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// Its code runs in a runner, which looks up a symbol of it.
     Dlopen,
     /// It has no host code: the worker launches it on the device.
     Kernel,
+    /// An interpreter in a runner loads it.
+    Interpreter,
 }
 
 /// What a verdict is worth.
@@ -61,6 +68,11 @@ pub enum Tier {
     D,
 }
 
+/// Said of everything that needs a CUDA device.
+pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
+/// Said of everything that needs an interpreter.
+pub const NO_PYTHON: &str = "Python kernels are not supported by this version";
+
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -72,12 +84,12 @@ pub struct Kind {
     pub artifact: ArtifactKind,
     pub launcher: Launcher,
     pub tier: Tier,
-    /// Does nothing without a GPU.
-    pub needs_device: bool,
+    /// Why this version cannot run it, where it cannot.
+    pub missing: Option<&'static str>,
 }
 
 /// In the order in which suffixes are told to users.
-pub const KINDS: [Kind; 6] = [
+pub const KINDS: [Kind; 7] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -86,7 +98,7 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        needs_device: false,
+        missing: None,
     },
     Kind {
         language: Language::Cpp,
@@ -96,7 +108,7 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        needs_device: false,
+        missing: None,
     },
     Kind {
         language: Language::So,
@@ -106,7 +118,7 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
-        needs_device: false,
+        missing: None,
     },
     Kind {
         language: Language::Cuda,
@@ -116,7 +128,7 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::C,
-        needs_device: true,
+        missing: Some(NO_CUDA),
     },
     Kind {
         language: Language::Ptx,
@@ -126,7 +138,7 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::Ptx,
         launcher: Launcher::Kernel,
         tier: Tier::A,
-        needs_device: true,
+        missing: Some(NO_CUDA),
     },
     Kind {
         language: Language::Cubin,
@@ -136,7 +148,17 @@ pub const KINDS: [Kind; 6] = [
         artifact: ArtifactKind::Cubin,
         launcher: Launcher::Kernel,
         tier: Tier::A,
-        needs_device: true,
+        missing: Some(NO_CUDA),
+    },
+    Kind {
+        language: Language::Python,
+        name: "python",
+        suffixes: &["py"],
+        toolchain: Toolchain::Python,
+        artifact: ArtifactKind::Module,
+        launcher: Launcher::Interpreter,
+        tier: Tier::B,
+        missing: Some(NO_PYTHON),
     },
 ];
 
@@ -168,7 +190,7 @@ impl Language {
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
         let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        let runnable = || KINDS.iter().filter(|kind| !kind.needs_device);
+        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none());
         match runnable().find(|kind| kind.name == name) {
             Some(kind) => Ok(Some(kind.language)),
             None => {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::Signature;
 use crate::batch::Share;
 use crate::ids::{EntryId, LeaseId};
+use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
 use crate::outcome::Artifact;
 pub use crate::outcome::Report;
@@ -23,7 +24,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -175,6 +176,8 @@ impl EntryRef {
 pub struct Callee {
     pub candidate: String,
     pub artifact: Artifact,
+    /// How it comes to run.
+    pub launcher: Launcher,
     pub symbol: String,
     pub signature: Signature,
     pub limits: LimitSettings,

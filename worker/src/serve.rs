@@ -7,12 +7,17 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use opt_shared::causes::chain;
-use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
+use opt_shared::language::Launcher;
+use opt_shared::message::{
+    FromWorker, NONCE_VARIABLE, ProfileTask, Report, SERVER_VARIABLE, Task, VerifyTask, Work,
+};
 use opt_shared::outcome::{Body, Head, Status};
 use opt_shared::units::Bytes;
 
 use crate::link::{Link, LinkError};
 use crate::sandbox::spawn::Namespaces;
+use crate::session::Backend;
+use crate::session::cuda::CudaBackend;
 use crate::session::host::HostBackend;
 use crate::stage::{build, profile, replay, verify};
 
@@ -109,16 +114,36 @@ fn perform(link: &Link, task: &Task) -> Report {
 }
 
 fn attempt(link: &Link, task: &Task, head: &mut Head) -> Result<Body, Box<dyn std::error::Error>> {
-    let lease = task.lease;
-    let backend = HostBackend::new(link, lease);
+    let Task { lease, ref work } = *task;
+    match work {
+        Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
+        Work::Verify(VerifyTask { callee, .. }) | Work::Profile(ProfileTask { callee, .. }) => {
+            match callee.launcher {
+                Launcher::Dlopen | Launcher::Interpreter => {
+                    call(&HostBackend::new(link, lease), link, task, head)
+                }
+                Launcher::Kernel => call(&CudaBackend, link, task, head),
+            }
+        }
+        Work::Replay(_) => call(&HostBackend::new(link, lease), link, task, head),
+    }
+}
+
+/// A stage in which a candidate is called, on whatever runs it.
+fn call<B: Backend>(
+    backend: &B,
+    link: &Link,
+    task: &Task,
+    head: &mut Head,
+) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
         // A supervisor that is gone ends this worker.
-        let _ = link.send(FromWorker::Progress { lease, done, total, bytes });
+        let _ = link.send(FromWorker::Progress { lease: task.lease, done, total, bytes });
     };
     Ok(match &task.work {
-        Work::Build(build) => Body::Build(build::run(link, lease, build, head)?),
-        Work::Verify(verify) => Body::Verify(verify::run(&backend, &progress, verify, head)?),
-        Work::Profile(profile) => Body::Profile(profile::run(&backend, &progress, profile, head)?),
-        Work::Replay(replay) => Body::Replay(replay::run(&backend, &progress, replay, head)),
+        Work::Build(_) => return Err("a build calls no candidate".into()),
+        Work::Verify(verify) => Body::Verify(verify::run(backend, &progress, verify, head)?),
+        Work::Profile(profile) => Body::Profile(profile::run(backend, &progress, profile, head)?),
+        Work::Replay(replay) => Body::Replay(replay::run(backend, &progress, replay, head)),
     })
 }

@@ -13,7 +13,6 @@ use super::job::{RawCandidate, RawJob};
 use super::layers::Layers;
 use super::names::{NameOf, objection};
 use super::render::label;
-use super::schema::NO_CUDA;
 
 /// The function called in a candidate that names none.
 pub(super) const DEFAULT_SYMBOL: &str = "run";
@@ -76,8 +75,8 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     }
     let language = match &raw.language {
         Some(language) => {
-            if on_device(language.value) {
-                findings.report(&language.spot, NO_CUDA);
+            if let Some(why) = language.value.kind().missing {
+                findings.report(&language.spot, why);
             }
             Some(language.value)
         }
@@ -126,8 +125,8 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
                 .help("or give the candidate a `language`");
             return None;
         };
-        if on_device(language) {
-            findings.report(&source.spot, NO_CUDA);
+        if let Some(why) = language.kind().missing {
+            findings.report(&source.spot, why);
             return None;
         }
         if common.is_some_and(|common| common != language) {
@@ -158,15 +157,18 @@ fn from_pattern(
     let total = matches.len();
     let spot = Rc::new(pattern.spot.clone());
     let mut foreign: Vec<String> = Vec::new();
-    let mut device: Vec<String> = Vec::new();
+    let mut missing: Vec<(&'static str, String)> = Vec::new();
     for Match { path, relative } in matches {
         if !seen.insert(identity(&path)) {
             continue;
         }
         match Language::of_path(&path) {
             None => foreign.push(relative),
-            Some(language) if on_device(language) => device.push(relative),
             Some(language) => {
+                if let Some(why) = language.kind().missing {
+                    missing.push((why, relative));
+                    continue;
+                }
                 if let Some(objection) = objection(&relative, NameOf::Candidate) {
                     findings
                         .report(
@@ -181,9 +183,9 @@ fn from_pattern(
         }
     }
     // One message per pattern, whatever it swept up.
-    if let Some(first) = device.first() {
-        let which = format!("{} of {total} matching files, `{}` for one", device.len(), quote(first));
-        findings.report(&pattern.spot, format!("{NO_CUDA}: {which}")).help("narrow the pattern");
+    if let Some((why, first)) = missing.first() {
+        let which = format!("{} of {total} matching files, `{}` for one", missing.len(), quote(first));
+        findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");
     }
     if let Some(first) = foreign.first() {
         let which = format!("{} of {total} matching files, `{}` for one", foreign.len(), quote(first));
@@ -301,8 +303,8 @@ fn find_baseline(
             .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
         return None;
     };
-    if on_device(language) {
-        findings.report(&baseline.spot, NO_CUDA);
+    if let Some(why) = language.kind().missing {
+        findings.report(&baseline.spot, why);
         return None;
     }
     let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -323,10 +325,6 @@ fn identity(path: &Path) -> PathBuf {
 /// Told where one of them was expected.
 fn suffixes() -> String {
     list(&Language::suffixes().collect::<Vec<_>>())
-}
-
-pub(super) fn on_device(language: Language) -> bool {
-    language.kind().needs_device
 }
 
 /// Its one source is the artifact.

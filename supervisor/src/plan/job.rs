@@ -6,10 +6,9 @@ use std::path::Path;
 
 use opt_shared::arguments::PlainValue;
 use opt_shared::capture::DType;
-use opt_shared::language::Language;
+use opt_shared::language::{Language, NO_CUDA};
 use toml::de::DeValue;
 
-use super::candidates::on_device;
 use super::codec::{Codec, Flag, NonEmptyText, Word, integer, number, string};
 use super::error::{Findings, Located, Spot};
 use super::layers::Layers;
@@ -159,6 +158,11 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     };
     table.finish(findings, &DEVICE_KEYS, home_of);
     candidate
+}
+
+/// Whether a candidate of this language has the keys of device code.
+fn on_device(language: Language) -> bool {
+    language.kind().missing == Some(NO_CUDA)
 }
 
 pub(super) fn take<C: Codec>(

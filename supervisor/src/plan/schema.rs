@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use opt_shared::capture::DType;
+use opt_shared::language::NO_CUDA;
 use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
     BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries,
@@ -210,9 +211,6 @@ pub(super) fn home_of(key: &str) -> Option<&'static str> {
     // A key of several tables tells nothing about which was meant.
     homes.next().filter(|_| homes.next().is_none())
 }
-
-/// Said of everything that needs a CUDA device.
-pub(super) const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
 pub(super) struct RunName;
 

@@ -7,7 +7,7 @@ use opt_shared::ids::CandidateId;
 use opt_shared::language::Language;
 use opt_shared::settings::CandidateSource;
 
-use super::candidates::{DEFAULT_SYMBOL, is_prebuilt, on_device};
+use super::candidates::{DEFAULT_SYMBOL, is_prebuilt};
 use super::names::{LONGEST_NAME, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
@@ -33,8 +33,8 @@ pub enum SubmissionError {
     NoLanguage { path: PathBuf },
     #[error("the sources are of two languages (give `language`)")]
     TwoLanguages,
-    #[error("this version has no CUDA")]
-    Device,
+    #[error("{why}")]
+    Missing { why: &'static str },
     #[error("a shared library is a candidate by itself")]
     SeveralLibraries,
     #[error("the name `{name}` {objection}")]
@@ -49,8 +49,8 @@ impl JobPlan {
             Some(language) => language,
             None => common_language(&submission.sources)?,
         };
-        if on_device(language) {
-            return Err(SubmissionError::Device);
+        if let Some(why) = language.kind().missing {
+            return Err(SubmissionError::Missing { why });
         }
         if is_prebuilt(language) && 1 < submission.sources.len() {
             return Err(SubmissionError::SeveralLibraries);
@@ -136,10 +136,16 @@ mod tests {
         job.candidates.push(second);
         assert_eq!(job.admit(CandidateId(3), &of("/z/fast.c")).expect("admitted").name, "fast-3");
         assert!(matches!(
-            job.admit(CandidateId(3), &of("/x/fast.py")),
+            job.admit(CandidateId(3), &of("/x/fast.rs")),
             Err(SubmissionError::NoLanguage { .. })
         ));
-        assert!(matches!(job.admit(CandidateId(3), &of("/x/fast.cu")), Err(SubmissionError::Device)));
+        for (path, expected) in [
+            ("/x/fast.cu", "the CUDA device is not supported by this version"),
+            ("/x/fast.py", "Python kernels are not supported by this version"),
+        ] {
+            let error = job.admit(CandidateId(3), &of(path)).expect_err("refused");
+            assert_eq!(error.to_string(), expected);
+        }
         assert!(matches!(job.admit(CandidateId(3), &Submission::default()), Err(SubmissionError::NoSource)));
         let two = Submission { sources: vec!["/a.c".into(), "/b.cpp".into()], ..Submission::default() };
         assert!(matches!(job.admit(CandidateId(3), &two), Err(SubmissionError::TwoLanguages)));

@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use opt_shared::capture::store::MAX_BLOBS;
+use opt_shared::language::Launcher;
 use opt_shared::wait::readable;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -44,6 +45,7 @@ pub enum ToRunner {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
+    pub launcher: Launcher,
     pub symbol: String,
     /// Names of the libraries that came along, in the order in which they are to be loaded.
     pub libraries: Vec<String>,

@@ -9,5 +9,6 @@ mod ffi_error;
 pub mod frame;
 #[cfg(target_env = "gnu")]
 pub mod interpose;
+mod load;
 pub(crate) mod map;
 pub mod serve;

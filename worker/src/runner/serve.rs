@@ -5,9 +5,8 @@
 //! this process belongs to the candidate, so nothing here is relied upon afterwards.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,13 +15,11 @@ use opt_shared::causes::chain;
 use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
-use super::abi::{Arguments, Function};
+use super::abi::Arguments;
 use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
 use super::fault::{self, Place};
-use super::ffi_error::RaisedErrors;
-use super::frame::{
-    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, receive_from_worker, send_reply,
-};
+use super::frame::{EntrySetup, FrameError, InputRange, Reply, ToRunner, receive_from_worker, send_reply};
+use super::load::{self, Loaded};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot};
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
@@ -81,13 +78,6 @@ struct Runner {
     entries: Vec<Entry>,
     /// The entry that was called last.
     last: Option<usize>,
-}
-
-/// What was found in the candidate's library.
-struct Loaded {
-    run: Function,
-    plan: Option<Function>,
-    raised: RaisedErrors,
 }
 
 struct Entry {
@@ -157,8 +147,8 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     fault::report_faults_in(page, places);
     send_reply(socket, &Reply::Locked { rungs: lines.join("\n") })?;
-    let loaded =
-        load(&setup, artifact, libraries, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    let loaded = load::load(&setup, artifact, libraries, page)
+        .map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;
     Ok(Runner { loaded, entries, last: None })
 }
@@ -243,56 +233,6 @@ fn seal_inputs(places: &[Place]) -> Option<String> {
         }
     }
     None
-}
-
-/// Loads the artifact and finds its functions; the error is the loader's own text.
-fn load(
-    setup: &Setup,
-    artifact: OwnedFd,
-    libraries: Vec<OwnedFd>,
-    page: &ControlPage,
-) -> Result<Loaded, String> {
-    page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
-    // hosts of such libraries load them: some code generators leave them out of what they say they need.
-    for (name, library) in setup.libraries.iter().zip(libraries) {
-        open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
-    }
-    let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL, "the candidate's library")?;
-    drop(artifact);
-    let find = |name: &str| -> Option<Function> {
-        let name = CString::new(name).ok()?;
-        // SAFETY: a handle that dlopen returned and a NUL-terminated name.
-        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        // SAFETY: the plan says that this symbol is a function of the candidate interface.
-        (!address.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, Function>(address) })
-    };
-    let symbol = &setup.symbol;
-    let run = find(&format!("__tvm_ffi_{symbol}")).or_else(|| find(symbol)).ok_or_else(|| {
-        format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol`, or export it: C++ needs extern \"C\")")
-    })?;
-    let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
-    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
-    Ok(Loaded { run, plan, raised: RaisedErrors::find(handle) })
-}
-
-/// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.
-fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
-    let place = format!("/proc/self/fd/{}", library.as_raw_fd());
-    let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;
-    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
-    if handle.is_null() { Err(loader_error().replace(&place, name)) } else { Ok(handle) }
-}
-
-fn loader_error() -> String {
-    // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "dlopen failed and said nothing".to_owned();
-    }
-    // SAFETY: as above, not null.
-    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 impl Runner {

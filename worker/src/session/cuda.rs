@@ -1,1 +1,100 @@
-//! Kernels on a GPU.
+//! Kernels on a CUDA device: refused until there is one.
+
+use std::convert::Infallible;
+
+use opt_shared::language::NO_CUDA;
+use opt_shared::message::Callee;
+use opt_shared::units::Bytes;
+
+use super::{Backend, Candidate, Groups, PlaceFault, PoolSlot, Session, SessionError, Slots, Wanted};
+use crate::recorded::Recorded;
+use crate::residency::device::DeviceError;
+use crate::residency::host::HostDevice;
+
+pub(crate) struct CudaBackend;
+
+/// An artifact for the device. There is none.
+pub(crate) struct Module(Infallible);
+
+impl Candidate for Module {
+    fn cpus(&self) -> &[u32] {
+        match self.0 {}
+    }
+}
+
+/// An entry on the device. There is none.
+pub(crate) struct OnDevice(Infallible);
+
+impl AsRef<Recorded> for OnDevice {
+    fn as_ref(&self) -> &Recorded {
+        match self.0 {}
+    }
+}
+
+fn refused(candidate: &str) -> SessionError {
+    SessionError::Run { candidate: candidate.to_owned(), source: NO_CUDA.into() }
+}
+
+impl Backend for CudaBackend {
+    type Placed = OnDevice;
+    type Pool = HostDevice;
+    type Arena = Infallible;
+    type Candidate = Module;
+
+    fn open(&self, callee: &Callee) -> Result<Module, SessionError> {
+        Err(refused(&callee.candidate))
+    }
+
+    fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<OnDevice> + 'b>, SessionError> {
+        Err(refused(&wanted.callee.candidate))
+    }
+
+    fn pool(&self, bytes: Bytes) -> Result<(HostDevice, Infallible), DeviceError> {
+        Err(DeviceError::NoRoom { device: "cuda", asked: bytes, free: Bytes::ZERO, capacity: Bytes::ZERO })
+    }
+
+    fn place_in_pool(
+        &self,
+        _: Recorded,
+        arena: &Infallible,
+        _: &[Option<PoolSlot>],
+    ) -> Result<OnDevice, PlaceFault> {
+        match *arena {}
+    }
+
+    fn start<'b>(
+        &'b self,
+        candidate: &'b Module,
+        _: &'b [OnDevice],
+        _: Slots,
+    ) -> Result<Box<dyn Session + 'b>, SessionError> {
+        match candidate.0 {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::message::VerifyTask;
+    use opt_shared::outcome::Head;
+
+    use super::*;
+    use crate::session::scripted::{callee, entries_of, verify_settings};
+    use crate::stage::verify;
+
+    /// The seam holds a device of another kind: policy runs over it as it is, and says its one sentence.
+    #[test]
+    fn verify_on_a_missing_device_says_so() {
+        let (entries, signature) = entries_of("torch_nn_functional_relu", &[0]);
+        let task = VerifyTask {
+            callee: callee("fast", signature),
+            entries,
+            verify: verify_settings(),
+            drop_cache: false,
+            shared_runner: Bytes::ZERO,
+        };
+        let error =
+            verify::run(&CudaBackend, &|_, _, _| {}, &task, &mut Head::passed()).expect_err("refused");
+        let text = opt_shared::causes::chain(&error);
+        assert_eq!(text, "running fast: the CUDA device is not supported by this version");
+    }
+}

@@ -50,20 +50,19 @@ pub(crate) trait Toolchain {
 
 /// The toolchain of a language.
 pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
-    let kind = language.kind();
-    match kind.toolchain {
-        _ if kind.needs_device => &NoDevice,
+    match language.kind().toolchain {
         language::Toolchain::Cc | language::Toolchain::Cxx => &c::C,
         language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
-        language::Toolchain::Nvcc => &NoDevice,
+        language::Toolchain::Nvcc | language::Toolchain::Python => &Missing,
     }
 }
 
-/// Device code, for which this version has no device.
-struct NoDevice;
+/// What this version cannot build; the table of languages says why.
+struct Missing;
 
-impl Toolchain for NoDevice {
-    fn recipe(&self, _: &BuildTask, _: &Folders<'_>) -> Recipe {
-        Recipe::Refused("device code needs the CUDA device, which this version has not".to_owned())
+impl Toolchain for Missing {
+    fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
+        let kind = task.source.language.kind();
+        Recipe::Refused(kind.missing.unwrap_or("this version has no toolchain for it").to_owned())
     }
 }

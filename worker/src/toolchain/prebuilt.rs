@@ -8,6 +8,9 @@ pub(super) struct Prebuilt;
 
 impl Toolchain for Prebuilt {
     fn recipe(&self, task: &BuildTask, _: &Folders<'_>) -> Recipe {
+        if let Some(why) = task.source.language.kind().missing {
+            return Recipe::Refused(why.to_owned());
+        }
         match task.source.sources.as_slice() {
             [library] => Recipe::Keep(library.clone()),
             _ => Recipe::Refused("a prebuilt library is one file".to_owned()),

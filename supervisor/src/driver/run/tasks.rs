@@ -88,6 +88,7 @@ impl Agenda<'_> {
         Some(Callee {
             candidate: plan.name.clone(),
             artifact: self.known.get(candidate.index())?.artifact.clone()?,
+            launcher: plan.source.language.kind().launcher,
             symbol: plan.source.symbol.clone(),
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),

@@ -64,6 +64,7 @@ impl Callable {
         RunnerSpec {
             lease,
             setup: Setup {
+                launcher: self.callee.launcher,
                 symbol: self.callee.symbol.clone(),
                 libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
                 confinement: policy::for_candidate(limits, self.threads, private, &self.callee.library_path),
@@ -104,6 +105,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use opt_shared::arguments::Signature;
+    use opt_shared::language::Launcher;
     use opt_shared::outcome::Artifact;
     use opt_shared::settings::LimitSettings;
 
@@ -121,6 +123,7 @@ mod tests {
                 digest: blake3::hash(b"as it was built").to_hex().to_string(),
                 path: path.clone(),
             },
+            launcher: Launcher::Dlopen,
             symbol: "run".to_owned(),
             signature: Signature {
                 params: Vec::new(),

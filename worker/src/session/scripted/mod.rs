@@ -364,7 +364,7 @@ impl Session for ScriptedSession<'_> {
     fn slots(&self, _: usize) -> u32 {
         match self.slots {
             Slots::AgainstGuards => 2,
-            Slots::Ring => 64,
+            Slots::Ring => 24,
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use opt_shared::arguments::{Entry, Signature, SignatureBuilder};
 use opt_shared::capture::CaptureFile;
 use opt_shared::ids::EntryId;
+use opt_shared::language::Launcher;
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::outcome::Artifact;
@@ -42,6 +43,7 @@ pub(crate) fn callee(candidate: &str, signature: Signature) -> Callee {
     Callee {
         candidate: candidate.to_owned(),
         artifact: Artifact { digest: String::new(), path: PathBuf::new() },
+        launcher: Launcher::Dlopen,
         symbol: "run".to_owned(),
         signature,
         limits: LimitSettings {

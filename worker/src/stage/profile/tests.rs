@@ -304,7 +304,7 @@ fn profile_follows_kernelforges_protocol() {
     let entry = &report.body.entries[0];
     assert_eq!((entry.times.samples, entry.converged), (1, false), "one mean of a hundred calls");
     assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
-    assert_eq!(entry.calls_per_block, 64, "as many of the hundred as the ring holds");
+    assert_eq!(entry.calls_per_block, 24, "as many of the hundred as the ring holds");
     let report = profile(&ScriptedBackend::playing(&[playing(|_| Play::Dies), honest(US)]), &task);
     assert_eq!(report.head.status, Status::Crashed);
 }

@@ -1,0 +1,61 @@
+//! Shared libraries: opened by their descriptors, their functions found by name.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use super::Loaded;
+use crate::runner::abi::Function;
+use crate::runner::control::{ControlPage, Phase};
+use crate::runner::ffi_error::RaisedErrors;
+use crate::runner::frame::Setup;
+
+/// Loads the artifact and finds its functions; the error is the loader's own text.
+pub(super) fn load(
+    setup: &Setup,
+    artifact: OwnedFd,
+    libraries: Vec<OwnedFd>,
+    page: &ControlPage,
+) -> Result<Loaded, String> {
+    page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
+    // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
+    // hosts of such libraries load them: some code generators leave them out of what they say they need.
+    for (name, library) in setup.libraries.iter().zip(libraries) {
+        open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
+    }
+    let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL, "the candidate's library")?;
+    drop(artifact);
+    let find = |name: &str| -> Option<Function> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: a handle that dlopen returned and a NUL-terminated name.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // SAFETY: the plan says that this symbol is a function of the candidate interface.
+        (!address.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, Function>(address) })
+    };
+    let symbol = &setup.symbol;
+    let run = find(&format!("__tvm_ffi_{symbol}")).or_else(|| find(symbol)).ok_or_else(|| {
+        format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol`, or export it: C++ needs extern \"C\")")
+    })?;
+    let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
+    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
+    Ok(Loaded { run, plan, raised: RaisedErrors::find(handle) })
+}
+
+/// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.
+fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
+    let place = format!("/proc/self/fd/{}", library.as_raw_fd());
+    let path = CString::new(place.as_str()).map_err(|error| error.to_string())?;
+    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
+    if handle.is_null() { Err(loader_error().replace(&place, name)) } else { Ok(handle) }
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "dlopen failed and said nothing".to_owned();
+    }
+    // SAFETY: as above, not null.
+    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
