@@ -1,9 +1,9 @@
-//! Makes an executable that links this crate export the allocation functions of `runner/interpose.rs`.
+//! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`.
 //!
 //! Owns the list of their names. Our own test executable gets the linker arguments here; whoever links the real one
 //! reads the list as `DEP_OPT_INTERPOSE_SYMBOLS` in its build script.
 
-/// What `runner/interpose.rs` defines.
+/// What `sandbox/interpose.rs` defines.
 const SYMBOLS: [&str; 11] = [
     "malloc",
     "calloc",

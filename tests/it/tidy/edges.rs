@@ -38,6 +38,47 @@ const ROOMS: [(&str, &[&str]); 14] = [
     ("top", &["top", "control", "signal"]),
 ];
 
+/// The rooms of the worker, with the rooms that each may name.
+const ROOMS_OF_THE_WORKER: [(&str, &[&str]); 12] = [
+    ("judge", &["judge"]),
+    ("memfd", &[]),
+    ("machine", &[]),
+    ("recorded", &["judge"]),
+    ("page_cache", &["recorded"]),
+    ("residency", &["memfd", "residency"]),
+    // Knows nothing of what runs in it.
+    ("sandbox", &["memfd", "sandbox"]),
+    // The untrusted side.
+    ("runner", &["memfd", "runner", "sandbox"]),
+    ("link", &["sandbox"]),
+    ("toolchain", &["link", "runner", "sandbox"]),
+    // The seam, and what runs kernels behind it.
+    (
+        "session",
+        &[
+            "judge",
+            "link",
+            "machine",
+            "memfd",
+            "page_cache",
+            "recorded",
+            "residency",
+            "runner",
+            "sandbox",
+            "session",
+        ],
+    ),
+    // Policy: what it may know of processes is how a compiler ended.
+    (
+        "stage",
+        &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],
+    ),
+];
+
+/// What policy may not name, whatever it is called: a call, a pid, a descriptor. A build runs a compiler, and is not held to it.
+const NOT_IN_POLICY: [&str; 7] =
+    ["session::host", "runner::", "libc::", "OwnedFd", "BorrowedFd", "pidfd", "std::process"];
+
 /// The core is a function of its events: it sees no clock, starts nothing, reads and writes nothing.
 const NOT_IN_THE_CORE: [&str; 16] = [
     "Instant",
@@ -105,17 +146,42 @@ fn the_supervisors_library_does_not_know_the_worker() {
 
 #[test]
 fn rooms_of_the_supervisor_meet_in_the_driver_alone() {
-    let files = texts("supervisor/src", &[".rs"]);
-    let rooms: BTreeSet<&str> = files
+    none("rooms that know one another", &strangers("supervisor/src", &ROOMS));
+}
+
+#[test]
+fn rooms_of_the_worker_know_only_whom_they_may() {
+    none("rooms that know one another", &strangers("worker/src", &ROOMS_OF_THE_WORKER));
+}
+
+#[test]
+fn policy_knows_no_process() {
+    let mut wrong = Vec::new();
+    for file in texts("worker/src/stage", &[".rs"]).iter().filter(|file| !file.path.ends_with("/build.rs")) {
+        for (number, line) in file.code() {
+            for word in NOT_IN_POLICY {
+                if line.contains(word) {
+                    wrong.push(format!("{}:{number}: {word}", file.path));
+                }
+            }
+        }
+    }
+    none("a stage is policy over a session", &wrong);
+}
+
+/// Where a room of `source` names one that it may not.
+fn strangers(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
+    let files = texts(source, &[".rs"]);
+    let below = |path: &str| path.strip_prefix(source).map_or_else(String::new, |path| path[1..].to_owned());
+    let rooms: BTreeSet<String> = files
         .iter()
-        .filter_map(|file| file.path.strip_prefix("supervisor/src/"))
-        .map(|path| path.split(['/', '.']).next().unwrap_or(path))
+        .map(|file| below(&file.path).split(['/', '.']).next().unwrap_or_default().to_owned())
         .collect();
     let mut wrong = Vec::new();
-    for (room, may) in ROOMS {
-        assert!(rooms.contains(room), "the room {room} is gone");
+    for (room, may) in table {
+        assert!(rooms.contains(*room), "the room {room} is gone");
         for file in &files {
-            let below = file.path.strip_prefix("supervisor/src/").unwrap_or_default();
+            let below = below(&file.path);
             if below != format!("{room}.rs") && !below.starts_with(&format!("{room}/")) {
                 continue;
             }
@@ -134,7 +200,7 @@ fn rooms_of_the_supervisor_meet_in_the_driver_alone() {
             }
         }
     }
-    none("rooms that know one another", &wrong);
+    wrong
 }
 
 #[test]

@@ -7,8 +7,6 @@ mod enter;
 mod fault;
 mod ffi_error;
 pub mod frame;
-#[cfg(target_env = "gnu")]
-pub mod interpose;
 mod load;
 pub(crate) mod map;
 pub mod serve;

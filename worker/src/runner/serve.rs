@@ -40,7 +40,7 @@ pub fn main() -> i32 {
     let Ok(page) = ControlMap::attach(control) else { return 3 };
     let page = page.leak();
     #[cfg(target_env = "gnu")]
-    super::interpose::note_refusals_in(&page.refused_bytes);
+    crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
     match prepare(socket, page) {
         Ok(runner) => runner.serve(page),
         Err(Ending::Told(reply)) => {

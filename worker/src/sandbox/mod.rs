@@ -5,6 +5,8 @@
 pub mod canary;
 pub mod confine;
 pub mod handle;
+#[cfg(target_env = "gnu")]
+pub mod interpose;
 pub(crate) mod policy;
 pub mod spawn;
 pub(crate) mod streams;

@@ -71,30 +71,3 @@ impl Backend for CudaBackend {
         match candidate.0 {}
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use opt_shared::message::VerifyTask;
-    use opt_shared::outcome::Head;
-
-    use super::*;
-    use crate::session::scripted::{callee, entries_of, verify_settings};
-    use crate::stage::verify;
-
-    /// The seam holds a device of another kind: policy runs over it as it is, and says its one sentence.
-    #[test]
-    fn verify_on_a_missing_device_says_so() {
-        let (entries, signature) = entries_of("torch_nn_functional_relu", &[0]);
-        let task = VerifyTask {
-            callee: callee("fast", signature),
-            entries,
-            verify: verify_settings(),
-            drop_cache: false,
-            shared_runner: Bytes::ZERO,
-        };
-        let error =
-            verify::run(&CudaBackend, &|_, _, _| {}, &task, &mut Head::passed()).expect_err("refused");
-        let text = opt_shared::causes::chain(&error);
-        assert_eq!(text, "running fast: the CUDA device is not supported by this version");
-    }
-}

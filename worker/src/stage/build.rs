@@ -4,7 +4,6 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,26 +14,13 @@ use opt_shared::outcome::{Built, Head, Status};
 use crate::link::Link;
 use crate::sandbox::handle::End;
 use crate::toolchain::artifact::keep;
-use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
-use crate::toolchain::{self, Folders, Recipe, Step};
+use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerSpec};
+use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
 /// Kept of what a compiler prints.
 const LOG_HEAD: usize = 4096;
-
-/// The worker could not do its part of a build; nobody's kernel is to blame.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BuildError {
-    #[error("{action} {path}")]
-    File { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("running the compiler {compiler}")]
-    Compiler { compiler: String, source: CompilerError },
-}
-
-pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
-    move |source| BuildError::File { action, path: path.to_owned(), source }
-}
 
 pub(crate) fn run(
     link: &Link,

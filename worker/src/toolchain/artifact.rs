@@ -8,7 +8,7 @@ use std::path::Path;
 use opt_shared::outcome::Artifact;
 use opt_shared::units::Bytes;
 
-use crate::stage::build::{BuildError, file};
+use super::{BuildError, file};
 
 /// Largest library that is taken.
 const LARGEST_ARTIFACT: Bytes = Bytes::gib(1);

@@ -9,10 +9,27 @@ pub(crate) mod compiler;
 mod prebuilt;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use opt_shared::language::{self, Language};
 use opt_shared::message::BuildTask;
+
+use self::compiler::CompilerError;
+
+/// The worker could not do its part of a build; nobody's kernel is to blame.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BuildError {
+    #[error("{action} {path}")]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("running the compiler {compiler}")]
+    Compiler { compiler: String, source: CompilerError },
+}
+
+/// Names what was done to which file when it failed.
+pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
+    move |source| BuildError::File { action, path: path.to_owned(), source }
+}
 
 /// What makes an artifact of some sources.
 pub(crate) enum Recipe {

@@ -4,6 +4,7 @@ use opt_shared::outcome::{Pattern, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
 use super::*;
+use crate::session::cuda::CudaBackend;
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done, entries_of, verify_settings,
 };
@@ -300,6 +301,14 @@ fn verify_ends_for_the_workers_own_trouble() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Fails])]);
     let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
     assert!(matches!(error, SessionError::Run { .. }), "{error:?}");
+}
+
+/// The seam holds a device of another kind: policy runs over it as it is, and has its one sentence.
+#[test]
+fn verify_on_a_missing_device_says_so() {
+    let error = run(&CudaBackend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("refused");
+    let text = opt_shared::causes::chain(&error);
+    assert_eq!(text, "running fast: the CUDA device is not supported by this version");
 }
 
 /// Entries that share a session.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::candidate::locked_down;
 use super::stage::{ARTIFACT_FD, as_every_user, library, start};
-use crate::runner::interpose::note_refusals_in;
 use crate::sandbox::handle::End;
+use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
 /// More than the stage's limit of 256 MiB; each way asks for another size, larger than the one before.
