@@ -75,7 +75,10 @@ fn of_stage(
     let name = |fact: &EntryFact| fact.entry.clone();
     let (prediction, entries) = match stage {
         Stage::Build => (needs.build(most), Vec::new()),
-        Stage::Verify => (needs.verify(most), facts.verified().into_iter().map(name).collect()),
+        Stage::Verify => {
+            let shared = needs.verify(most).into_iter().next()?;
+            (shared, facts.verified().into_iter().map(name).collect())
+        }
         Stage::Profile => {
             let distinct = most.profile.entries == ProfileEntries::Distinct;
             let whole = needs.profile(most, paired(most)).into_iter().next()?;

@@ -153,9 +153,12 @@ pub fn send_to_runner(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(FrameError::Malformed { what: "too many descriptors" });
     }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
-        .map(drop)
-        .map_err(FrameError::Send)
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop).map_err(|errno| {
+        match errno {
+            rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => FrameError::Closed,
+            other => FrameError::Send(other),
+        }
+    })
 }
 
 /// Runner side.

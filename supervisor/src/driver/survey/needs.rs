@@ -7,7 +7,6 @@ use std::sync::Arc;
 use opt_shared::message::Role;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
-use opt_shared::units::Bytes;
 
 use super::facts::{EntryFact, JobFacts};
 use crate::core::event::Stage;
@@ -103,7 +102,7 @@ impl<'a> JobNeeds<'a> {
             let paired = self.job.baseline.is_some() && !is_baseline;
             let needs = Needs {
                 build: specs(vec![self.build(candidate)]),
-                verify: specs(vec![self.verify(candidate)]),
+                verify: specs(self.verify(candidate)),
                 profile: specs(self.profile(candidate, false)),
                 paired: paired.then(|| specs(self.profile(candidate, true))),
             };
@@ -124,11 +123,11 @@ impl<'a> JobNeeds<'a> {
         predict::build(candidate.build.memory, candidate.build.timeout)
     }
 
-    /// With a runner for each entry.
-    pub fn verify(&self, candidate: &CandidatePlan) -> Prediction {
+    /// First with entries that share runners, then with a runner for each where that takes less.
+    pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
-        predict::verify(&numbers, Bytes::ZERO, &candidate.limits, &candidate.verify, self.cores)
+        predict::verify_ways(&numbers, &candidate.limits, &candidate.verify, self.cores)
     }
 
     /// From the largest batches to the smallest; `paired` with the job's baseline beside it.

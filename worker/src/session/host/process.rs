@@ -186,7 +186,7 @@ impl Runner {
         })?;
         let mut descriptors = vec![spec.artifact];
         descriptors.extend(spec.libraries.iter().map(Library::descriptor));
-        send_to_runner(runner.socket.as_fd(), &ToRunner::Setup(spec.setup.clone()), &descriptors)?;
+        runner.tell(&ToRunner::Setup(spec.setup.clone()), &descriptors)?;
         Ok(runner)
     }
 
@@ -199,14 +199,22 @@ impl Runner {
         setup: &EntrySetup,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), RunnerError> {
-        Ok(send_to_runner(self.socket.as_fd(), &ToRunner::Entry(setup.clone()), descriptors)?)
+        self.tell(&ToRunner::Entry(setup.clone()), descriptors)
+    }
+
+    /// Sends a frame. One that is dead already hears nothing: `begin` sees its end.
+    fn tell(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
+        match send_to_runner(self.socket.as_fd(), frame, descriptors) {
+            Ok(()) | Err(FrameError::Closed) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Lets it lock down and load, once the supervisor watches it. `timeout` is the candidate's own, from the moment at
     /// which its code may run.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
-        send_to_runner(self.socket.as_fd(), &ToRunner::Begin, &[])?;
+        self.tell(&ToRunner::Begin, &[])?;
         let mut limit = Timeout::of(self.handle.pid(), SETUP_PATIENCE);
         let mut slice = FIRST_SLICE;
         // Until it says that it is locked down, nothing foreign was loaded and its word is ours.
@@ -241,6 +249,9 @@ impl Runner {
                 Err(FrameError::Closed) => {
                     if self.handle.wait_dead(CLOSED_PATIENCE)? {
                         return Ok(Heard::Died);
+                    }
+                    if !locked {
+                        return Err(FrameError::Closed.into());
                     }
                     return Ok(Heard::Done(Loaded::Refused { text: CLOSED_SOCKET.to_owned() }));
                 }
