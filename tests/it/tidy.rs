@@ -2,6 +2,7 @@
 //!
 //! Everything here reads text; nothing is built or started but `cargo metadata`.
 
+mod circles;
 mod edges;
 mod papers;
 mod sources;

@@ -2,14 +2,12 @@
 //!
 //! The formulas that are built from these figures are the supervisor's.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::pieces::{Piece, pieces};
+use super::pieces::{Piece, distinct_ranges, find, is_resolved, pieces};
 use super::{Argument, ArgumentValue, OutputLeaf, PlainValue};
-use crate::capture::{DType, Kind, Storage, Tensor};
+use crate::capture::{Storage, Tensor};
 use crate::formula;
-use crate::ids::StorageId;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
@@ -36,8 +34,6 @@ pub struct EntryFacts {
     /// An output overlaps an input in its storage. By their first and last bytes: two interleaved views count as
     /// overlapping although they share no element.
     pub aliased: bool,
-    pub input_dtypes: BTreeSet<DType>,
-    pub output_dtypes: BTreeSet<DType>,
 }
 
 impl EntryFacts {
@@ -81,28 +77,8 @@ impl EntryFacts {
             pieces,
             zero_size: leaves.iter().any(|tensor| tensor.elements() == 0),
             aliased: leaves.iter().any(|leaf| inputs.iter().any(|input| overlap(leaf, input))),
-            input_dtypes: inputs.iter().map(|tensor| tensor.dtype).collect(),
-            output_dtypes: leaves.iter().map(|tensor| tensor.dtype).collect(),
         }
     }
-
-    /// Whether a job's `dtypes` choose this entry: every float or complex dtype in it is among them, or, where it has
-    /// none, every dtype. So `["float32"]` chooses a float32 embedding, whose indices are int64.
-    pub fn chosen_by(&self, dtypes: &[DType]) -> bool {
-        let all = || self.input_dtypes.union(&self.output_dtypes).copied();
-        let weighty = |dtype: &DType| matches!(dtype.kind(), Kind::Float | Kind::Complex);
-        let mut floats = all().filter(weighty).peekable();
-        if floats.peek().is_some() {
-            floats.all(|dtype| dtypes.contains(&dtype))
-        } else {
-            all().all(|dtype| dtypes.contains(&dtype))
-        }
-    }
-}
-
-/// The values are not what is stored, so they are written out before a kernel sees them.
-pub(super) fn is_resolved(tensor: &Tensor) -> bool {
-    tensor.conjugate || tensor.negative
 }
 
 fn extent_bytes(tensor: &Tensor) -> Bytes {
@@ -119,37 +95,6 @@ fn list_bytes(value: &PlainValue) -> Bytes {
         PlainValue::Floats(values) => Bytes::from(values.len()).saturating_mul(8),
         PlainValue::Bools(values) => Bytes::from(values.len()),
         _ => Bytes::ZERO,
-    }
-}
-
-/// Per storage, the bytes that the tensors reach: sorted, disjoint, touching ones joined.
-pub(super) fn distinct_ranges<'a>(
-    tensors: impl Iterator<Item = &'a Tensor>,
-) -> BTreeMap<StorageId, Vec<Range<u64>>> {
-    let mut ranges: BTreeMap<StorageId, Vec<Range<u64>>> = BTreeMap::new();
-    for tensor in tensors {
-        let range = tensor.byte_range();
-        if !range.is_empty() {
-            ranges.entry(tensor.storage).or_default().push(range);
-        }
-    }
-    for list in ranges.values_mut() {
-        list.sort_by_key(|range| range.start);
-        list.dedup_by(|next, joined| {
-            let touching = next.start <= joined.end;
-            if touching {
-                joined.end = joined.end.max(next.end);
-            }
-            touching
-        });
-    }
-    ranges
-}
-
-pub(super) fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
-    match storages.get(id.index()) {
-        Some(storage) if storage.id == id => Some(storage),
-        _ => storages.iter().find(|storage| storage.id == id),
     }
 }
 
@@ -173,6 +118,7 @@ mod tests {
 
     use super::super::fixture::{dense, storage};
     use super::*;
+    use crate::capture::DType;
 
     const PAGE: Bytes = Bytes::kib(4);
 
@@ -263,20 +209,6 @@ mod tests {
         let facts = EntryFacts::of(&storages, &[given(tensor), pads], &[], PAGE);
         assert_eq!(facts.unmapped_bytes, Bytes::new(8192 + 16));
         assert_eq!(facts.input_bytes, Bytes::new(8192));
-    }
-
-    #[test]
-    fn dtypes_choose_by_the_floats_of_an_entry() {
-        let entry = |dtypes: &[DType]| {
-            let arguments: Vec<_> = dtypes.iter().map(|&dtype| given(dense(dtype, &[2], 0))).collect();
-            EntryFacts::of(&[storage(0, 64, 64)], &arguments, &[], PAGE)
-        };
-        let embedding = entry(&[DType::Int64, DType::Float32]);
-        assert!(embedding.chosen_by(&[DType::Float32]));
-        assert!(!embedding.chosen_by(&[DType::BFloat16]));
-        assert!(!entry(&[DType::Float32, DType::BFloat16]).chosen_by(&[DType::Float32]));
-        assert!(entry(&[DType::Int64]).chosen_by(&[DType::Int64]));
-        assert!(!entry(&[DType::Int64]).chosen_by(&[DType::Float32]));
     }
 
     proptest! {

@@ -3,10 +3,9 @@
 //! Two storages of one content are one where that can be known without reading them: where both are named by their digest. Views
 //! that overlap or touch are in one piece. Values that are not stored as they are seen lie in no piece.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::facts::{distinct_ranges, find, is_resolved};
 use crate::capture::store::BlobId;
 use crate::capture::{Storage, Tensor};
 use crate::ids::StorageId;
@@ -54,6 +53,42 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
             piece.content.is_none_or(|(blob, at)| seen.insert((blob, at, start, end)))
         })
         .collect()
+}
+
+/// The values are not what is stored, so they are written out before a kernel sees them.
+pub(super) fn is_resolved(tensor: &Tensor) -> bool {
+    tensor.conjugate || tensor.negative
+}
+
+/// Per storage, the bytes that the tensors reach: sorted, disjoint, touching ones joined.
+pub(super) fn distinct_ranges<'a>(
+    tensors: impl Iterator<Item = &'a Tensor>,
+) -> BTreeMap<StorageId, Vec<Range<u64>>> {
+    let mut ranges: BTreeMap<StorageId, Vec<Range<u64>>> = BTreeMap::new();
+    for tensor in tensors {
+        let range = tensor.byte_range();
+        if !range.is_empty() {
+            ranges.entry(tensor.storage).or_default().push(range);
+        }
+    }
+    for list in ranges.values_mut() {
+        list.sort_by_key(|range| range.start);
+        list.dedup_by(|next, joined| {
+            let touching = next.start <= joined.end;
+            if touching {
+                joined.end = joined.end.max(next.end);
+            }
+            touching
+        });
+    }
+    ranges
+}
+
+pub(super) fn find(storages: &[Storage], id: StorageId) -> Option<&Storage> {
+    match storages.get(id.index()) {
+        Some(storage) if storage.id == id => Some(storage),
+        _ => storages.iter().find(|storage| storage.id == id),
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::output::{Output, forgive_closed_pipe};
-use super::{Answer, Failure, ReportArguments, ReportFormat};
+use super::{Answer, Failure, ReportArguments, ReportFormat, color_on_stdout};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
 use crate::record::timeline::Timeline;
 use crate::report::compare::{self, Comparison, Side, compare};
 use crate::report::digest::{Digest, Limits};
 use crate::report::table::TableWriter;
+use crate::report::text::{self, Style};
 use crate::report::trace::TraceWriter;
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
@@ -33,7 +34,7 @@ pub(super) fn report(arguments: &ReportArguments) -> Answer {
 
 fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result<(), Failure> {
     if format == ReportFormat::Text {
-        let text = super::run::result_text(folder, matches!(output, Output::Standard(_)))?;
+        let text = result_text(folder, matches!(output, Output::Standard(_)))?;
         return forgive_closed_pipe(output.write_all(text.as_bytes()));
     }
     let store = Store::read(folder).map_err(Failure::reading)?;
@@ -103,8 +104,17 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
     Ok(digest)
 }
 
+/// The human result of a run folder; coloured only where standard output is meant and is a terminal.
+pub(super) fn result_text(folder: &Path, on_terminal: bool) -> Result<String, Failure> {
+    let store = Store::read(folder).map_err(Failure::reading)?;
+    let record = store.load().map_err(Failure::host)?;
+    let timeline = timeline(&store);
+    let style = Style { color: on_terminal && color_on_stdout(), ..Style::default() };
+    Ok(text::render(&record, &timeline, folder, style))
+}
+
 /// Results are worth telling without their drawing: damaged samples are said aloud, and left out.
-pub(super) fn timeline(store: &Store) -> Timeline {
+fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         eprintln!("warning: memory over time is not shown: {error}");
         Timeline::default()

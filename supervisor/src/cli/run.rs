@@ -2,13 +2,11 @@
 
 use std::io::IsTerminal;
 
-use super::{Answer, Failure, RunArguments, color_on_stdout, load_plan, log, print_out};
+use super::{Answer, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
-use crate::report::text::{self, Style};
 use crate::signal::Signals;
-use crate::store::Store;
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
     log::start();
@@ -37,7 +35,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
             .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
         print_out(&summary)?;
     } else if !quiet {
-        print_out(&result_text(&folder, true)?)?;
+        print_out(&super::report::result_text(&folder, true)?)?;
     }
     Ok(exit)
 }
@@ -69,13 +67,4 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
     let ended = ended?;
     drop(temporary);
     Ok((ended.exit, ended.folder))
-}
-
-/// The human result of a run folder; coloured only where standard output is meant and is a terminal.
-pub(super) fn result_text(folder: &std::path::Path, on_terminal: bool) -> Result<String, Failure> {
-    let store = Store::read(folder).map_err(Failure::reading)?;
-    let record = store.load().map_err(Failure::host)?;
-    let timeline = super::report::timeline(&store);
-    let style = Style { color: on_terminal && color_on_stdout(), ..Style::default() };
-    Ok(text::render(&record, &timeline, folder, style))
 }

@@ -9,62 +9,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::methods::{self, Request};
+use super::refusal::{Code, Refusal, Reply};
 
 /// Of an id, as it was written: enough for a UUID in quotes.
 const MAX_ID: usize = 128;
-
-/// Why something was not done: stable words, which programs may rely on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Code {
-    /// The line is not JSON.
-    ParseError,
-    /// It is JSON, and no request.
-    InvalidRequest,
-    BatchRefused,
-    LineTooLong,
-    UnknownMethod,
-    InvalidParams,
-    /// The request was understood, and nothing was changed.
-    Refused,
-    /// It names a worker, job or candidate that the run does not have.
-    NotFound,
-    /// More connections, or more requests waiting for a result, than are served.
-    Busy,
-    /// Another user.
-    Forbidden,
-}
-
-impl Code {
-    /// The number that JSON-RPC asks for.
-    const fn number(self) -> i32 {
-        match self {
-            Self::ParseError => -32_700,
-            Self::InvalidRequest | Self::BatchRefused | Self::LineTooLong => -32_600,
-            Self::UnknownMethod => -32_601,
-            Self::InvalidParams => -32_602,
-            Self::Refused => -32_000,
-            Self::NotFound => -32_001,
-            Self::Busy => -32_002,
-            Self::Forbidden => -32_003,
-        }
-    }
-}
-
-/// An error as it is answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub code: Code,
-    pub message: String,
-}
-
-impl Refusal {
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-}
-
-pub type Reply = Result<Value, Refusal>;
 
 /// Something that happened, for those who listen.
 #[derive(Clone, Debug, PartialEq)]

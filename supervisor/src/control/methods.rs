@@ -6,7 +6,7 @@ use opt_shared::mode::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::message::{Code, Refusal};
+use super::refusal::{Code, Refusal};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {

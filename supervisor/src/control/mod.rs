@@ -19,15 +19,17 @@ mod connection;
 mod message;
 mod methods;
 pub mod place;
+mod refusal;
 mod server;
 #[cfg(test)]
 mod tests;
 
-pub use message::{Code, Notification, Refusal, Reply};
+pub use message::Notification;
 pub use methods::{
     CancelParams, CandidatesParams, DecisionsParams, HistoryParams, RecycleParams, Request, ResultParams,
     SetParams, SubmitParams, WhyParams,
 };
+pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
 /// Of one line, in both directions for requests; answers may be as long as their queue.

@@ -14,9 +14,10 @@ use rustix::net::{
 use rustix::process::Uid;
 
 use super::connection::{Connection, Cut};
-use super::message::{self, Code, Notification, Refusal, Reply};
+use super::message::{self, Notification};
 use super::methods::Request;
 use super::place::{Place, PlaceError};
+use super::refusal::{Code, Refusal, Reply};
 
 /// Served at a time; a program needs one, a person two.
 const MOST_CONNECTIONS: usize = 32;

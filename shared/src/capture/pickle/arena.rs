@@ -1,4 +1,4 @@
-//! The objects of a pickle while it is being read: nodes in one array that name each other by number.
+//! The objects of a pickle while it is being read: its nodes in one array.
 //!
 //! Numbers instead of pointers, so that containers can be filled after they were shared, may hold themselves, and
 //! are dropped without recursion. Owns the counts that limit a pickle; what becomes of the nodes is `convert`'s.
@@ -6,106 +6,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use num_bigint::BigInt;
-
-use super::globals::Global;
 use super::keys::Keys;
+use super::node::{Dict, Node, NodeId, Set};
 use crate::capture::error::Fault;
 use crate::capture::limits::{MAX_DERIVED_SLACK_BYTES, MAX_NODES, MAX_SLOTS, TABLE_SLOTS};
-use crate::capture::{DType, DictKind, SequenceKind};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct NodeId(pub(super) u32);
-
-#[derive(Debug)]
-pub(super) enum Node {
-    None,
-    Ellipsis,
-    Bool(bool),
-    Int(i64),
-    BigInt(Box<BigInt>),
-    Float(f64),
-    Complex(f64, f64),
-    Str(Arc<str>),
-    Bytes(Arc<[u8]>),
-    ByteArray(Arc<[u8]>),
-    /// Everything but sets.
-    Sequence(SequenceKind, Vec<NodeId>),
-    Set(Box<Set>),
-    Dict(Box<Dict>),
-    Slice([NodeId; 3]),
-    Range([NodeId; 3]),
-    Global(Global),
-    Device(Arc<str>),
-    /// Its place in the machine's list of storages.
-    Storage {
-        index: u32,
-        dtype: DType,
-    },
-    Tensor(Box<TensorNode>),
-    NumpyDType(Arc<NumpyDType>),
-    NumpyArray(Box<ArrayNode>),
-    NumpyScalar {
-        dtype: Arc<NumpyDType>,
-        bytes: Arc<[u8]>,
-    },
-}
-
-#[derive(Debug)]
-pub(super) struct Set {
-    pub(super) kind: SequenceKind,
-    pub(super) items: Vec<NodeId>,
-    /// Items by the number that equal keys share.
-    members: HashSet<u32>,
-}
-
-#[derive(Debug)]
-pub(super) struct Dict {
-    pub(super) kind: DictKind,
-    pub(super) items: Vec<(NodeId, NodeId)>,
-    places: HashMap<u32, usize>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct TensorNode {
-    pub(super) storage: u32,
-    pub(super) dtype: DType,
-    pub(super) shape: Vec<u64>,
-    pub(super) stride: Vec<u64>,
-    pub(super) storage_offset: u64,
-    pub(super) requires_grad: bool,
-    pub(super) parameter: bool,
-    pub(super) conjugate: bool,
-    pub(super) negative: bool,
-}
-
-/// A numpy dtype without fields.
-#[derive(Clone, Debug)]
-pub(super) struct NumpyDType {
-    /// `f`, `i`, `O`, …
-    pub(super) kind: char,
-    /// What stands after the kind: `4` in `<f4`; empty for objects.
-    pub(super) count: String,
-    /// `<`, `>` or `|`.
-    pub(super) order: char,
-    pub(super) item_bytes: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct ArrayNode {
-    pub(super) dtype: Arc<NumpyDType>,
-    pub(super) shape: Vec<u64>,
-    pub(super) fortran_order: bool,
-    pub(super) contents: ArrayContents,
-}
-
-#[derive(Debug)]
-pub(super) enum ArrayContents {
-    /// Between `_reconstruct` and the state that fills it.
-    Missing,
-    Bytes(Arc<[u8]>),
-    Objects(Vec<NodeId>),
-}
+use crate::capture::{DictKind, SequenceKind};
 
 pub(super) struct Arena {
     nodes: Vec<Node>,

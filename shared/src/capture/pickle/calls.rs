@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::arena::{Node, NodeId};
 use super::globals::{self, Global};
 use super::machine::Machine;
+use super::node::{Node, NodeId};
 use crate::capture::error::{Fault, quoted};
 use crate::capture::{DictKind, SequenceKind};
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::arena::{Arena, ArrayContents, ArrayNode, Node, NodeId, NumpyDType, TensorNode};
+use super::arena::Arena;
 use super::globals::Global;
+use super::node::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType, TensorNode};
 use crate::capture::error::Fault;
 use crate::capture::limits::{
     MAX_CYCLE_PATH_BYTES, MAX_CYCLES, MAX_DEPTH, MAX_NODES, MAX_SLOTS, MAX_UNFOLDED,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::arena::{Node, NodeId};
+use super::node::{Node, NodeId};
 use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::StorageName;
-use super::arena::{Arena, Node, NodeId};
+use super::arena::Arena;
 use super::globals::{self, Global};
+use super::node::{Node, NodeId};
 use super::opcode::{Decoder, Opcode};
 use crate::capture::error::{ErrorKind, Fault, quoted};
 use crate::capture::limits::{MAX_MARKS, MAX_MEMO, MAX_STACK, MAX_STORAGES};

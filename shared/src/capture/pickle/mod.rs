@@ -13,6 +13,7 @@ mod convert;
 mod globals;
 mod keys;
 mod machine;
+mod node;
 mod numpy;
 mod opcode;
 mod rebuild;

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use super::arena::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType};
 use super::calls::mismatch;
 use super::globals::Global;
 use super::machine::Machine;
+use super::node::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType};
 use crate::capture::error::{Fault, quoted};
 
 impl Machine {

@@ -1,9 +1,9 @@
 //! Tensors out of their recorded geometry: every number checked before it is believed.
 
-use super::arena::{Node, NodeId, TensorNode};
 use super::calls::mismatch;
 use super::globals::Global;
 use super::machine::Machine;
+use super::node::{Node, NodeId, TensorNode};
 use crate::capture::error::{ErrorKind, Fault, quoted};
 use crate::capture::limits::{MAX_RANK, TENSOR_SLOTS};
 use crate::capture::{DType, Kind};

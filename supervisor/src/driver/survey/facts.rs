@@ -1,7 +1,8 @@
 //! What the captures of a job are: read once, before anything starts, headers only.
 //!
 //! Owns the way from capture files to the numbers and the signature that core and workers are given. One capture
-//! is open at a time, and what is kept of it is a handful of numbers.
+//! is open at a time, and what is kept of it is a handful of numbers. Arguments have their names only when every entry was
+//! seen: until then small entries stay, as many as there is room for, and the others are opened once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,16 @@ use opt_shared::arguments::{
     Argument, Entry, EntryFacts, OutputLeaf, Signature, SignatureBuilder, bind, class_key, outputs,
 };
 use opt_shared::batch::{Share, compose};
-use opt_shared::capture::{CaptureFile, DType, Kind, Storage};
+use opt_shared::capture::{CaptureFile, DType, Storage};
 use opt_shared::causes::chain;
 use opt_shared::ids::EntryId;
 use opt_shared::message::EntryRef;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::units::Bytes;
 
+use super::choice::is_chosen;
 use super::constants::Constants;
+use super::kept::Room;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -54,12 +57,14 @@ impl JobFacts {
         let mut facts = Self::default();
         let mut problems = Vec::new();
         let mut kept = Vec::new();
+        let mut room = Room::default();
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         for path in files {
-            match read_entry(path, job.dtypes.as_deref()) {
-                Ok(Some(entry)) => {
-                    builder.observe(&stem(path), &entry);
-                    kept.push(path);
+            match look(path, job.dtypes.as_deref()) {
+                Ok(Some(looked)) => {
+                    builder.observe(&looked.name, &looked.entry);
+                    let is_small = room.take(&looked.entry, &looked.storages);
+                    kept.push((path, is_small.then_some(looked)));
                 }
                 Ok(None) => {}
                 Err(problem) => problems.push(problem),
@@ -76,11 +81,15 @@ impl JobFacts {
             let mut hasher = blake3::Hasher::new();
             let mut seen = BTreeMap::new();
             let mut constants = Constants::default();
-            for path in kept {
-                match facts.add(path, &signature, &mut hasher, &mut seen, &mut constants) {
-                    Ok(()) => {}
-                    Err(problem) => problems.push(problem),
-                }
+            for (path, looked) in kept {
+                let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
+                let added = looked.and_then(|looked| match looked {
+                    Some(looked) => {
+                        facts.add(path, looked, &signature, &mut hasher, &mut seen, &mut constants)
+                    }
+                    None => Ok(()),
+                });
+                problems.extend(added.err());
             }
             facts.digest = hasher.finalize().to_hex().to_string();
             facts.unique_bytes = seen.into_values().sum();
@@ -96,30 +105,28 @@ impl JobFacts {
     fn add(
         &mut self,
         path: &Path,
+        looked: Looked,
         signature: &Signature,
         hasher: &mut blake3::Hasher,
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
         constants: &mut Constants,
     ) -> Result<(), String> {
-        let name = stem(path);
-        let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-        let entry =
-            Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
+        let Looked { name, entry, storages, file, form } = looked;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
         let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if leaves.is_empty() {
             return Err(format!("{name}: it holds no output to compare with"));
         }
-        self.form = Some(if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files });
+        self.form = Some(form);
         let page = Bytes::from(rustix::param::page_size());
-        let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
+        let facts = EntryFacts::of(&storages, &arguments, &leaves, page);
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        for storage in capture.storages() {
+        for storage in &storages {
             note_storage(storage, number, seen, hasher);
         }
         hasher.update(name.as_bytes());
-        hasher.update(&capture.file_bytes().get().to_le_bytes());
-        self.bytes += capture.file_bytes();
+        hasher.update(&file.get().to_le_bytes());
+        self.bytes += file;
         constants.observe(&facts.pieces, page);
         self.entries.push(EntryFact {
             entry: EntryRef {
@@ -128,7 +135,7 @@ impl JobFacts {
                 path: path.to_owned(),
                 weight: 1,
                 numbers: EntryNumbers {
-                    file: capture.file_bytes(),
+                    file,
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
                     ring: facts.ring_bytes,
@@ -183,40 +190,26 @@ impl JobFacts {
     }
 }
 
-fn read_entry(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Entry>, String> {
+/// A capture that was opened, and what of it is needed once the signature is known.
+struct Looked {
+    name: String,
+    entry: Entry,
+    storages: Vec<Storage>,
+    file: Bytes,
+    form: CapturesForm,
+}
+
+/// None where `dtypes` leave it out.
+fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, String> {
+    let name = stem(path);
     let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-    let entry =
-        Entry::from_value(capture.root()).map_err(|error| format!("{}: {}", stem(path), chain(&error)))?;
-    Ok(match dtypes {
-        Some(wanted) if !is_wanted(&entry, wanted) => None,
-        _ => Some(entry),
-    })
-}
-
-/// An entry is of the wanted dtypes if every float or complex tensor in it is; one without any, if its outputs are.
-fn is_wanted(entry: &Entry, wanted: &[DType]) -> bool {
-    let mut floats = Vec::new();
-    for value in
-        entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(entry.output.as_ref())
-    {
-        collect_dtypes(value, &mut floats);
+    let entry = Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
+    if dtypes.is_some_and(|wanted| !is_chosen(&entry, wanted)) {
+        return Ok(None);
     }
-    floats.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
-    if floats.is_empty()
-        && let Some(output) = &entry.output
-    {
-        collect_dtypes(output, &mut floats);
-    }
-    !floats.is_empty() && floats.iter().all(|dtype| wanted.contains(dtype))
-}
-
-fn collect_dtypes(value: &opt_shared::capture::Value, dtypes: &mut Vec<DType>) {
-    use opt_shared::capture::Value;
-    match value {
-        Value::Tensor(tensor) => dtypes.push(tensor.dtype),
-        Value::Sequence { items, .. } => items.iter().for_each(|item| collect_dtypes(item, dtypes)),
-        _ => {}
-    }
+    let form = if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files };
+    let (storages, file) = (capture.storages().to_vec(), capture.file_bytes());
+    Ok(Some(Looked { name, entry, storages, file, form }))
 }
 
 /// Without reading data, two storages are taken for one if size and CRC agree; one without a CRC counts by itself.
@@ -255,7 +248,7 @@ pub fn observed(
 ) -> Vec<(Vec<Argument>, Vec<OutputLeaf>)> {
     let mut all = Vec::new();
     for path in files {
-        let Ok(Some(entry)) = read_entry(path, job.dtypes.as_deref()) else { continue };
+        let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };
         if let (Ok(arguments), Ok(leaves)) = (bind(&entry, signature), outputs(&entry)) {
             all.push((arguments, leaves));
         }

@@ -1,7 +1,9 @@
 //! What is known of a run before it starts: captures as numbers, what each stage will owe, what the core is told.
 
+mod choice;
 mod constants;
 pub mod facts;
+mod kept;
 pub mod limits;
 pub mod needs;
 pub mod replay_facts;

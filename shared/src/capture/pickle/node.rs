@@ -1,0 +1,102 @@
+//! What a pickle is made of while it is being read: nodes that name each other by number.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use num_bigint::BigInt;
+
+use super::globals::Global;
+use crate::capture::{DType, DictKind, SequenceKind};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct NodeId(pub(super) u32);
+
+#[derive(Debug)]
+pub(super) enum Node {
+    None,
+    Ellipsis,
+    Bool(bool),
+    Int(i64),
+    BigInt(Box<BigInt>),
+    Float(f64),
+    Complex(f64, f64),
+    Str(Arc<str>),
+    Bytes(Arc<[u8]>),
+    ByteArray(Arc<[u8]>),
+    /// Everything but sets.
+    Sequence(SequenceKind, Vec<NodeId>),
+    Set(Box<Set>),
+    Dict(Box<Dict>),
+    Slice([NodeId; 3]),
+    Range([NodeId; 3]),
+    Global(Global),
+    Device(Arc<str>),
+    /// Its place in the machine's list of storages.
+    Storage {
+        index: u32,
+        dtype: DType,
+    },
+    Tensor(Box<TensorNode>),
+    NumpyDType(Arc<NumpyDType>),
+    NumpyArray(Box<ArrayNode>),
+    NumpyScalar {
+        dtype: Arc<NumpyDType>,
+        bytes: Arc<[u8]>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) kind: SequenceKind,
+    pub(super) items: Vec<NodeId>,
+    /// Items by the number that equal keys share.
+    pub(super) members: HashSet<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Dict {
+    pub(super) kind: DictKind,
+    pub(super) items: Vec<(NodeId, NodeId)>,
+    pub(super) places: HashMap<u32, usize>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct TensorNode {
+    pub(super) storage: u32,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    pub(super) stride: Vec<u64>,
+    pub(super) storage_offset: u64,
+    pub(super) requires_grad: bool,
+    pub(super) parameter: bool,
+    pub(super) conjugate: bool,
+    pub(super) negative: bool,
+}
+
+/// A numpy dtype without fields.
+#[derive(Clone, Debug)]
+pub(super) struct NumpyDType {
+    /// `f`, `i`, `O`, …
+    pub(super) kind: char,
+    /// What stands after the kind: `4` in `<f4`; empty for objects.
+    pub(super) count: String,
+    /// `<`, `>` or `|`.
+    pub(super) order: char,
+    pub(super) item_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ArrayNode {
+    pub(super) dtype: Arc<NumpyDType>,
+    pub(super) shape: Vec<u64>,
+    pub(super) fortran_order: bool,
+    pub(super) contents: ArrayContents,
+}
+
+#[derive(Debug)]
+pub(super) enum ArrayContents {
+    /// Between `_reconstruct` and the state that fills it.
+    Missing,
+    Bytes(Arc<[u8]>),
+    Objects(Vec<NodeId>),
+}

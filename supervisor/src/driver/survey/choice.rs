@@ -1,0 +1,82 @@
+//! Which entries a job's `dtypes` choose.
+
+use opt_shared::arguments::Entry;
+use opt_shared::capture::{DType, Kind, Value};
+
+/// Every float or complex tensor in the entry is of one of them; in one that has none, every output is. So `["float32"]`
+/// chooses a float32 embedding, whose indices are int64.
+pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
+    let mut found = Vec::new();
+    let arguments = entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value));
+    arguments.chain(&entry.output).for_each(|value| collect(value, &mut found));
+    found.retain(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex));
+    if found.is_empty() {
+        entry.output.iter().for_each(|value| collect(value, &mut found));
+    }
+    !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
+}
+
+/// An entry was searched for what stands in a tensor's place already: it is not too deep, nor too large.
+fn collect(value: &Value, dtypes: &mut Vec<DType>) {
+    match value {
+        Value::Tensor(tensor) => dtypes.push(tensor.dtype),
+        Value::Sequence { items, .. } => items.iter().for_each(|item| collect(item, dtypes)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use opt_shared::capture::{SequenceKind, Tensor, contiguous_strides};
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    fn tensor(dtype: DType) -> Value {
+        Value::Tensor(Arc::new(Tensor {
+            object: 0,
+            dtype,
+            shape: vec![2],
+            stride: contiguous_strides(&[2]),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }))
+    }
+
+    #[test]
+    fn dtypes_choose_by_the_floats_of_an_entry() {
+        use DType::{BFloat16, Float32, Int64};
+        for (arguments, output, wanted, chosen) in [
+            (&[Int64, Float32][..], &[Float32][..], &[Float32][..], true),
+            (&[Int64, Float32], &[Float32], &[BFloat16], false),
+            (&[Float32, BFloat16], &[Float32], &[Float32], false),
+            (&[Float32, BFloat16], &[Float32], &[Float32, BFloat16], true),
+            (&[Float32], &[BFloat16], &[Float32], false),
+            (&[Int64], &[Int64], &[Int64], true),
+            (&[Int64], &[Int64], &[Float32], false),
+            // Without floats the outputs decide, and without outputs nothing is chosen.
+            (&[Int64], &[DType::Bool], &[DType::Bool], true),
+            (&[Int64], &[], &[Int64], false),
+        ] {
+            let nested = |dtypes: &[DType]| Value::Sequence {
+                kind: SequenceKind::List,
+                items: dtypes.iter().copied().map(tensor).collect(),
+            };
+            let entry = Entry {
+                function_name: None,
+                args: vec![nested(arguments)],
+                kwargs: Vec::new(),
+                output: Some(nested(output)),
+                signature: None,
+                unknown_keys: Vec::new(),
+            };
+            assert_eq!(is_chosen(&entry, wanted), chosen, "{arguments:?} {output:?} {wanted:?}");
+        }
+    }
+}
