@@ -9,6 +9,7 @@ mod eval;
 mod figures;
 mod filler;
 mod kill_storm;
+mod many;
 mod monitor;
 mod overshoot;
 mod product;
@@ -35,6 +36,8 @@ struct Arguments {
 enum Command {
     /// Verify a large embedding set: peak owed memory, cache left behind, time beside `cat`
     VerifyLarge(verify_large::Arguments),
+    /// Many prebuilt candidates with small entries: what an entry costs beside a bare process
+    Many(many::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
     /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
     }
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
+        Command::Many(arguments) => many::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Reads(arguments) => reads::run(&arguments),
         Command::Captures(arguments) => captures::run(&arguments),

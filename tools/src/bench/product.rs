@@ -12,7 +12,12 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf> {
 
 /// `run PLAN --json` and the document it prints, whatever the exit code says of the candidates.
 pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
-    let output = Command::new(binary("opt-supervisor")?)
+    run_json_of(&binary("opt-supervisor")?, plan, more)
+}
+
+/// The same by another build of the product.
+pub(crate) fn run_json_of(product: &Path, plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
+    let output = Command::new(product)
         .arg("run")
         .arg(plan)
         .arg("--json")

@@ -6,13 +6,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::product::{binary, run_json};
+use super::product::{binary, run_json_of};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Captures made by `gen-captures embedding`; made here if the folder does not exist
     #[arg(long, default_value = "/tmp/opt-bench-embedding")]
     captures: PathBuf,
+    /// Builds of opt-supervisor to compare, run in turns; this one's if none is given
+    #[arg(long)]
+    product: Vec<PathBuf>,
     /// Runs of each kind
     #[arg(long, default_value_t = 3)]
     runs: u32,
@@ -27,6 +30,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             .context("starting gen-captures")?;
         ensure!(status.success(), "gen-captures failed");
     }
+    let products = match arguments.product.as_slice() {
+        [] => vec![binary("opt-supervisor")?],
+        some => some.to_vec(),
+    };
     let files = captures(&arguments.captures)?;
     let bytes: u64 = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|it| it.len()).sum();
     let folder = tempdir()?;
@@ -47,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     println!("|---|---|---|---|---|---|---|");
     let mut good = true;
     for state in ["cold", "warm"] {
-        let (mut cats, mut runs) = (Vec::new(), Vec::new());
-        let mut last = String::new();
+        let mut cats = Vec::new();
+        let mut runs: Vec<(Vec<f64>, String)> = products.iter().map(|_| Default::default()).collect();
         for _ in 0..arguments.runs {
             prepare(&files, state)?;
             let start = Instant::now();
@@ -57,26 +64,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 "cat failed"
             );
             cats.push(start.elapsed().as_secs_f64());
-            prepare(&files, state)?;
-            let before = cached(&files)?;
-            let summary = run_json(&plan, &[])?;
-            let candidate = &summary["jobs"][0]["candidates"][0];
-            good &= candidate["status"] == "PASSED";
-            runs.push(candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3);
-            let mib = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN) / f64::from(1 << 20);
-            let memory = &summary["memory"];
-            good &= mib(&memory["peak_owed_bytes"]) <= 64.0;
-            last = format!(
-                "{:.1} | {:.1} | {}",
-                mib(&memory["peak_owed_bytes"]),
-                mib(&memory["predicted_peak_owed_bytes"]),
-                cached(&files)?.saturating_sub(before) >> 20
-            );
+            for (product, (seconds, last)) in products.iter().zip(&mut runs) {
+                prepare(&files, state)?;
+                let before = cached(&files)?;
+                let summary = run_json_of(product, &plan, &[])?;
+                let candidate = &summary["jobs"][0]["candidates"][0];
+                good &= candidate["status"] == "PASSED";
+                seconds.push(candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3);
+                let mib = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN) / f64::from(1 << 20);
+                let memory = &summary["memory"];
+                good &= mib(&memory["peak_owed_bytes"]) <= 64.0;
+                *last = format!(
+                    "{:.1} | {:.1} | {}",
+                    mib(&memory["peak_owed_bytes"]),
+                    mib(&memory["predicted_peak_owed_bytes"]),
+                    cached(&files)?.saturating_sub(before) >> 20
+                );
+            }
         }
         let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
-        let (cat, run) = (median(&mut cats), median(&mut runs));
+        let cat = median(&mut cats);
         println!("| `cat` of all files | {state} | {cat:.2} | {:.2} | – | – | – |", rate(cat));
-        println!("| verify, all entries | {state} | {run:.2} | {:.2} | {last} |", rate(run));
+        for (product, (seconds, last)) in products.iter().zip(&mut runs) {
+            let run = median(seconds);
+            let which = if 1 < products.len() { format!(" by {}", product.display()) } else { String::new() };
+            println!("| verify, all entries{which} | {state} | {run:.3} | {:.2} | {last} |", rate(run));
+        }
     }
     std::fs::remove_dir_all(&folder)?;
     Ok(good)
