@@ -4,6 +4,7 @@
 //! in it. Whether a job is large enough to bother is the supervisor's affair; what a guard drops is `opt_shared::cache`'s.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,11 +21,13 @@ pub(crate) struct EntryGuards {
     guards: BTreeMap<(u64, u64), CacheGuard>,
     /// A large job: what it brings in goes again.
     drop: bool,
+    /// Of the guards, those that came with the entry that was added last.
+    newest: Vec<(u64, u64)>,
 }
 
 impl EntryGuards {
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
-        let mut guards = Self { guards: BTreeMap::new(), drop };
+        let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
         // A file that cannot be opened is for whoever reads it to report.
         let files = entries.iter().filter_map(|entry| File::open(&entry.path).ok());
         files.for_each(|file| guards.guard(Arc::new(file)));
@@ -43,11 +46,29 @@ impl EntryGuards {
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;
-        self.guards.entry((metadata.dev(), metadata.ino())).or_insert_with(|| CacheGuard::watch(file, drop));
+        let name = (metadata.dev(), metadata.ino());
+        if let Entry::Vacant(free) = self.guards.entry(name) {
+            free.insert(CacheGuard::watch(file, drop));
+            self.newest.push(name);
+        }
     }
 
     pub(crate) fn watches(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
+    }
+
+    /// Watches one more entry: its own file. To be called before anything of it is read.
+    pub(crate) fn add(&mut self, entry: &EntryRef) {
+        self.newest.clear();
+        if let Ok(file) = File::open(&entry.path) {
+            self.guard(Arc::new(file));
+        }
+    }
+
+    /// The entry that was added last is not called with the others: what it brought in goes, and it is not watched any more.
+    pub(crate) fn forget_newest(&mut self) {
+        let forgotten = self.newest.drain(..).filter_map(|name| self.guards.remove(&name)).collect();
+        CacheGuard::release_all(forgotten);
     }
 
     /// Once nobody maps the files any more: pages that are mapped stay.

@@ -67,71 +67,104 @@ struct Opener {
     watched: bool,
 }
 
+/// One entry, open, and what of it is to be read ahead of a candidate.
+struct OpenEntry {
+    placed: Placed,
+    ahead: Option<ReadAhead>,
+}
+
 impl Opener {
+    /// Opens the first entries of the range: all of them if they can share a runner.
+    ///
+    /// An entry that has to be watched while it is read has a runner of its own: what a candidate touches is told by what
+    /// comes into the cache, and which inputs it reads as a whole by the entry before. So has one that cannot be opened.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
-        let entries = &self.entries[range.clone()];
-        let mut guards = EntryGuards::watch(entries, self.drop_cache);
-        let placed = entries.iter().enumerate().map(|(at, entry)| {
-            let recorded = Recorded::open(entry, &self.signature).map_err(|error| (at, error))?;
-            guards.watch_data_of(&recorded);
-            Placed::in_files(recorded).map_err(|error| (at, error))
-        });
-        let placed = placed.collect();
-        self.opened(range, placed, guards, expected)
+        let first = &self.entries[range.start];
+        let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
+        let opened = match self.open_entry(first, &mut guards) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let range = range.start..range.start + 1;
+                return Opened { range, placed: Err((0, error)), guards, turn: None };
+            }
+        };
+        self.open_others(range, opened, guards, expected)
     }
 
-    /// None if they have to be opened in their turn: then whatever is wrong with them is found as well.
+    /// The same ahead of their turn. None if the first has to be opened in its turn: then whatever is wrong with it is found
+    /// as well.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
-        let entries = &self.entries[range.clone()];
-        let guards = EntryGuards::watch(entries, self.drop_cache);
-        let mut placed = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let recorded = Recorded::open(entry, &self.signature).ok().filter(Recorded::is_in_place)?;
-            placed.push(Placed::in_files(recorded).ok()?);
-        }
-        Some(self.opened(range, Ok(placed), guards, expected))
+        let first = &self.entries[range.start];
+        let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
+        let recorded = Recorded::open(first, &self.signature).ok().filter(Recorded::is_in_place)?;
+        let opened = self.look(Placed::in_files(recorded).ok()?);
+        Some(self.open_others(range, opened, guards, expected))
     }
 
-    /// Begins to read ahead of the candidate. Of several entries that were to share a runner only the first is kept if one
-    /// of them has to be watched while it is read: what a candidate touches is told by what came into the cache, and
-    /// which inputs it reads as a whole by the entry before.
-    fn opened(
+    fn open_others(
         &self,
-        mut range: Range<usize>,
-        mut placed: Result<Vec<Placed>, (usize, RecordedError)>,
-        guards: EntryGuards,
+        range: Range<usize>,
+        first: OpenEntry,
+        mut guards: EntryGuards,
         expected: Expected,
     ) -> Opened {
-        let mut turn = None;
-        if let Ok(placed) = &mut placed
-            && self.watched
-        {
-            let mut ahead: Vec<ReadAhead> = placed.iter().map(ReadAhead::of).collect();
-            if ahead.iter().any(ReadAhead::page_by_page) {
-                placed.truncate(1);
-                ahead.truncate(1);
-                range.end = range.start + placed.len();
+        let mut all = vec![first];
+        // Entries that are timed together are together whatever they are.
+        for at in range.start + 1..range.end {
+            if all.last().is_some_and(OpenEntry::is_watched) {
+                break;
             }
-            let mut expected = Some(expected);
-            for (entry, ahead) in placed.iter_mut().zip(ahead) {
-                ahead.read_exactly();
-                entry.page_by_page = ahead.page_by_page();
+            let entry = &self.entries[at];
+            guards.add(entry);
+            match self.open_entry(entry, &mut guards) {
+                Ok(opened) if !opened.is_watched() => all.push(opened),
+                Err(error) if !self.watched => {
+                    return Opened {
+                        range: range.clone(),
+                        placed: Err((at - range.start, error)),
+                        guards,
+                        turn: None,
+                    };
+                }
+                Ok(_) | Err(_) => {
+                    guards.forget_newest();
+                    break;
+                }
+            }
+        }
+        let range = range.start..range.start + all.len();
+        let (mut expected, mut turn) = (Some(expected), None);
+        let placed = all.into_iter().map(|OpenEntry { mut placed, ahead }| {
+            if let Some(ahead) = ahead {
+                placed.page_by_page = ahead.page_by_page();
                 let mut watch = ahead.start_expecting(expected.take().unwrap_or_default());
-                turn = watch.take_turn().or(turn);
-                entry.watched_by(watch);
+                turn = watch.take_turn().or(turn.take());
+                placed.watched_by(watch);
             }
-        }
-        // Whatever is wrong with one entry is not the others' affair.
-        if let Err((at, _)) = &mut placed
-            && 1 < range.len()
-        {
-            range = range.start..range.start + (*at).max(1);
-            return match *at {
-                0 => Opened { range, placed, guards, turn },
-                _ => self.open(range, Expected::default()),
-            };
-        }
+            placed
+        });
+        let placed = Ok(placed.collect());
         Opened { range, placed, guards, turn }
+    }
+
+    fn open_entry(&self, entry: &EntryRef, guards: &mut EntryGuards) -> Result<OpenEntry, RecordedError> {
+        let recorded = Recorded::open(entry, &self.signature)?;
+        guards.watch_data_of(&recorded);
+        Ok(self.look(Placed::in_files(recorded)?))
+    }
+
+    fn look(&self, placed: Placed) -> OpenEntry {
+        let ahead = self.watched.then(|| ReadAhead::of(&placed));
+        if let Some(ahead) = &ahead {
+            ahead.read_exactly();
+        }
+        OpenEntry { placed, ahead }
+    }
+}
+
+impl OpenEntry {
+    fn is_watched(&self) -> bool {
+        self.ahead.as_ref().is_some_and(ReadAhead::page_by_page)
     }
 }
 
