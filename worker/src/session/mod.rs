@@ -231,8 +231,8 @@ pub(crate) trait Session {
 
 /// Times a session's calls from outside of it.
 pub(crate) trait Clock {
-    /// Measures the hand-off with empty blocks.
-    fn measure_handoff(&mut self) -> Result<(), SessionError>;
+    /// Measures the hand-off with empty blocks, unless it is known for the way in which this process waits now.
+    fn settle_handoff(&mut self) -> Result<(), SessionError>;
 
     /// What is subtracted from every block.
     fn handoff(&self) -> Duration;

@@ -1,4 +1,4 @@
-//! From what a call came to, to the failure of an entry: one rule for all stages.
+//! Turns the result of a call into the failure of an entry: one rule for all stages.
 
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
@@ -12,8 +12,9 @@ use crate::session::{Called, PlaceFault, SessionError, UNSUPPORTED, Verdict};
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// Of an entry that was verified before.
+    /// Of an entry that was verified before: what it could do then it can do.
     Timed,
+    TimedPlan,
 }
 
 /// A failure of an entry that was opened.
@@ -45,7 +46,7 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
     let what = match calls {
         Calls::Verified => "the call",
-        Calls::Planned => "the plan call",
+        Calls::Planned | Calls::TimedPlan => "the plan call",
         Calls::Timed => "a timed call",
     };
     match called.result {
@@ -55,7 +56,7 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
             Status::RuntimeError,
             format!("{} of {asked} calls of a block were made", called.calls_done),
         ),
-        UNSUPPORTED if calls != Calls::Timed => verdict(
+        UNSUPPORTED if matches!(calls, Calls::Verified | Calls::Planned) => verdict(
             Status::Unsupported,
             format!("the candidate does not do this entry (it returned {UNSUPPORTED})"),
         ),
@@ -120,6 +121,12 @@ mod tests {
                 Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
             ),
             // It was done a moment ago.
+            (
+                code(-2),
+                1,
+                Calls::TimedPlan,
+                Some((Status::RuntimeError, "the plan call returned -2 (0 means done): only float32")),
+            ),
             (
                 code(-2),
                 8,

@@ -48,8 +48,8 @@ pub(super) struct Stopwatch {
     may_spin: bool,
     /// It leaves no CPU by its limits, so whether one is left has to be seen.
     takes_every_cpu: bool,
-    /// `may_spin` when the hand-off was measured.
-    handoff_spun: bool,
+    /// `may_spin` when the hand-off was measured; none before that.
+    handoff_spun: Option<bool>,
     /// CPU time of the runner when it was last stopped.
     stopped_at: Duration,
 }
@@ -61,15 +61,15 @@ impl Stopwatch {
             most_handoff: MOST_HANDOFF,
             may_spin: leaves_a_cpu,
             takes_every_cpu: !leaves_a_cpu,
-            handoff_spun: leaves_a_cpu,
+            handoff_spun: None,
             stopped_at: Duration::ZERO,
         }
     }
 }
 
 impl Clock for HostSession<'_> {
-    fn measure_handoff(&mut self) -> Result<(), SessionError> {
-        self.shortest_empty_block().map_err(|error| self.callable.error(error))
+    fn settle_handoff(&mut self) -> Result<(), SessionError> {
+        self.known_handoff().map_err(|error| self.callable.error(error))
     }
 
     fn handoff(&self) -> Duration {
@@ -87,7 +87,7 @@ impl Clock for HostSession<'_> {
     }
 
     fn block(&mut self, block: &BlockOrder) -> Result<Answer<Block>, SessionError> {
-        let timed = self.settle_handoff().and_then(|()| match self.timed(block)? {
+        let timed = self.known_handoff().and_then(|()| match self.timed(block)? {
             Heard::Done(block) => Ok(Answer::Done(block)),
             Heard::Died => Ok(Answer::Died),
             Heard::TimedOut => self.end_for(block.limit),
@@ -102,7 +102,7 @@ impl Clock for HostSession<'_> {
 
 impl HostSession<'_> {
     fn shortest_empty_block(&mut self) -> Result<(), RunnerError> {
-        (self.watch.handoff_spun, self.watch.most_handoff) = (self.watch.may_spin, MOST_HANDOFF);
+        (self.watch.handoff_spun, self.watch.most_handoff) = (Some(self.watch.may_spin), MOST_HANDOFF);
         let empty =
             BlockOrder { entry: 0, calls: 0, plan: false, expected: Duration::ZERO, limit: WAKE_LIMIT };
         let mut shortest = MOST_HANDOFF;
@@ -119,8 +119,12 @@ impl HostSession<'_> {
     }
 
     /// A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
-    fn settle_handoff(&mut self) -> Result<(), RunnerError> {
-        if self.watch.handoff_spun == self.watch.may_spin { Ok(()) } else { self.shortest_empty_block() }
+    fn known_handoff(&mut self) -> Result<(), RunnerError> {
+        if self.watch.handoff_spun == Some(self.watch.may_spin) {
+            Ok(())
+        } else {
+            self.shortest_empty_block()
+        }
     }
 
     fn idle_round(&mut self, entry: usize) -> Result<Answer<IdleRound>, RunnerError> {

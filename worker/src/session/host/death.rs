@@ -62,6 +62,12 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             }
         };
     }
+    if !death.locked {
+        return verdict(
+            Status::InfraError,
+            "a runner ended before it loaded anything of the candidate's".to_owned(),
+        );
+    }
     if let Some(fault) = &death.fault {
         let place = match fault.place {
             FaultPlace::Input => Some((
@@ -149,6 +155,7 @@ mod tests {
             refused: None,
             fault: None,
             phase: Phase::Calling,
+            locked: true,
             namespaced: true,
         }
     }
@@ -208,5 +215,10 @@ mod tests {
         );
         check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
         check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");
+        // Nothing foreign had run.
+        for end in [End::Exited { code: 2 }, End::Signalled { signal: libc::SIGBUS }] {
+            let unlocked = Death { phase: Phase::Starting, locked: false, ..a_death(end) };
+            check(unlocked, Status::InfraError, "before it loaded anything");
+        }
     }
 }

@@ -247,6 +247,12 @@ impl<'b> HostGroups<'b> {
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 
+    fn release(&mut self) {
+        if let Some(guards) = self.over.take() {
+            self.reads.absorb(&guards.release());
+        }
+    }
+
     fn await_release(&mut self) {
         if let Some(released) = self.releasing.take().and_then(|thread| thread.join().ok()) {
             self.reads.absorb(&released);
@@ -306,6 +312,10 @@ impl Groups<Placed> for HostGroups<'_> {
         }
         self.whole = whole;
         self.over = self.reading.take();
+        // Nothing of ours runs beside what is timed.
+        if !self.watched {
+            self.release();
+        }
     }
 
     fn finish(mut self: Box<Self>) -> ReadReport {
@@ -316,9 +326,17 @@ impl Groups<Placed> for HostGroups<'_> {
             drop(placed);
             self.reads.absorb(&guards.release());
         }
-        for guards in self.over.take().into_iter().chain(self.reading.take()) {
-            self.reads.absorb(&guards.release());
-        }
+        self.release();
+        self.over = self.reading.take();
+        self.release();
         self.reads
+    }
+}
+
+impl Drop for HostGroups<'_> {
+    /// No thread of a lease outlives it, however it ended.
+    fn drop(&mut self) {
+        self.await_release();
+        drop(self.ahead.take().map(JoinHandle::join));
     }
 }

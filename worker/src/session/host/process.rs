@@ -123,6 +123,8 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
+    /// It said that it was locked down: something foreign may have run. Its word was still ours then.
+    pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
 
@@ -140,6 +142,7 @@ pub(crate) struct Runner {
     stdout: Stream,
     stderr: Stream,
     sequence: u32,
+    locked: bool,
 }
 
 impl Runner {
@@ -174,7 +177,15 @@ impl Runner {
         .map_err(RunnerError::Spawn)?;
         drop(theirs);
         let shared = spec.shared + stdout.size() + stderr.size();
-        let runner = Self { handle: spawned.into(), control, socket: ours, stdout, stderr, sequence: 0 };
+        let runner = Self {
+            handle: spawned.into(),
+            control,
+            socket: ours,
+            stdout,
+            stderr,
+            sequence: 0,
+            locked: false,
+        };
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
             pid: runner.handle.pid(),
@@ -202,7 +213,7 @@ impl Runner {
         self.tell(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
-    /// Sends a frame. One that is dead already hears nothing: `begin` sees its end.
+    /// Sends a frame. A runner that is already dead hears nothing; `begin` notices.
     fn tell(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
@@ -225,6 +236,7 @@ impl Runner {
             match receive_reply(self.socket.as_fd(), slice) {
                 Ok(Some(Reply::Locked { rungs })) if !locked => {
                     locked = true;
+                    self.locked = true;
                     limit = Timeout::of(self.handle.pid(), timeout);
                     link.enforced(|| {
                         let mut all = self.handle.rungs().to_vec();
@@ -394,6 +406,7 @@ impl Runner {
             refused: (refused != 0).then_some(Bytes::new(refused)),
             fault,
             phase,
+            locked: self.locked,
             namespaced: self.handle.namespaces().pid,
         })
     }

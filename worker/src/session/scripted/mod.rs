@@ -395,7 +395,7 @@ impl Session for ScriptedSession<'_> {
 }
 
 impl Clock for ScriptedSession<'_> {
-    fn measure_handoff(&mut self) -> Result<(), SessionError> {
+    fn settle_handoff(&mut self) -> Result<(), SessionError> {
         Ok(())
     }
 

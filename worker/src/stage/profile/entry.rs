@@ -88,7 +88,8 @@ pub(super) fn time(
             return Ok(Err((number, stop)));
         }
     }
-    handoff::limit(sides);
+    // Warm-up may have changed how this process waits.
+    handoff::settle(sides)?;
     let mut draws = Draws { order: random, rounds: Draw::new() };
     let converged = match context.task.profile.protocol {
         Protocol::Paired => match blocks(context, sides, &mut samples, &mut draws, started)? {
@@ -224,7 +225,7 @@ fn warm_up(
     random: &mut SmallRng,
 ) -> Result<Result<(), Stop>, SessionError> {
     if side.has_plan {
-        match run_block(context, side, 1, Calls::Planned, Duration::ZERO)? {
+        match run_block(context, side, 1, Calls::TimedPlan, Duration::ZERO)? {
             Ok(block) => samples.plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
             Err(stop) => return Ok(Err(stop)),
         }
@@ -356,7 +357,7 @@ fn run_block(
     let order = BlockOrder {
         entry: context.index,
         calls,
-        plan: what == Calls::Planned,
+        plan: what == Calls::TimedPlan,
         expected: per_call * calls,
         // Every call was verified within call_timeout, so a block has that and ten times what is expected of it.
         limit: context.task.verify.call_timeout + per_call * calls * 10,

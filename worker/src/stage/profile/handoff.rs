@@ -3,17 +3,22 @@
 use std::time::Duration;
 
 use super::Side;
+use crate::session::SessionError;
 
 /// How much longer a hand-off of one side may take than the other's: their ways of waiting can differ.
 const APART: Duration = Duration::from_micros(50);
 
-/// Takes the sides' hand-offs for what they are: the same work of the same machine.
-pub(super) fn limit(sides: &mut [Side<'_>]) {
+/// Measures the sides' hand-offs where they are not known, and takes them for what they are: the same work of one machine.
+pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
+    for side in &mut *sides {
+        side.session.clock().settle_handoff()?;
+    }
     let measured: Vec<Duration> = sides.iter_mut().map(|side| side.session.clock().handoff()).collect();
-    let Some(most) = most(&measured) else { return };
+    let Some(most) = most(&measured) else { return Ok(()) };
     for side in sides {
         side.session.clock().limit_handoff(most);
     }
+    Ok(())
 }
 
 fn most(measured: &[Duration]) -> Option<Duration> {

@@ -145,10 +145,7 @@ impl<B: Backend> Profile<'_, B> {
         first: usize,
         sides: &mut [Side<'_>],
     ) -> Result<Option<(usize, Stop)>, SessionError> {
-        for side in &mut *sides {
-            side.session.clock().measure_handoff()?;
-        }
-        handoff::limit(sides);
+        handoff::settle(sides)?;
         let total = u32::try_from(self.task.entries.len()).unwrap_or(u32::MAX);
         let mut bytes = Bytes::ZERO;
         for (index, entry) in placed.iter().enumerate() {

@@ -36,7 +36,14 @@ struct Report {
 fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
     let backend = ScriptedBackend::playing(scripts);
     let mut head = Head::passed();
-    let Replayed { result } = run(&backend, &|_, _, _| {}, task, &mut head);
+    let told = std::cell::RefCell::new(Vec::new());
+    let Replayed { result } =
+        run(&backend, &|done, total, _| told.borrow_mut().push((done, total)), task, &mut head);
+    if result.is_some() {
+        let all = u32::try_from(task.steps.len()).expect("few");
+        let steps = &told.borrow()[told.borrow().len() - task.steps.len()..];
+        assert!(steps.iter().copied().eq((1..=all).map(|step| (step, all))), "{told:?}");
+    }
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
     let asked = backend.asked.borrow().clone();
     Report { head, result, asked }
@@ -187,4 +194,9 @@ fn replay_blames_a_capture_that_cannot_be_read() {
     let report = replay(&task, &[]);
     assert_eq!(report.head.status, Status::InfraError);
     assert!(report.head.detail.contains("remove it"), "{}", report.head.detail);
+}
+
+#[test]
+fn replay_tells_times_in_milliseconds() {
+    assert_eq!(ms(Duration::from_micros(1_500)), 1.5);
 }

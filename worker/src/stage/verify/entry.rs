@@ -1,4 +1,4 @@
-//! What several differently poisoned calls of one entry, which may disagree, are called.
+//! What to call an entry whose differently poisoned calls may disagree.
 //!
 //! Leaves to others: a single call (`calls`), the session's start and end, and everything about other entries.
 

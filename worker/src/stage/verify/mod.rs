@@ -1,6 +1,6 @@
 //! Verification: every entry called, every output compared with what was recorded.
 //!
-//! Owns the order of entries, which of them a session is shared by, and what a failing one is blamed on. The calls of an
+//! Owns the order of entries, which entries share a session, and who is blamed when one fails. The calls of an
 //! entry are `entry`'s, the comparison is the judge's; expected outputs are read by this process, in chunks, and no
 //! candidate ever sees them.
 
@@ -77,6 +77,32 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
+/// What a shared session came to.
+struct Shared {
+    /// Entries that need no session of their own.
+    settled: usize,
+    /// Enough entries have failed.
+    enough: bool,
+    /// What the entry after those did, if it was wrong: it is called again alone before anybody is blamed.
+    doubted: Option<Box<EntryFailure>>,
+}
+
+/// One entry's end in a shared session.
+enum Company {
+    Settled(Outcome),
+    Doubted(Box<EntryFailure>),
+    Died,
+}
+
+/// Wrong after other entries, right in a session of its own: only the candidate was there both times.
+fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
+    if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
+        failure.status = Status::Nondeterministic;
+    }
+    failure.detail = format!("right in a process of its own, not after other entries: {}", failure.detail);
+    failure
+}
+
 /// Ends that a session of the entry's own would come to as well.
 fn holds_in_any_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
@@ -111,15 +137,20 @@ impl<B: Backend> Verification<'_, B> {
     /// Entries that share a session, the first of them the `first` of all. Whether enough have failed.
     fn group(&mut self, placed: &[B::Placed], first: usize) -> Result<bool, SessionError> {
         let mut settled = 0;
+        let mut doubted = None;
         if 1 < placed.len() {
-            let enough;
-            (settled, enough) = self.shared(placed, first)?;
-            if enough {
+            let shared = self.shared(placed, first)?;
+            if shared.enough {
                 return Ok(true);
             }
+            (settled, doubted) = (shared.settled, shared.doubted);
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
-            let outcome = self.alone(entry)?;
+            let mut outcome = self.alone(entry)?;
+            // Of the first one only: it is what the shared session stopped at.
+            if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
+                outcome.failure = Some(*in_company(doubted));
+            }
             if self.settle(first + at, outcome) {
                 return Ok(true);
             }
@@ -127,49 +158,66 @@ impl<B: Backend> Verification<'_, B> {
         Ok(false)
     }
 
-    /// Several entries in one session, up to the first that a session of its own could answer otherwise: how many are
-    /// settled, and whether enough have failed.
-    fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<(usize, bool), SessionError> {
+    /// Several entries in one session, up to the first entry that might turn out differently in a session of its own.
+    fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed, Slots::AgainstGuards)?;
-        let (mut settled, mut enough) = (0, false);
+        let mut shared = Shared { settled: 0, enough: false, doubted: None };
+        let mut died = true;
         if let Answer::Done(Loaded::Ready { has_plan }) = session.load(self.load_timeout())? {
+            died = false;
             for (at, entry) in placed.iter().enumerate() {
-                let Some(outcome) = self.with_company(&mut *session, at, entry.as_ref(), has_plan)? else {
-                    break;
+                let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
+                    Company::Settled(outcome) => outcome,
+                    Company::Doubted(failure) => {
+                        shared.doubted = Some(failure);
+                        break;
+                    }
+                    Company::Died => {
+                        died = true;
+                        break;
+                    }
                 };
-                settled += 1;
-                enough = self.settle(first + at, outcome);
-                if enough {
+                shared.settled += 1;
+                shared.enough = self.settle(first + at, outcome);
+                if shared.enough {
                     break;
                 }
             }
         }
         let ending = session.finish()?;
         self.note(&ending);
-        Ok((settled, enough))
+        // A host in trouble is not asked for another runner at once: the core decides what comes next.
+        if died && ending.verdict.status == Status::InfraError {
+            let Verdict { status, detail } = ending.verdict;
+            let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
+            let outcome = Outcome { failure, end: kept(ending.end), checked: Checked::default() };
+            shared.enough = self.settle(first + shared.settled, outcome);
+            shared.settled += 1;
+        }
+        Ok(shared)
     }
 
-    /// None if the entry has to be called again in a session of its own before anybody is blamed.
     fn with_company(
         &mut self,
         session: &mut dyn Session,
         at: usize,
         recorded: &Recorded,
         has_plan: bool,
-    ) -> Result<Option<Outcome>, SessionError> {
+    ) -> Result<Company, SessionError> {
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
-            Err(outcome) => return Ok(Some(outcome)),
+            Err(outcome) => return Ok(Company::Settled(outcome)),
         };
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
         let over = entry::drive(&mut calls, session, has_plan)?;
         let checked = calls.checked;
         Ok(match over {
-            None => Some(Outcome { checked, ..Outcome::default() }),
+            None => Company::Settled(Outcome { checked, ..Outcome::default() }),
             Some(Over::Failed(failure)) if holds_in_any_session(failure.status) => {
-                Some(Outcome { failure: Some(*failure), end: None, checked })
+                Company::Settled(Outcome { failure: Some(*failure), end: None, checked })
             }
-            Some(_) => None,
+            Some(Over::Failed(failure)) => Company::Doubted(failure),
+            Some(Over::Died) => Company::Died,
         })
     }
 

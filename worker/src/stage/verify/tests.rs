@@ -225,18 +225,71 @@ fn verify_reports_figures_of_every_entry() {
 
 #[test]
 fn verify_keeps_the_worst_error_of_all_entries() {
-    let scripts =
-        [Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::Right]), Script::of(&[Play::WrongFrom(3)])];
-    let backend = ScriptedBackend::playing(&scripts);
-    let report = verify(&backend, &task(&[0, 1, 2]));
-    let worst = report.body.worst.expect("compared");
-    assert_eq!((worst.entry.as_str(), worst.output.as_str()), ("entry_000000", "output"));
-    assert!(
-        0.0 < worst.relative_l2
-            && 0.0 < report.body.max_absolute_error
-            && 0.0 < report.body.max_relative_error
-    );
-    assert_eq!(report.head.failures[0].mismatch.as_ref().expect("one").pattern, Pattern::All);
+    let (all, few, right) =
+        (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(3)]), Script::of(&[Play::Right]));
+    // The same entry each time, so that its errors are comparable.
+    for (order, expected) in [([all.clone(), right.clone(), few.clone()], 0), ([few, right, all], 2)] {
+        let mut task = task(&[0, 0, 0]);
+        for (number, entry) in task.entries.iter_mut().enumerate() {
+            entry.name = format!("call_{number}");
+        }
+        let report = verify(&ScriptedBackend::playing(&order), &task);
+        let worst = report.body.worst.expect("compared");
+        assert_eq!((worst.entry, worst.output.as_str()), (format!("call_{expected}"), "output"));
+        assert!(0.0 < worst.relative_l2 && 0.0 < report.body.max_absolute_error);
+        assert!(0.0 < report.body.max_relative_error);
+        assert_eq!(report.head.failures[expected / 2].mismatch.as_ref().expect("one").pattern, Pattern::All);
+    }
+}
+
+#[test]
+fn verify_keeps_the_worst_of_all_calls_of_an_entry() {
+    let worst =
+        |calls: &[Play]| one_entry(Script::of(calls)).body.worst.map_or(f64::NAN, |worst| worst.relative_l2);
+    let all = worst(&[Play::WrongFrom(0)]);
+    let few = worst(&[Play::WrongFrom(5)]);
+    assert!(0.0 < few && few < all, "{few} {all}");
+    for order in [[Play::WrongFrom(5), Play::WrongFrom(0)], [Play::WrongFrom(0), Play::WrongFrom(5)]] {
+        assert_eq!(worst(&order), all);
+    }
+    assert_eq!(worst(&[Play::Right]), 0.0);
+}
+
+/// A copy of a capture in which a byte of the input is not what its writer put there.
+fn damaged(task: &mut VerifyTask, folder: &tempfile::TempDir) {
+    let entry = &mut task.entries[0];
+    let mut bytes = std::fs::read(&entry.path).expect("a capture");
+    let capture = opt_shared::capture::CaptureFile::open(&entry.path).expect("a capture");
+    let at = usize::try_from(capture.storages()[0].file_offset).expect("small");
+    bytes[at] ^= 0x40;
+    entry.path = folder.path().join("entry_000000.pt");
+    std::fs::write(&entry.path, bytes).expect("written");
+}
+
+#[test]
+fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut task = task(&[0]);
+    damaged(&mut task, &folder);
+    for (play, status, seen_as) in [
+        (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
+        (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
+        (Play::Dies, Status::CaptureError, Some("CRASHED")),
+        // No damage makes a kernel forget its outputs, or write beside them.
+        (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
+        (Play::Beside(Trespass { output: 0, past: 0 }), Status::OutOfBounds, None),
+    ] {
+        let report = verify(&ScriptedBackend::playing(&[Script::of(&[play.clone()])]), &task);
+        assert_eq!(report.head.status, status, "{play:?}: {}", report.head.detail);
+        if let Some(seen_as) = seen_as {
+            let expected = format!("(seen after the candidate ended as {seen_as})");
+            assert!(report.head.detail.ends_with(&expected), "{}", report.head.detail);
+            assert_eq!(report.head.failures[0].mismatch, None, "{play:?}");
+            assert_eq!(report.head.failures[0].status, Status::CaptureError);
+        }
+    }
+    let report = verify(&ScriptedBackend::playing(&[Script::of(&[Play::Right])]), &task);
+    assert_eq!(report.head.status, Status::Passed, "what is right is not doubted");
 }
 
 #[test]
@@ -335,6 +388,7 @@ mod together {
         let backend = sharing(&[Script::of(&[Play::Right])], 3);
         let report = verify(&backend, &task(&[0, 1, 2]));
         assert_eq!((report.head.status, report.body.entries_passed), (Status::Passed, 3));
+        assert!(report.body.worst.is_some(), "what was compared counts");
         assert_eq!(started(&backend), [3]);
         let called: Vec<usize> = backend
             .asked
@@ -350,9 +404,9 @@ mod together {
     }
 
     #[test]
-    fn verify_repeats_a_failure_alone_before_anybody_is_blamed() {
-        // The second entry is wrong after the first, and right in a session of its own; so is the third.
-        let shared = Script::of(&[Play::Right, Play::Right, Play::WrongFrom(0)]);
+    fn verify_repeats_a_death_alone_before_anybody_is_blamed() {
+        // The second entry ends the process it shares, and is right in one of its own; so is the third.
+        let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
         let right = Script::of(&[Play::Right]);
         let backend = sharing(&[shared, right.clone(), right], 3);
         let report = verify(&backend, &task(&[0, 1, 2]));
@@ -361,6 +415,41 @@ mod together {
             (Status::Passed, 3, 3)
         );
         assert_eq!(started(&backend), [3, 1, 1]);
+    }
+
+    #[test]
+    fn verify_blames_what_is_wrong_only_after_other_entries() {
+        let raised = Play::code(4);
+        let beside = Play::Beside(Trespass { output: 0, past: 3 });
+        for (play, status) in [
+            (Play::WrongFrom(0), Status::Nondeterministic),
+            (Play::UnwrittenFrom(0), Status::Nondeterministic),
+            (raised, Status::RuntimeError),
+            (beside, Status::OutOfBounds),
+        ] {
+            let shared = Script::of(&[Play::Right, Play::Right, play.clone()]);
+            let right = Script::of(&[Play::Right]);
+            let backend = sharing(&[shared, right.clone(), right], 3);
+            let report = verify(&backend, &task(&[0, 1, 2]));
+            assert_eq!((report.head.status, report.body.entries_passed), (status, 2), "{play:?}");
+            let failure = &report.head.failures[0];
+            assert_eq!(failure.entry, "entry_000001", "the third is not doubted");
+            assert!(failure.detail.starts_with("right in a process of its own, not after other entries: "));
+            assert_eq!(started(&backend), [3, 1, 1]);
+        }
+    }
+
+    #[test]
+    fn verify_starts_no_other_runner_on_a_host_in_trouble() {
+        let killed = (Status::InfraError, "killed in a call to protect the machine");
+        let shared = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
+        let mut task = task(&[0, 1]);
+        task.verify.stop_after = 1;
+        let backend = sharing(&[shared], 2);
+        let report = verify(&backend, &task);
+        assert_eq!((report.head.status, report.body.entries_run), (Status::InfraError, 2));
+        assert_eq!(report.head.failures[0].entry, "entry_000001");
+        assert!(report.head.end.is_some(), "how it died is kept");
     }
 
     #[test]
@@ -398,6 +487,14 @@ mod together {
         let report = verify(&backend, &task(&[0, 1]));
         assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
         assert_eq!(started(&backend), [2]);
+    }
+
+    #[test]
+    fn verify_names_the_entry_that_cannot_be_opened_among_others() {
+        let mut backend = sharing(&[Script::of(&[Play::Right])], 2);
+        backend.broken = vec![3];
+        let report = verify(&backend, &task(&[0, 1, 2, 3]));
+        assert_eq!(report.head.failures[0].entry, "entry_000003");
     }
 
     #[test]
