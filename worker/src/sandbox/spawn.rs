@@ -1,6 +1,6 @@
 //! Starts a runner: one `clone` with a pidfd and fresh namespaces, then `execveat` of a descriptor of ourselves.
 //!
-//! Leaves to others: the runner's own lock-down (`runner::confine`, in its own main after exec), and its life
+//! Leaves to others: the runner's own lock-down (`sandbox::confine`, in its own main after exec), and its life
 //! after the start ([`RunnerHandle`](super::handle::RunnerHandle)).
 //!
 //! `std::process::Command` can neither enter namespaces nor hand back a pidfd, so this is written by hand. The

@@ -177,7 +177,7 @@ pub(crate) struct Trespass {
     pub(crate) past: i64,
 }
 
-/// What an end is called.
+/// The status given to an end, with its one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) status: Status,

@@ -1,4 +1,4 @@
-//! A compiler, run once in a confined process: started, waited for, ended, reaped. Like `process`, but what runs
+//! A compiler, run once in a confined process: started, waited for, ended, reaped. Like `session::host::process`, but what runs
 //! is a program of the user's machine that reads a stranger's text.
 
 use std::ffi::{CString, OsString};

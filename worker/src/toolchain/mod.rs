@@ -1,7 +1,7 @@
 //! From sources to an artifact: what a language's toolchain has to do.
 //!
 //! A toolchain says which command makes an artifact, and runs nothing: `stage::build` does, in a confined process
-//! (`compiler`). A new language is a row of `opt_shared`'s table of languages, a toolchain here, and whoever launches it.
+//! (`compiler`). A new language is a row of `opt_shared`'s table of languages, a toolchain here, and a launcher for it.
 
 pub(crate) mod artifact;
 mod c;

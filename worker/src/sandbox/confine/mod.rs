@@ -4,7 +4,7 @@
 //! `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
 //! (Landlock), `calls`, `call_table`
 //! and `by_number` (seccomp), `seal` (input maps), `abort` (SIGABRT as pid 1).
-//! Leaves to others: namespaces, which only the one who clones can give (`executor::spawn`), and the environment,
+//! Leaves to others: namespaces, which only the one who clones can give (`sandbox::spawn`), and the environment,
 //! which is whatever was passed to exec.
 
 pub mod abort;

@@ -1,8 +1,8 @@
 //! The entries of a task, opened in order: which of them share a runner, and what is opened ahead of its turn.
 //!
 //! While a group is called, a thread opens the entries of the next one, so that neither the disk nor the candidate waits
-//! for the other; another drops what the group before left in the page cache. What must not be there twice is left for
-//! the group's own turn: values that are written out cost memory, and files that entries of a store share are watched
+//! for the other; another drops what the group before left in the page cache. What must not exist twice is opened only
+//! when its group's turn comes: values that are written out cost memory, and files that entries of a store share are watched
 //! for what the current group brings in.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The outputs of one entry: a memfd sealed against resizing, poisoned and read by the worker, mapped by the
+//! The outputs of the entries of one session: a memfd sealed against resizing, poisoned and read by the worker, mapped by the
 //! runner.
 //!
 //! Owns the layout (where each output lies, in which slots, between which slack bytes) and the poison. Reading

@@ -1,6 +1,6 @@
 //! One runner, seen from its worker: start it, hand it entries, let it call, stop it, see it dead, reap it.
 //!
-//! Owns the order of these steps. What the calls mean and what a death is called is up to `verify` and `profile`.
+//! Owns the order of these steps. What the calls mean is up to `stage`; what a death is called, to `death`.
 //! Everything that comes from the runner is a claim; the only facts are its pidfd and what `waitid` says.
 
 use std::collections::BTreeMap;

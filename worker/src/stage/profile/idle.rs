@@ -6,7 +6,7 @@
 //! an interrupt, or a host that takes the CPU away, is charged to whoever was running. Only what shows in most rounds is
 //! the candidate's own.
 //!
-//! Pure, but for the draw. Making a round is `block`'s work.
+//! Pure, but for the draw. Making a round is the session clock's work.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
