@@ -162,9 +162,9 @@ impl<B: Backend> Verification<'_, B> {
     fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed, Slots::AgainstGuards)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
-        let mut died = true;
-        if let Answer::Done(Loaded::Ready { has_plan }) = session.load(self.load_timeout())? {
-            died = false;
+        let loaded = session.load(self.load_timeout())?;
+        let mut died = loaded == Answer::Died;
+        if let Answer::Done(Loaded::Ready { has_plan }) = loaded {
             for (at, entry) in placed.iter().enumerate() {
                 let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
                     Company::Settled(outcome) => outcome,

@@ -463,6 +463,20 @@ mod together {
             ),
             // What it is called is what it does alone.
             (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
+            // A runner that lives on is killed by us, which proves nothing.
+            (
+                Script {
+                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
+                    death: (Status::InfraError, "killed by an unknown sender"),
+                    ..Script::of(&[Play::Right])
+                },
+                Script {
+                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
+                    death: (Status::InfraError, "killed by an unknown sender"),
+                    ..Script::of(&[Play::Right])
+                },
+                Status::LoadError,
+            ),
             (
                 Script { load: Answer::Died, ..Script::of(&[Play::Right]) },
                 Script {
