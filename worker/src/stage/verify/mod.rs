@@ -89,7 +89,7 @@ struct Shared {
 
 /// One entry's end in a shared session.
 enum Company {
-    Settled(Outcome),
+    Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
     Died,
 }
@@ -167,7 +167,7 @@ impl<B: Backend> Verification<'_, B> {
         if let Answer::Done(Loaded::Ready { has_plan }) = loaded {
             for (at, entry) in placed.iter().enumerate() {
                 let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
-                    Company::Settled(outcome) => outcome,
+                    Company::Settled(outcome) => *outcome,
                     Company::Doubted(failure) => {
                         shared.doubted = Some(failure);
                         break;
@@ -206,15 +206,15 @@ impl<B: Backend> Verification<'_, B> {
     ) -> Result<Company, SessionError> {
         let tolerances = match self.tolerances(recorded)? {
             Ok(tolerances) => tolerances,
-            Err(outcome) => return Ok(Company::Settled(outcome)),
+            Err(outcome) => return Ok(Company::Settled(Box::new(outcome))),
         };
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
         let over = entry::drive(&mut calls, session, has_plan)?;
         let checked = calls.checked;
         Ok(match over {
-            None => Company::Settled(Outcome { checked, ..Outcome::default() }),
+            None => Company::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
             Some(Over::Failed(failure)) if holds_in_any_session(failure.status) => {
-                Company::Settled(Outcome { failure: Some(*failure), end: None, checked })
+                Company::Settled(Box::new(Outcome { failure: Some(*failure), end: None, checked }))
             }
             Some(Over::Failed(failure)) => Company::Doubted(failure),
             Some(Over::Died) => Company::Died,

@@ -1,5 +1,7 @@
 //! Verification over scripted sessions: every answer a candidate can give, and what is made of several.
 
+mod together;
+
 use opt_shared::outcome::{Pattern, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
@@ -279,7 +281,7 @@ fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
         (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
         (Play::Beside(Trespass { output: 0, past: 0 }), Status::OutOfBounds, None),
     ] {
-        let report = verify(&ScriptedBackend::playing(&[Script::of(&[play.clone()])]), &task);
+        let report = verify(&ScriptedBackend::playing(&[Script::of(std::slice::from_ref(&play))]), &task);
         assert_eq!(report.head.status, status, "{play:?}: {}", report.head.detail);
         if let Some(seen_as) = seen_as {
             let expected = format!("(seen after the candidate ended as {seen_as})");
@@ -362,159 +364,4 @@ fn verify_on_a_missing_device_says_so() {
     let error = run(&CudaBackend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("refused");
     let text = opt_shared::causes::chain(&error);
     assert_eq!(text, "running fast: the CUDA device is not supported by this version");
-}
-
-/// Entries that share a session.
-mod together {
-    use super::*;
-
-    fn sharing(scripts: &[Script], together: usize) -> ScriptedBackend {
-        let mut backend = ScriptedBackend::playing(scripts);
-        backend.together = together;
-        backend
-    }
-
-    fn started(backend: &ScriptedBackend) -> Vec<usize> {
-        let asked = backend.asked.borrow();
-        let sizes = asked.iter().filter_map(|it| match it {
-            Asked::Start(_, entries) => Some(entries.len()),
-            _ => None,
-        });
-        sizes.collect()
-    }
-
-    #[test]
-    fn verify_calls_entries_of_one_session_one_after_another() {
-        let backend = sharing(&[Script::of(&[Play::Right])], 3);
-        let report = verify(&backend, &task(&[0, 1, 2]));
-        assert_eq!((report.head.status, report.body.entries_passed), (Status::Passed, 3));
-        assert!(report.body.worst.is_some(), "what was compared counts");
-        assert_eq!(started(&backend), [3]);
-        let called: Vec<usize> = backend
-            .asked
-            .borrow()
-            .iter()
-            .filter_map(|it| match it {
-                Asked::Call(entry, ..) => Some(*entry),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(called, [0, 0, 1, 1, 2, 2]);
-        assert_eq!(backend.asked.borrow().last(), Some(&Asked::GiveBack(3)));
-    }
-
-    #[test]
-    fn verify_repeats_a_death_alone_before_anybody_is_blamed() {
-        // The second entry ends the process it shares, and is right in one of its own; so is the third.
-        let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
-        let right = Script::of(&[Play::Right]);
-        let backend = sharing(&[shared, right.clone(), right], 3);
-        let report = verify(&backend, &task(&[0, 1, 2]));
-        assert_eq!(
-            (report.head.status, report.body.entries_run, report.body.entries_passed),
-            (Status::Passed, 3, 3)
-        );
-        assert_eq!(started(&backend), [3, 1, 1]);
-    }
-
-    #[test]
-    fn verify_blames_what_is_wrong_only_after_other_entries() {
-        let raised = Play::code(4);
-        let beside = Play::Beside(Trespass { output: 0, past: 3 });
-        for (play, status) in [
-            (Play::WrongFrom(0), Status::Nondeterministic),
-            (Play::UnwrittenFrom(0), Status::Nondeterministic),
-            (raised, Status::RuntimeError),
-            (beside, Status::OutOfBounds),
-        ] {
-            let shared = Script::of(&[Play::Right, Play::Right, play.clone()]);
-            let right = Script::of(&[Play::Right]);
-            let backend = sharing(&[shared, right.clone(), right], 3);
-            let report = verify(&backend, &task(&[0, 1, 2]));
-            assert_eq!((report.head.status, report.body.entries_passed), (status, 2), "{play:?}");
-            let failure = &report.head.failures[0];
-            assert_eq!(failure.entry, "entry_000001", "the third is not doubted");
-            assert!(failure.detail.starts_with("right in a process of its own, not after other entries: "));
-            assert_eq!(started(&backend), [3, 1, 1]);
-        }
-    }
-
-    #[test]
-    fn verify_starts_no_other_runner_on_a_host_in_trouble() {
-        let killed = (Status::InfraError, "killed in a call to protect the machine");
-        let shared = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
-        let mut task = task(&[0, 1]);
-        task.verify.stop_after = 1;
-        let backend = sharing(&[shared], 2);
-        let report = verify(&backend, &task);
-        assert_eq!((report.head.status, report.body.entries_run), (Status::InfraError, 2));
-        assert_eq!(report.head.failures[0].entry, "entry_000001");
-        assert!(report.head.end.is_some(), "how it died is kept");
-    }
-
-    #[test]
-    fn verify_blames_what_fails_alone_as_well() {
-        for (shared, alone, status) in [
-            (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
-            (
-                Script::of(&[Play::WrongFrom(0)]),
-                Script::of(&[Play::WrongFrom(0)]),
-                Status::IncorrectNumerical,
-            ),
-            // What it is called is what it does alone.
-            (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-            // A runner that lives on is killed by us, which proves nothing.
-            (
-                Script {
-                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
-                    death: (Status::InfraError, "killed by an unknown sender"),
-                    ..Script::of(&[Play::Right])
-                },
-                Script {
-                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
-                    death: (Status::InfraError, "killed by an unknown sender"),
-                    ..Script::of(&[Play::Right])
-                },
-                Status::LoadError,
-            ),
-            (
-                Script { load: Answer::Died, ..Script::of(&[Play::Right]) },
-                Script {
-                    load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
-                    ..Script::of(&[Play::Right])
-                },
-                Status::LoadError,
-            ),
-        ] {
-            let mut task = task(&[0, 1]);
-            task.verify.stop_after = 1;
-            let backend = sharing(&[shared, alone], 2);
-            let report = verify(&backend, &task);
-            assert_eq!((report.head.status, report.body.entries_run), (status, 1));
-            assert_eq!(started(&backend), [2, 1]);
-        }
-    }
-
-    #[test]
-    fn verify_takes_an_unsupported_entry_at_its_word_in_company() {
-        let backend = sharing(&[Script::of(&[Play::code(-2), Play::Right])], 2);
-        let report = verify(&backend, &task(&[0, 1]));
-        assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
-        assert_eq!(started(&backend), [2]);
-    }
-
-    #[test]
-    fn verify_names_the_entry_that_cannot_be_opened_among_others() {
-        let mut backend = sharing(&[Script::of(&[Play::Right])], 2);
-        backend.broken = vec![3];
-        let report = verify(&backend, &task(&[0, 1, 2, 3]));
-        assert_eq!(report.head.failures[0].entry, "entry_000003");
-    }
-
-    #[test]
-    fn verify_notes_what_the_shared_session_owed() {
-        let shared = Script { peak_owed: Bytes::mib(50), ..Script::of(&[Play::WrongFrom(0)]) };
-        let backend = sharing(&[shared, Script::of(&[Play::Right]), Script::of(&[Play::Right])], 2);
-        assert_eq!(verify(&backend, &task(&[0, 1])).head.peak_owed, Some(Bytes::mib(50)));
-    }
 }
