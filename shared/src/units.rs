@@ -1,13 +1,25 @@
-//! Quantities that cross a function boundary: bytes.
+//! Quantities that cross a function boundary: bytes, and places in memory.
 //!
-//! Owns the type and its text form (`"512MiB"`). Times are `std::time::Duration`; their text form belongs to
-//! the plan, which is the only place that reads one.
+//! Owns the type and its text form (`"512MiB"`), and the one conversion from 64-bit numbers to indices. Times are
+//! `std::time::Duration`; their text form belongs to the plan, which is the only place that reads one.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+/// A count, an offset or an address as this process indexes its own memory. Saturates, so that what does not fit is
+/// refused by the allocator or by a slice instead of becoming a small number. On 64-bit machines everything fits.
+#[inline]
+pub const fn to_index(number: u64) -> usize {
+    if number > usize::MAX as u64 {
+        return usize::MAX;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "compared just above")]
+    let index = number as usize;
+    index
+}
 
 /// A number of bytes. Arithmetic saturates: a limit that overflows is the largest limit, never a small one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,10 +50,15 @@ impl Bytes {
         self.0
     }
 
-    /// For lengths of buffers and maps in this process. Saturates, so that an absurd length is refused by the
-    /// allocator instead of becoming a small one.
-    pub fn to_usize(self) -> usize {
-        usize::try_from(self.0).unwrap_or(usize::MAX)
+    /// For lengths of buffers and maps in this process; see [`to_index`].
+    pub const fn to_usize(self) -> usize {
+        to_index(self.0)
+    }
+
+    /// For rates, shares and plots: exact up to 2^53 bytes, rounded to the nearest above.
+    #[expect(clippy::cast_precision_loss, reason = "rounded, as its doc says")]
+    pub const fn as_f64(self) -> f64 {
+        self.0 as f64
     }
 
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -62,10 +79,9 @@ impl Bytes {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a share of memory, exact to 2^-53"
+            reason = "a share of what fits, never negative"
         )]
-        Self((self.0 as f64 * clamped) as u64)
+        Self((self.as_f64() * clamped) as u64)
     }
 }
 
@@ -107,8 +123,7 @@ impl fmt::Display for Bytes {
         if self.0 < 1024 {
             return f.pad(&format!("{} B", self.0));
         }
-        #[expect(clippy::cast_precision_loss, reason = "for people, three digits")]
-        let mut value = self.0 as f64 / 1024.0;
+        let mut value = self.as_f64() / 1024.0;
         let mut unit = 0;
         while value >= 1024.0 && unit + 1 < UNITS.len() {
             value /= 1024.0;

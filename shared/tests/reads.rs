@@ -45,7 +45,7 @@ fn entry(name: &str, bytes: u64, offset: u64, crc32: u32) -> Vec<u8> {
     let mut entry = b"PK\x01\x02\x2d\x00\x2d\x00\x08\x08\0\0\0\0\0\0".to_vec();
     entry.extend(crc32.to_le_bytes());
     entry.extend([0xff; 8]);
-    entry.extend((name.len() as u16).to_le_bytes());
+    entry.extend(u16::try_from(name.len()).expect("small").to_le_bytes());
     entry.extend(28u16.to_le_bytes());
     entry.extend([0; 10]);
     entry.extend([0xff; 4]);
@@ -59,7 +59,7 @@ fn entry(name: &str, bytes: u64, offset: u64, crc32: u32) -> Vec<u8> {
 fn local_header(name: &str, padding: u16) -> Vec<u8> {
     let mut header = b"PK\x03\x04\x2d\x00\x08\x08\0\0\0\0\0\0".to_vec();
     header.extend([0; 12]);
-    header.extend((name.len() as u16).to_le_bytes());
+    header.extend(u16::try_from(name.len()).expect("small").to_le_bytes());
     header.extend((padding + 4).to_le_bytes());
     header.extend(name.as_bytes());
     header.extend(b"FB");

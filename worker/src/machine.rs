@@ -10,7 +10,10 @@ pub(crate) fn cpus() -> Vec<u32> {
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
-            Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect(),
+            Ok(set) => (0..CpuSet::MAX_CPU)
+                .filter(|&cpu| set.is_set(cpu))
+                .filter_map(|cpu| u32::try_from(cpu).ok())
+                .collect(),
             // More CPUs than the fixed set holds: the first is always ours to ask for.
             Err(_) => vec![0],
         })

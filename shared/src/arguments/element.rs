@@ -16,6 +16,7 @@ enum Special {
     UnsignedZero,
 }
 
+#[expect(clippy::cast_possible_wrap, reason = "fields of at most 16 bits")]
 fn small_float(bits: u32, exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special) -> f64 {
     let magnitude_mask = (1 << (exponent_bits + mantissa_bits)) - 1;
     let negative = bits & !magnitude_mask != 0;
@@ -49,8 +50,8 @@ pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
         DType::Complex128 => DType::Float64,
         other => other,
     };
-    let whole = bytes.len() - bytes.len() % dtype.size() as usize;
-    bytes[..whole].chunks_exact(part.size() as usize).map(move |element| number(part, element))
+    let whole = bytes.len() - bytes.len() % dtype.element_len();
+    bytes[..whole].chunks_exact(part.element_len()).map(move |element| number(part, element))
 }
 
 /// `element` holds `dtype.size()` bytes; `dtype` is not complex.

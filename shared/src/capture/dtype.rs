@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::to_index;
+
 macro_rules! dtypes {
     ($($variant:ident, $name:literal, $size:literal, $dl_code:literal, $kind:ident;)*) => {
         /// Element type of a tensor.
@@ -23,6 +25,11 @@ macro_rules! dtypes {
             /// Bytes of one element.
             pub const fn size(self) -> u64 {
                 match self { $(Self::$variant => $size,)* }
+            }
+
+            /// `size`, for cutting buffers into elements.
+            pub const fn element_len(self) -> usize {
+                to_index(self.size())
             }
 
             /// `DLDataTypeCode` of DLPack 1.1; `bits` is `8 * size()`, `lanes` 1.

@@ -296,6 +296,7 @@ mod tests {
 
     use super::*;
     use crate::capture::value::Value;
+    use crate::units::to_index;
 
     /// Small enough that a small tensor takes every way through the code.
     const SMALL: Sizes = Sizes { chunk_bytes: 32, gather_bytes: 48, worth_skipping_bytes: 24 };
@@ -304,7 +305,7 @@ mod tests {
 
     /// A capture of one uint8 tensor over bytes that count up, with a high bit here and there.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
-        let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251) as u8).collect();
+        let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.")
             .expect("written");
@@ -340,7 +341,7 @@ mod tests {
 
     /// One element after the other, as the definition says.
     fn by_definition(tensor: &Tensor, stored: &[u8]) -> Vec<u8> {
-        let element = tensor.dtype.size() as usize;
+        let element = tensor.dtype.element_len();
         let mut values = Vec::new();
         for number in 0..tensor.elements() {
             let mut rest = number;
@@ -349,7 +350,7 @@ mod tests {
                 place += rest % size * stride;
                 rest /= size;
             }
-            values.extend_from_slice(&stored[place as usize * element..][..element]);
+            values.extend_from_slice(&stored[to_index(place) * element..][..element]);
         }
         values
     }

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 pub use ladder::{FileDisk, Rung};
 
-use crate::units::Bytes;
+use crate::units::{Bytes, to_index};
 
 /// Slots start at such an address and such a place of the file: what every disk accepts for direct reads.
 const ALIGNMENT: u64 = 4096;
@@ -77,7 +77,7 @@ pub fn stream<E: From<ReadFault>>(
         for reader in 0..readers {
             let lane = Lane::new(chunk);
             let (stop, chunk_at) = (&stop, &chunk_at);
-            let mine = (reader..chunks).step_by(readers as usize);
+            let mine = (reader..chunks).step_by(to_index(readers));
             let Lane { full, give, empty, back } = lane;
             let read = move || {
                 for number in mine {
@@ -172,7 +172,7 @@ impl Slot {
     fn new(chunk: u64) -> Self {
         let room = Bytes::new(chunk + 3 * ALIGNMENT).to_usize();
         let memory = vec![0; room];
-        let aligned = memory.as_ptr().align_offset(ALIGNMENT as usize).min(ALIGNMENT as usize);
+        let aligned = memory.as_ptr().align_offset(to_index(ALIGNMENT)).min(to_index(ALIGNMENT));
         Self { memory, aligned, filled: 0..0 }
     }
 

@@ -54,7 +54,7 @@ impl Disk for Moody {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
         }
-        let turn = self.turn.fetch_add(1, Ordering::SeqCst) as usize;
+        let turn = to_index(self.turn.fetch_add(1, Ordering::SeqCst));
         let most = match self.moods.get(turn).unwrap_or(&Mood::Whole) {
             Mood::Whole => usize::MAX,
             Mood::Short(most) => *most,
@@ -65,7 +65,7 @@ impl Disk for Moody {
             Mood::Refused => usize::MAX,
             Mood::Broken => return Err(io::Error::from_raw_os_error(libc::EIO)),
         };
-        let rest = self.contents.get(offset as usize..).unwrap_or_default();
+        let rest = self.contents.get(to_index(offset)..).unwrap_or_default();
         let read = rest.len().min(buffer.len()).min(most);
         buffer[..read].copy_from_slice(&rest[..read]);
         Ok(read)
@@ -73,7 +73,7 @@ impl Disk for Moody {
 }
 
 fn contents(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect()
+    (0..bytes).map(|at| (at * 31 + at / 251).to_le_bytes()[0]).collect()
 }
 
 fn collect(disk: &impl Disk, bytes: Range<u64>, chunk: u64, readers: usize) -> Result<Vec<u8>, ReadFault> {
@@ -121,9 +121,9 @@ proptest! {
             moods: moods.clone(),
             turn: AtomicU64::new(0),
         };
-        let mut buffer = vec![0; length as usize];
+        let mut buffer = vec![0; to_index(length)];
         match read_exact(&straight, &mut buffer, start) {
-            Ok(()) => prop_assert!(length == 0 || buffer == contents(size)[start as usize..(start + length) as usize]),
+            Ok(()) => prop_assert!(length == 0 || buffer == contents(size)[to_index(start)..to_index(start + length)]),
             Err(error) => {
                 let broken = error.source.raw_os_error() == Some(libc::EIO);
                 prop_assert!(broken || (size as u64) < range.end, "{error:?}");
@@ -131,7 +131,7 @@ proptest! {
         }
         match collect(&moody, range.clone(), chunk, readers) {
             Ok(bytes) => {
-                prop_assert_eq!(Some(&*bytes), moody.contents.get(range.start as usize..range.end as usize)
+                prop_assert_eq!(Some(&*bytes), moody.contents.get(to_index(range.start)..to_index(range.end))
                     .or((length == 0).then_some(&[][..])));
             }
             Err(error) => {
@@ -159,7 +159,7 @@ fn every_rung_reads_the_same_and_leaves_the_cache_as_it_was() {
         for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
             let disk = FileDisk::at(&file, readers, Some(rung)).expect("opened");
             let read = collect(&disk, range.clone(), 256 << 10, readers).expect("read");
-            assert!(read == all[range.start as usize..range.end as usize], "{rung:?} {range:?}");
+            assert!(read == all[to_index(range.start)..to_index(range.end)], "{rung:?} {range:?}");
         }
         if cold {
             // Dropping is the kernel's to do, and a page at each end of a piece may stay for a while; behind, a window may.

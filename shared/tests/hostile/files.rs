@@ -13,12 +13,16 @@ pub(crate) fn zip(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut directory = Vec::new();
     for (name, data) in records {
-        let offset = bytes.len() as u32;
+        let offset = u32::try_from(bytes.len()).expect("small");
         let mut fields = Vec::new();
         fields.extend([0u16, 0, 0, 0].iter().flat_map(|field| field.to_le_bytes()));
         fields.extend(crc32(data).to_le_bytes());
-        fields.extend([data.len() as u32; 2].iter().flat_map(|field| field.to_le_bytes()));
-        fields.extend([name.len() as u16, 0].iter().flat_map(|field| field.to_le_bytes()));
+        fields.extend(
+            [u32::try_from(data.len()).expect("small"); 2].iter().flat_map(|field| field.to_le_bytes()),
+        );
+        fields.extend(
+            [u16::try_from(name.len()).expect("small"), 0].iter().flat_map(|field| field.to_le_bytes()),
+        );
         bytes.extend(b"PK\x03\x04\x14\x00");
         bytes.extend(&fields);
         bytes.extend(name.as_bytes());
@@ -29,12 +33,12 @@ pub(crate) fn zip(records: &[(&str, &[u8])]) -> Vec<u8> {
         directory.extend(offset.to_le_bytes());
         directory.extend(name.as_bytes());
     }
-    let start = bytes.len() as u32;
-    let count = records.len() as u16;
+    let start = u32::try_from(bytes.len()).expect("small");
+    let count = u16::try_from(records.len()).expect("small");
     bytes.extend(&directory);
     bytes.extend(b"PK\x05\x06\0\0\0\0");
     bytes.extend([count, count].iter().flat_map(|field| field.to_le_bytes()));
-    bytes.extend((directory.len() as u32).to_le_bytes());
+    bytes.extend(u32::try_from(directory.len()).expect("small").to_le_bytes());
     bytes.extend(start.to_le_bytes());
     bytes.extend([0, 0]);
     bytes
@@ -73,7 +77,7 @@ pub(crate) fn outcome_of(document: &Json) -> String {
 }
 
 fn short_text(text: &str) -> Vec<u8> {
-    [&[0x8c, text.len() as u8], text.as_bytes()].concat()
+    [&[0x8c, u8::try_from(text.len()).expect("small")], text.as_bytes()].concat()
 }
 
 /// `_rebuild_tensor_v2` over storage 0, which is 64 bytes of float32, with these sizes as they are spelled.
@@ -92,7 +96,7 @@ pub(crate) fn tensor(offset: &str, size: &[&str], stride: &[&str]) -> Vec<u8> {
 /// A list of two references to a list of two references to …
 pub(crate) fn laughs(levels: usize) -> Vec<u8> {
     let mut pickle = b"\x80\x04]\x94".to_vec();
-    for level in 0..levels as u8 {
+    for level in 0..u8::try_from(levels).expect("small") {
         pickle.extend(b"]\x94(");
         pickle.extend([b'h', level, b'h', level, b'e']);
     }

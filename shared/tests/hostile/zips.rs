@@ -72,7 +72,7 @@ fn a_zip_that_contradicts_itself_is_refused() {
             {
                 let mut bytes = good.clone();
                 let comment = [&b"PK\x05\x06"[..], &[0xff; 30]].concat();
-                bytes[last + 20] = comment.len() as u8;
+                bytes[last + 20] = u8::try_from(comment.len()).expect("small");
                 [bytes, comment].concat()
             },
             &["ok"],
@@ -116,7 +116,7 @@ fn a_record_inside_another_is_refused() {
     let outcome = |bytes: &[u8]| inspected(bytes).0;
     assert_eq!(outcome_of(&outcome(&bytes)), "ok");
     let mut overlapping = bytes.clone();
-    overlapping[entry + 42..entry + 46].copy_from_slice(&(inside as u32).to_le_bytes());
+    overlapping[entry + 42..entry + 46].copy_from_slice(&u32::try_from(inside).expect("small").to_le_bytes());
     let document = outcome(&overlapping);
     assert_eq!(outcome_of(&document), "corrupt_zip");
     assert!(document["message"].as_str().is_some_and(|message| message.contains("overlap")), "{document}");

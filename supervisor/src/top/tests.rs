@@ -81,13 +81,13 @@ fn candidates() -> Value {
 
 fn history() -> Value {
     let slots: Vec<Value> = (0..180)
-        .map(|step: u64| {
+        .map(|step: u32| {
             let owed = match step % 60 {
                 0..=9 => 8,
-                up @ 10..=39 => (up - 9) * 80,
-                down => (60 - down) * 100,
+                up @ 10..=39 => u64::from(up - 9) * 80,
+                down => u64::from(60 - down) * 100,
             };
-            json!([step as f64 / 2.0, owed * MIB, (step % 90) * 10 * MIB])
+            json!([f64::from(step) / 2.0, owed * MIB, u64::from(step % 90) * 10 * MIB])
         })
         .collect();
     json!({ "width_s": 0.5, "slots": slots })

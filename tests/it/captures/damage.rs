@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use opt_shared::units::to_index;
 use opt_supervisor::captures::check::{Checked, check};
 use opt_tests::{Scenario, data};
 
@@ -108,7 +109,7 @@ fn a_hostile_store_reaches_nothing_beside_it() {
     with_index(&index);
     // A blob that is a link to a file of the right length: no run may map it.
     let blob = blobs(&store).remove(0);
-    let secret = scenario.write("secret", vec![7; std::fs::metadata(&blob).expect("a blob").len() as usize]);
+    let secret = scenario.write("secret", vec![7; to_index(std::fs::metadata(&blob).expect("a blob").len())]);
     std::fs::remove_file(&blob).expect("removed");
     std::os::unix::fs::symlink(&secret, &blob).expect("linked");
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(3);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use opt_shared::units::to_index;
 use opt_tests::storm::{Chance, VICTIMS, Yard};
 
 use super::product::binary;
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     println!("| run | victim | killed | at | attempts done again | outcome |");
     println!("|---|---|---|---|---|---|");
     for number in 1..=arguments.runs {
-        let victim = victims[chance.below(victims.len() as u64) as usize % victims.len()];
+        let victim = victims[to_index(chance.below(victims.len() as u64)) % victims.len()];
         let moment = chance.moment(span);
         let yard = new_yard()?;
         let outcome = one(&yard, victim, moment, &mut chance);

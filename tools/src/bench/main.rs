@@ -3,6 +3,8 @@
 //! Not part of the test command: this is where figures for `docs/benchmarks.md` come from. Build everything with
 //! `--release` first; each subcommand says what it needs.
 
+#![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
+
 mod captures;
 mod cycles;
 mod eval;

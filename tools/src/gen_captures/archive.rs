@@ -10,6 +10,8 @@
 
 use std::io::{self, Write};
 
+use opt_shared::units::to_index;
+
 /// Payloads start at multiples of this, so that storages can be mapped and read with aligned vector loads.
 const PAYLOAD_ALIGNMENT: u64 = 64;
 /// A size or offset from here on needs Zip64.
@@ -46,7 +48,7 @@ impl Record {
         let mut field = Vec::new();
         if !values.is_empty() {
             field.extend(1_u16.to_le_bytes());
-            field.extend((8 * values.len() as u16).to_le_bytes());
+            field.extend(in_16_bits(8 * values.len()));
             field.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         }
         field
@@ -61,14 +63,14 @@ impl Record {
             + EXTRA_FIELD_HEAD_BYTES;
         let padding = unpadded.next_multiple_of(PAYLOAD_ALIGNMENT) - unpadded;
         extra.extend(b"FB");
-        extra.extend((padding as u16).to_le_bytes());
+        extra.extend(in_16_bits(to_index(padding)));
         extra.extend((0..padding).map(|_| b'Z'));
 
         let mut header = b"PK\x03\x04\0\0".to_vec();
         header.extend(FLAGS.to_le_bytes());
         header.extend([0; 18]); // method, time, date, CRC and sizes
-        header.extend((self.name.len() as u16).to_le_bytes());
-        header.extend((extra.len() as u16).to_le_bytes());
+        header.extend(in_16_bits(self.name.len()));
+        header.extend(in_16_bits(extra.len()));
         header.extend(self.name.as_bytes());
         header.extend(extra);
         header
@@ -79,7 +81,7 @@ impl Record {
         descriptor.extend(self.crc32.to_le_bytes());
         for _compressed_then_not in 0..2 {
             if self.zip64_field().is_empty() {
-                descriptor.extend((self.size as u32).to_le_bytes());
+                descriptor.extend(at_most_32_bits(self.size));
             } else {
                 descriptor.extend(self.size.to_le_bytes());
             }
@@ -95,14 +97,19 @@ impl Record {
         header.extend(self.crc32.to_le_bytes());
         header.extend(at_most_32_bits(self.size));
         header.extend(at_most_32_bits(self.size));
-        header.extend((self.name.len() as u16).to_le_bytes());
-        header.extend((extra.len() as u16).to_le_bytes());
+        header.extend(in_16_bits(self.name.len()));
+        header.extend(in_16_bits(extra.len()));
         header.extend([0; 10]); // comment, disk, attributes
         header.extend(at_most_32_bits(self.offset));
         header.extend(self.name.as_bytes());
         header.extend(extra);
         header
     }
+}
+
+/// A length within a record's head: names are file names, and extra fields end with the padding.
+fn in_16_bits(length: usize) -> [u8; 2] {
+    u16::try_from(length).expect("a name and its padding are far shorter").to_le_bytes()
 }
 
 /// All ones where the true value stands in a Zip64 field.

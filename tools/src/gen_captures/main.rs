@@ -3,6 +3,13 @@
 //! Owns the command line and what is said about the work. One line per file goes to standard output, progress to
 //! standard error.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "made-up values and scaled counts, rounded on purpose"
+)]
+
 mod archive;
 mod capture;
 mod embedding;

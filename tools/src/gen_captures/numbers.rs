@@ -78,6 +78,7 @@ fn mix(mut word: u64) -> u64 {
 mod tests {
     use super::*;
     use half::bf16;
+    use opt_shared::units::to_index;
 
     #[test]
     fn rows_written_alone_are_the_rows_of_the_table() {
@@ -89,7 +90,7 @@ mod tests {
         for row in [0, 17, 299] {
             let mut alone = Vec::new();
             numbers.write_bf16(&mut alone, row * width, width).unwrap();
-            assert_eq!(alone, table[(row * width * 2) as usize..][..(width * 2) as usize], "row {row}");
+            assert_eq!(alone, table[to_index(row * width * 2)..][..to_index(width * 2)], "row {row}");
         }
     }
 

@@ -190,7 +190,7 @@ impl Pickler {
             return;
         }
         self.out.push(b'X');
-        self.out.extend((text.len() as u32).to_le_bytes());
+        self.out.extend(u32::try_from(text.len()).expect("names are short").to_le_bytes());
         self.out.extend(text.as_bytes());
         self.memo.insert(text.to_owned(), self.memo_length);
         self.remember();
@@ -229,7 +229,7 @@ impl Pickler {
             {
                 bytes.pop();
             }
-            self.out.extend([0x8a, bytes.len() as u8]);
+            self.out.extend([0x8a, u8::try_from(bytes.len()).expect("at most 8")]);
             self.out.extend(bytes);
         }
     }

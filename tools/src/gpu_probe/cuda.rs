@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_void};
 
 use anyhow::{Result, bail, ensure};
 use cudarc::driver::sys;
+use opt_shared::units::to_index;
 
 /// What the driver said, by its own name for it.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
@@ -79,7 +80,7 @@ impl Device {
     pub(crate) fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
         // SAFETY: the address is written by the call; the memory is never read by us.
-        ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })?;
+        ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, to_index(bytes)) })?;
         Ok(address)
     }
 
@@ -102,7 +103,7 @@ impl Device {
         properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         properties.location.id = self.ordinal;
-        properties.maxSize = bytes as usize;
+        properties.maxSize = to_index(bytes);
         let mut pool = std::ptr::null_mut();
         // SAFETY: both structures outlive the call.
         ok("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&raw mut pool, &raw const properties) })?;
@@ -121,7 +122,7 @@ impl Pool {
         let stream = std::ptr::null_mut();
         // SAFETY: the pool lives; the address is written by the call.
         unsafe {
-            let result = sys::cuMemAllocFromPoolAsync(&raw mut address, bytes as usize, self.pool, stream);
+            let result = sys::cuMemAllocFromPoolAsync(&raw mut address, to_index(bytes), self.pool, stream);
             ok("cuMemAllocFromPoolAsync", result)?;
             ok("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
         }

@@ -58,7 +58,7 @@ impl Nvml {
 
     fn list(&self) -> Result<Vec<ProcessInfo>> {
         let mut all = vec![ProcessInfo::default(); MOST];
-        let mut count = MOST as u32;
+        let mut count = u32::try_from(MOST)?;
         // SAFETY: there is room for as many as `count` says, and the handle is NVML's own.
         let result = unsafe { (self.processes)(self.device, &raw mut count, all.as_mut_ptr()) };
         ensure!(result == 0, "nvmlDeviceGetComputeRunningProcesses: {result}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use opt_shared::units::Bytes;
 
 use crate::cuda::{Device, Pinned};
 use crate::table::Row;
@@ -101,8 +102,9 @@ impl Scratch {
         while at < FILE {
             let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             // SAFETY: one vector over a live buffer that nothing else refers to.
-            let read =
-                unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, at as libc::off_t, read_flags) };
+            let read = unsafe {
+                libc::preadv2(file.as_raw_fd(), &raw const part, 1, i64::try_from(at)?, read_flags)
+            };
             match usize::try_from(read) {
                 Ok(0) => bail!("the file ended early"),
                 Ok(read) => {
@@ -112,7 +114,7 @@ impl Scratch {
                 Err(_) => return Err(std::io::Error::last_os_error()).context("preadv2"),
             }
         }
-        Ok(FILE as f64 / started.elapsed().as_secs_f64() / 1e9)
+        Ok(Bytes::from(FILE).as_f64() / started.elapsed().as_secs_f64() / 1e9)
     }
 }
 

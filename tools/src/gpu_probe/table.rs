@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use opt_shared::units::Bytes;
+
 pub(crate) const HEAD: &str = "| question | answer | figures |\n| --- | --- | --- |";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ impl fmt::Display for Row {
 
 /// Bytes in MiB, for a cell.
 pub(crate) fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    format!("{:.1} MiB", Bytes::new(bytes).as_f64() / f64::from(1 << 20))
 }
 
 /// What the kernel counts of this process, for a cell: anonymous, shared and file pages, page tables, locked.

@@ -39,7 +39,7 @@ impl Number {
     pub(super) fn read(dtype: DType, bytes: &[u8]) -> Self {
         let part = |dtype| Part { value: real(dtype, bytes), narrow: dtype != DType::Float64 };
         let parts = |dtype: DType| {
-            let second = &bytes[dtype.size() as usize..];
+            let second = &bytes[dtype.element_len()..];
             Self::Complex(part(dtype), Part { value: real(dtype, second), narrow: dtype != DType::Float64 })
         };
         match dtype {
@@ -221,7 +221,7 @@ pub(super) fn decode_parts(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [
     if is_wide(dtype) {
         return decode_wide(dtype, bytes, signs, out);
     }
-    let width = dtype.size() as usize / parts_of(dtype);
+    let width = dtype.element_len() / parts_of(dtype);
     let mut narrow = [0.0; PIECE];
     for (out, bytes) in out.chunks_mut(PIECE).zip(bytes.chunks(PIECE * width)) {
         let narrow = &mut narrow[..out.len()];

@@ -122,7 +122,7 @@ pub(super) fn gather(
     place: u64,
 ) -> Result<(Mismatch, f64), CompareError> {
     let dtype = subject.dtype;
-    let size = dtype.size() as usize;
+    let size = dtype.element_len();
     let mut census = [Census::EMPTY; 2];
     let (mut difference, mut reference) = (SquareSum::default(), SquareSum::default());
     let mut bad = Bad::default();

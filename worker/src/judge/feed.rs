@@ -3,7 +3,7 @@
 //! Owns the memory that a pass over two tensors takes: two chunks, whatever the tensors. The order is `layout`'s,
 //! what is done with a tile is the caller's.
 
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 
 use super::compare::{BytesSource, CompareError, Side};
 use super::layout::{Tile, Walk};
@@ -56,7 +56,7 @@ impl<'s> Feed<'s> {
         let limit = (self.tiles[0].len() / self.size) as u64;
         for tile in self.walk.tiles(limit) {
             // Bounded by the buffer's length.
-            let length = tile.elements() as usize * self.size;
+            let length = to_index(tile.elements()) * self.size;
             for index in 0..2 {
                 let (source, side) = &mut self.sources[index];
                 let side = *side;

@@ -27,6 +27,12 @@ enum Special {
     NanNegativeZero,
 }
 
+#[expect(
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "fields of 8 bits; the power of the least type's least value is far above -127"
+)]
 const fn fp8(exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special) -> [f32; 256] {
     let mut table = [0.0; 256];
     let mut code = 0_u32;

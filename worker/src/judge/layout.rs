@@ -9,7 +9,7 @@
 //! that is dense on both sides becomes one run of memory, read straight into the buffer. Where the two layouts
 //! differ, tiles grow along the fast axes of both in turn, so that neither side is read one element at a time.
 
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 
 use super::compare::BytesSource;
 
@@ -200,8 +200,8 @@ impl Walk {
             let in_order =
                 (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == places[axis]);
             // Offsets inside buffers: both are bounded by buffer lengths, which are `usize`.
-            let at = place as usize * size;
-            let length = span as usize * size;
+            let at = to_index(place) * size;
+            let length = to_index(span) * size;
             if in_order && span == piece.elements() {
                 read(source, from * width, &mut out[at..at + length])?;
             } else {
@@ -310,13 +310,13 @@ fn scatter<const SIZE: usize>(
     // The longest rows are copied in the inner loop; a piece has at least one axis, or it would have been direct.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
     let (row, row_stride, row_place) =
-        (extent[inner] as usize, strides[inner] as usize * SIZE, places[inner] as usize * SIZE);
+        (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(places[inner]) * SIZE);
     let mut outer = extent.to_vec();
     outer[inner] = 1;
     let mut index = vec![0_u64; extent.len()];
     loop {
-        let mut from = dot(&index, strides) as usize * SIZE;
-        let mut to = at + dot(&index, places) as usize * SIZE;
+        let mut from = to_index(dot(&index, strides)) * SIZE;
+        let mut to = at + to_index(dot(&index, places)) * SIZE;
         for _ in 0..row {
             out[to..to + SIZE].copy_from_slice(&window[from..from + SIZE]);
             from += row_stride;
@@ -411,24 +411,24 @@ mod tests {
             reads: 0,
             bytes: 0,
         });
-        let mut seen = vec![false; walk.elements() as usize];
+        let mut seen = vec![false; to_index(walk.elements())];
         let mut scratch = vec![0; chunk];
         for tile in walk.tiles(chunk as u64 / size) {
-            let mut out = vec![0; (tile.elements() * size) as usize];
+            let mut out = vec![0; to_index(tile.elements() * size)];
             assert!(out.len() <= chunk);
             for side in 0..2 {
-                walk.fetch(side, &tile, size as usize, &mut sources[side], &mut scratch, &mut out)
+                walk.fetch(side, &tile, to_index(size), &mut sources[side], &mut scratch, &mut out)
                     .expect("memory can be read");
                 for place in 0..tile.elements() {
                     let index = walk.coordinates(walk.position(&tile, place));
                     let from = dot(&index, strides[side]) * size;
                     for byte in 0..size {
-                        assert_eq!(out[(place * size + byte) as usize], Counting::byte(from + byte));
+                        assert_eq!(out[to_index(place * size + byte)], Counting::byte(from + byte));
                     }
                 }
             }
             for place in 0..tile.elements() {
-                let position = walk.position(&tile, place) as usize;
+                let position = to_index(walk.position(&tile, place));
                 assert!(!std::mem::replace(&mut seen[position], true), "visited twice");
             }
         }

@@ -74,6 +74,7 @@ impl SquareSum {
 }
 
 /// 2^exponent, for exponents of normal numbers.
+#[expect(clippy::cast_sign_loss, reason = "a normal number's exponent is above -1023")]
 const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }

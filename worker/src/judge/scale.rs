@@ -3,7 +3,7 @@
 //! Owns how the sample is drawn. What S is good for is `tolerance`'s.
 
 use opt_shared::capture::DType;
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 
 use super::compare::{BytesSource, CompareError, Side};
 use super::decode::Number;
@@ -52,7 +52,7 @@ pub fn estimate_scale(
             [(source, Side::Expected), (&mut nothing, Side::Expected)];
         let mut feed = Feed::new(walk, size, sources, chunk)?;
         feed.each_tile(|_, _, bytes| {
-            for element in bytes[0].chunks_exact(size as usize) {
+            for element in bytes[0].chunks_exact(to_index(size)) {
                 if wanted.next_if_eq(&visited).is_some() {
                     take(element);
                 }
@@ -61,7 +61,7 @@ pub fn estimate_scale(
             Ok(())
         })?;
     } else {
-        let mut element = vec![0; size as usize];
+        let mut element = vec![0; to_index(size)];
         for sample in 0..SCATTERED_SAMPLES {
             let position = sample_at(sample, SCATTERED_SAMPLES, elements);
             let offset: u64 =
@@ -79,15 +79,15 @@ pub fn estimate_scale(
 }
 
 /// The element that stands for the `sample`-th of `samples` equal stretches.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "an edge is at most `elements`; a place in a stretch is clamped to it"
+)]
 fn sample_at(sample: u64, samples: u64, elements: u64) -> u64 {
     let edge = |sample: u64| (u128::from(sample) * u128::from(elements) / u128::from(samples)) as u64;
     let (start, end) = (edge(sample), edge(sample + 1));
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a place in a stretch, clamped to it"
-    )]
     let jitter = ((sample as f64 * GOLDEN).fract() * (end - start) as f64) as u64;
     (start + jitter).min(end - 1)
 }

@@ -147,7 +147,7 @@ impl<'a> Tally<'a> {
         tile: &Tile,
         bytes: [&[u8]; 2],
     ) -> Result<(), CompareError> {
-        let size = self.subject.dtype.size() as usize;
+        let size = self.subject.dtype.element_len();
         let elements = bytes[0].len() / size;
         let exact = is_exact(self.subject.dtype);
         let block = BLOCK_PARTS / parts_of(self.subject.dtype);
@@ -218,7 +218,7 @@ impl<'a> Tally<'a> {
         pair: [&[u8]; 2],
     ) -> Result<Norms, CompareError> {
         let dtype = self.subject.dtype;
-        let size = dtype.size() as usize;
+        let size = dtype.element_len();
         let mut norms = Norms::default();
         if is_exact(dtype) {
             let elements = pair[0].chunks_exact(size).zip(pair[1].chunks_exact(size));

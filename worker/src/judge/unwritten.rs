@@ -29,12 +29,12 @@ impl Poison {
 
     /// What an element of this type holds until something is stored in it.
     pub fn element(&self, dtype: DType) -> &[u8] {
-        &self.0[..dtype.size() as usize]
+        &self.0[..dtype.element_len()]
     }
 
     /// Fills memory that starts at an element of this type.
     pub fn fill(&self, dtype: DType, memory: &mut [u8]) {
-        for element in memory.chunks_mut(dtype.size() as usize) {
+        for element in memory.chunks_mut(dtype.element_len()) {
             element.copy_from_slice(&self.0[..element.len()]);
         }
     }
@@ -47,7 +47,7 @@ impl Poison {
 
 /// Whether all of `bytes`, elements of `dtype` without gaps, still hold the poison.
 pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
-    bytes.chunks_exact(dtype.size() as usize).all(|element| poison.is_in(element))
+    bytes.chunks_exact(dtype.element_len()).all(|element| poison.is_in(element))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn scan_unwritten<'s>(
     let walk = Walk::new(shape, stride, stride, dtype.size())?;
     let sources = [(first.0, Side::FirstCall), (second.0, Side::SecondCall)];
     let mut feed = Feed::new(walk, dtype.size(), sources, chunk)?;
-    let size = dtype.size() as usize;
+    let size = dtype.element_len();
     let mut count = 0;
     let mut least: Option<u64> = None;
     feed.each_tile(|walk, tile, bytes| {
@@ -122,6 +122,7 @@ fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use opt_shared::capture::{contiguous_strides, extent_elements};
+    use opt_shared::units::to_index;
     use proptest::prelude::*;
 
     use super::*;
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn patterns_start_anew_with_every_element() {
-        let poison = Poison::pattern(std::array::from_fn(|at| at as u8));
+        let poison = Poison::pattern(std::array::from_fn(|at| at.to_le_bytes()[0]));
         let mut memory = [0xee; 12];
         poison.fill(DType::Float32, &mut memory);
         assert_eq!(memory, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
@@ -182,17 +183,17 @@ mod tests {
         ) {
             let shape = [rows, columns];
             let stride = if transposed { vec![1, rows] } else { contiguous_strides(&shape) };
-            let size = dtype.size() as usize;
+            let size = dtype.element_len();
             let mut calls = [ONES, OTHER].map(|poison| {
-                let mut memory = vec![0; extent_elements(&shape, &stride) as usize * size];
+                let mut memory = vec![0; to_index(extent_elements(&shape, &stride)) * size];
                 poison.fill(dtype, &mut memory);
                 memory
             });
             let mut missing = Vec::new();
             for row in 0..rows {
                 for column in 0..columns {
-                    if written[(row * columns + column) as usize] {
-                        let at = (row * stride[0] + column * stride[1]) as usize * size;
+                    if written[to_index(row * columns + column)] {
+                        let at = to_index(row * stride[0] + column * stride[1]) * size;
                         for memory in &mut calls {
                             memory[at..at + size].fill(0x5a);
                         }

@@ -310,7 +310,7 @@ mod tests {
             output.data = std::ptr::null_mut();
             arguments[0].payload.int = 0;
             (*returned).type_index = 1;
-            (slot & 0xff) as i32
+            i32::try_from(slot & 0xff).expect("a byte")
         }
     }
 
@@ -334,11 +334,11 @@ mod tests {
             pooled: false,
         };
         let mut arguments = Arguments::build(&setup, &[0x1000 as *mut u8]).expect("built");
-        for slot in [3usize, 4] {
-            arguments.renew(std::iter::once(slot as *mut u8));
+        for slot in [3_u8, 4] {
+            arguments.renew(std::iter::once(usize::from(slot) as *mut u8));
             // SAFETY: `scribble` has the signature and stays within its arguments.
             let (code, returned) = unsafe { arguments.call(scribble) };
-            assert_eq!((code, returned), (slot as i32, type_index::INT));
+            assert_eq!((code, returned), (i32::from(slot), type_index::INT));
         }
     }
 }

@@ -11,11 +11,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
+use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
 use super::frame::{InputRange, OutputRegion};
 
-const ALIGNMENT: usize = opt_shared::formula::ALIGNMENT as usize;
+const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     fn file_of(bytes: usize) -> (File, Vec<u8>) {
-        let contents: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8 + 1).collect();
+        let contents: Vec<u8> = (0..bytes).map(|at| (at % 251).to_le_bytes()[0] + 1).collect();
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(&contents).expect("written");
         (file, contents)

@@ -9,6 +9,8 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use opt_shared::units::to_index;
+
 unsafe extern "C" {
     fn __libc_malloc(size: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn mmap(
         refused(length);
     }
     // The kernel's answer is an address, or -1, which is MAP_FAILED.
-    ptr::with_exposed_provenance_mut(mapped.cast_unsigned() as usize)
+    ptr::with_exposed_provenance_mut(to_index(mapped.cast_unsigned()))
 }
 
 /// C's `mmap64`, the same where offsets have 64 bits.

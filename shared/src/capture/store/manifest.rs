@@ -229,7 +229,7 @@ mod tests {
                 continue;
             }
             let content = if literal {
-                literals.extend((0..bytes).map(|at| at as u8));
+                literals.extend((0..bytes).map(|at| at.to_le_bytes()[0]));
                 Content::Literal { at: 0 }
             } else {
                 Content::Blob(blake3::hash(&bytes.to_le_bytes()).into())

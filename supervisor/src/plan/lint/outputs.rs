@@ -8,6 +8,7 @@ use std::error::Error;
 use opt_shared::arguments::OutputLeaf;
 use opt_shared::capture::{DType, Tensor};
 use opt_shared::ids::StorageId;
+use opt_shared::units::to_index;
 
 use super::statistics::{Gathering, Statistics};
 use super::{Lint, LintCode, Subject, tensors, unreadable};
@@ -97,7 +98,7 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
         let end = start + run.extent() * size;
         let mut skip = 0;
         while start < end {
-            let length = (end - start).min(buffer.len() as u64) as usize;
+            let length = to_index((end - start).min(buffer.len() as u64));
             let chunk = &mut buffer[..length];
             read(tensor.storage, start, chunk)?;
             if run.step == 1 {
@@ -106,7 +107,7 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
                 // The element that comes next may lie in a later chunk.
                 let step = run.step * size;
                 while skip < length as u64 {
-                    let element = skip as usize..(skip + size) as usize;
+                    let element = to_index(skip)..to_index(skip + size);
                     gathering.add(tensor.dtype, &chunk[element]);
                     skip += step;
                 }
@@ -214,7 +215,7 @@ fn equal_bytes<E>(
     let (from, to) = (one.byte_range().start, other.byte_range().start);
     let mut done = 0;
     while done < total {
-        let length = (total - done).min(half as u64) as usize;
+        let length = to_index((total - done).min(half as u64));
         read(one.storage, from + done, &mut left[..length])?;
         read(other.storage, to + done, &mut right[..length])?;
         if left[..length] != right[..length] {
@@ -312,11 +313,11 @@ mod tests {
             let storage: Vec<u8> = (0..=255).cycle().take(600).collect();
             let tensor = tensor(&[count, 1], &[step, 1], 3);
             let mut read = |_: StorageId, offset: u64, buffer: &mut [u8]| -> io::Result<()> {
-                buffer.copy_from_slice(&storage[offset as usize..][..buffer.len()]);
+                buffer.copy_from_slice(&storage[to_index(offset)..][..buffer.len()]);
                 Ok(())
             };
             let found = of_tensor(&tensor, &mut vec![0; chunk], &mut read).unwrap();
-            let values: Vec<u8> = (0..count).map(|index| storage[(3 + index * step) as usize]).collect();
+            let values: Vec<u8> = (0..count).map(|index| storage[to_index(3 + index * step)]).collect();
             prop_assert_eq!(found, super::super::statistics(DType::UInt8, [values]));
         }
     }

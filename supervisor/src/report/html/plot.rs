@@ -100,9 +100,9 @@ struct Unit {
 
 fn size_unit(most: Bytes) -> Unit {
     if Bytes::gib(3) < most {
-        Unit { name: "GiB", size: (1u64 << 30) as f64 }
+        Unit { name: "GiB", size: Bytes::gib(1).as_f64() }
     } else {
-        Unit { name: "MiB", size: (1u64 << 20) as f64 }
+        Unit { name: "MiB", size: Bytes::mib(1).as_f64() }
     }
 }
 
@@ -137,7 +137,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let most = lines.iter().map(|(line, ..)| *line).fold(peak, Bytes::max).max(Bytes::mib(1));
     let (size, time) = (size_unit(most), time_unit(to - from));
     let x = |at: u64| float(at.saturating_sub(from)) / time.size;
-    let y = |bytes: Bytes| float(bytes.get()) / size.size;
+    let y = |bytes: Bytes| bytes.as_f64() / size.size;
 
     let moments = worst_moments(&timeline.tree, from, to);
     // From the ground up: what is always there, then what comes and goes.
@@ -178,7 +178,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
             .y_label_formatter(&|value| tick(*value, size.name))
             .draw()?;
         let steps = |values: &dyn Fn(usize) -> Bytes| staircase(moments.len(), values);
-        let column = |index: f64| index / moments.len() as f64 * x(to);
+        let column = |index: f64| index / float(moments.len() as u64) * x(to);
         for (group, values) in layers.iter().rev() {
             let points = steps(&|index| values[index]).into_iter().map(|(at, owed)| (column(at), y(owed)));
             chart.draw_series(AreaSeries::new(points, 0.0, group_color(*group).filled()))?;
@@ -251,13 +251,13 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
         let value = values(index);
         if corners.last().is_none_or(|(_, last)| *last != value) {
             if let Some(&(_, last)) = corners.last() {
-                corners.push((index as f64, last));
+                corners.push((float(index as u64), last));
             }
-            corners.push((index as f64, value));
+            corners.push((float(index as u64), value));
         }
     }
     if let Some(&(_, last)) = corners.last() {
-        corners.push((columns as f64, last));
+        corners.push((float(columns as u64), last));
     }
     corners
 }
@@ -296,8 +296,8 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             .x_label_formatter(&|value| tick(*value, time.name))
             .draw()?;
         for (index, lane) in lanes.iter().enumerate() {
-            let top = index as f64 + 0.06;
-            let bottom = index as f64 + 0.94;
+            let top = float(index as u64) + 0.06;
+            let bottom = float(index as u64) + 0.94;
             for (stage, start, until) in stages.get(&lane.worker).into_iter().flatten() {
                 let corners = [(start / time.size, top), (until / time.size, bottom)];
                 chart.draw_series([Rectangle::new(corners, stage_color(*stage).filled())])?;
@@ -305,8 +305,8 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             let owed = lane.series.columns(from, to, COLUMNS);
             let points = staircase(COLUMNS, &|column| owed[column].unwrap_or_default()).into_iter().map(
                 |(at, owed)| {
-                    let share = float(owed.get()) / float(most.get());
-                    (at / COLUMNS as f64 * end, bottom - share * (bottom - top) * 0.94)
+                    let share = owed.as_f64() / most.as_f64();
+                    (at / float(COLUMNS as u64) * end, bottom - share * (bottom - top) * 0.94)
                 },
             );
             let color = group_color(Group::Runners(lane.role.into()));
@@ -316,7 +316,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
         }
         for mark in timeline.marks.iter().take(MOST_DRAWN) {
             let Some(index) = lanes.iter().position(|lane| lane.worker == mark.worker) else { continue };
-            let place = (float(mark.at.clamp(from, to) - from) / time.size, index as f64 + 0.2);
+            let place = (float(mark.at.clamp(from, to) - from) / time.size, float(index as u64) + 0.2);
             match mark.kind {
                 MarkKind::KilledRunner | MarkKind::KilledWorker => {
                     chart.draw_series([Cross::new(place, 5, KILL.stroke_width(2))])?;

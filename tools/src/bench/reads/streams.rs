@@ -87,7 +87,7 @@ fn write(path: &Path, bytes: u64) -> Result<()> {
     let mut file = File::create(path)?;
     let mut chunk = vec![0_u8; 1 << 20];
     for at in 0..bytes >> 20 {
-        chunk.iter_mut().enumerate().for_each(|(byte, it)| *it = (byte as u64 * 31 + at) as u8);
+        chunk.iter_mut().enumerate().for_each(|(byte, it)| *it = (byte as u64 * 31 + at).to_le_bytes()[0]);
         file.write_all(&chunk)?;
     }
     file.sync_all().context("flushing the file to read")

@@ -5,6 +5,7 @@ mod verdicts;
 
 use opt_shared::capture::{DType, Kind, contiguous_strides};
 use opt_shared::settings::{Nonfinite, ToleranceProfile, VerifySettings};
+use opt_shared::units::to_index;
 
 use super::decode::{Number, Signs};
 use super::tolerance::tests::settings;
@@ -28,7 +29,7 @@ impl Case {
     fn filled(dtype: DType, shape: &[u64], mut make: impl FnMut(usize) -> f64) -> Self {
         let stride = contiguous_strides(shape);
         let count: u64 = shape.iter().product();
-        let expected: Vec<u8> = (0..count as usize).flat_map(|at| encode(dtype, make(at))).collect();
+        let expected: Vec<u8> = (0..to_index(count)).flat_map(|at| encode(dtype, make(at))).collect();
         Self {
             dtype,
             shape: shape.to_vec(),
@@ -42,7 +43,7 @@ impl Case {
     }
 
     fn set_actual(&mut self, at: usize, value: f64) {
-        let size = self.dtype.size() as usize;
+        let size = self.dtype.element_len();
         self.actual[at * size..(at + 1) * size].copy_from_slice(&encode(self.dtype, value));
     }
 
@@ -77,7 +78,7 @@ impl Case {
                 let bytes = |memory: &[u8], stride: &[u64]| {
                     let at: u64 = index.iter().zip(stride).map(|(&at, &step)| at * step).sum();
                     let size = self.dtype.size();
-                    memory[(at * size) as usize..((at + 1) * size) as usize].to_vec()
+                    memory[to_index(at * size)..to_index((at + 1) * size)].to_vec()
                 };
                 let expected = Number::read(self.dtype, &bytes(&self.expected, &self.expected_stride));
                 let actual = bytes(&self.actual, &self.actual_stride);
@@ -101,6 +102,7 @@ fn floats() -> impl Iterator<Item = DType> {
 }
 
 /// The nearest value of the type; for complex both parts, the second one halved.
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the type, or keeps the low bytes that it has")]
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
         DType::Float64 => value.to_le_bytes().to_vec(),
@@ -113,7 +115,7 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
         DType::Bool => vec![u8::from(value != 0.0)],
         _ if dtype.kind() == Kind::Integer => {
             let whole = value as i64;
-            whole.to_le_bytes()[..dtype.size() as usize].to_vec()
+            whole.to_le_bytes()[..dtype.element_len()].to_vec()
         }
         _ => {
             let distance = |code: u8| match Number::read(dtype, &[code]).parts().next() {

@@ -2,7 +2,7 @@
 //! types, layouts, chunk sizes and injected errors both must say the same.
 
 use opt_shared::capture::extent_elements;
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,6 +29,7 @@ fn naive(case: &Case) -> Naive {
         };
         for (expected, actual) in expected.parts().zip(actual.parts()) {
             if expected.is_finite() && actual.is_finite() {
+                #[expect(clippy::cast_precision_loss, reason = "as the comparison rounds a difference")]
                 let difference = whole.map_or(actual - expected, |whole| whole as f64).abs();
                 fails |= difference > used.atol + used.rtol * expected.abs();
                 found.absolute = found.absolute.max(difference);
@@ -127,7 +128,7 @@ prop_compose! {
         ratio in prop_oneof![4 => Just(1.0), 1 => 0.5_f64..1.0],
         shape in Just(shape), expected_stride in Just(expected_stride), actual_stride in Just(actual_stride),
     ) -> Case {
-        let memory = |stride: &[u64]| vec![0xc3; extent_elements(&shape, stride) as usize * dtype.size() as usize];
+        let memory = |stride: &[u64]| vec![0xc3; to_index(extent_elements(&shape, stride)) * dtype.element_len()];
         let mut tolerance = Tolerance::for_dtype(&standard(), dtype, 1.0);
         tolerance.required_matched_ratio = ratio;
         let complex = dtype.kind() == Kind::Complex;
@@ -144,21 +145,21 @@ prop_compose! {
             rules: Rules { chunk: Bytes::new(chunk), ..rules(tolerance) },
         };
         let count: u64 = shape.iter().product();
-        let size = dtype.size() as usize;
+        let size = dtype.element_len();
         for position in 0..count {
             let mut rest = position;
             let (mut from, mut to) = (0, 0);
             for axis in (0..shape.len()).rev() {
                 let at = rest % shape[axis];
                 rest /= shape[axis];
-                from += (at * expected_stride[axis]) as usize * size;
-                to += (at * actual_stride[axis]) as usize * size;
+                from += to_index(at * expected_stride[axis]) * size;
+                to += to_index(at * actual_stride[axis]) * size;
             }
-            let value = values[position as usize % values.len()];
+            let value = values[to_index(position) % values.len()];
             case.expected[from..from + size].copy_from_slice(&encode(dtype, value));
             let mut actual = encode(dtype, value * drift);
             for (place, error) in &errors {
-                if place.index(count as usize) as u64 == position {
+                if place.index(to_index(count)) as u64 == position {
                     actual = encode(dtype, *error);
                 }
             }
@@ -176,8 +177,8 @@ proptest! {
         let pairs = case.pairs();
         let reference = naive(&case);
         let found = case.run();
-        prop_assert_eq!(found.elements as usize, pairs.len());
-        prop_assert_eq!(found.failed as usize, reference.failed.len());
+        prop_assert_eq!(to_index(found.elements), pairs.len());
+        prop_assert_eq!(to_index(found.failed), reference.failed.len());
         prop_assert!(alike(found.max_absolute_error, reference.absolute), "{:?} {}", found, reference.absolute);
         prop_assert!(alike(found.max_relative_error, reference.relative), "{:?} {}", found, reference.relative);
         let exact = matches!(case.dtype.kind(), Kind::Integer | Kind::Bool);
@@ -185,8 +186,9 @@ proptest! {
         // Nothing here is longer than one chunk of 64 Ki elements.
         prop_assert!(alike(found.worst_chunk_l2, reference.relative_l2));
 
-        let matched = (pairs.len() - reference.failed.len()) as f64;
-        let passed = matched >= case.rules.tolerance.required_matched_ratio * pairs.len() as f64
+        let count = |elements: usize| f64::from(u32::try_from(elements).expect("few"));
+        let matched = count(pairs.len() - reference.failed.len());
+        let passed = matched >= case.rules.tolerance.required_matched_ratio * count(pairs.len())
             && !reference.not_finite
             && (exact || reference.relative_l2 <= case.rules.tolerance.used.rel_l2);
         // At the very bound the order of summation may decide.

@@ -1,12 +1,13 @@
 //! What passes and what does not, case by case, and what is said about it.
 
 use opt_shared::outcome::{Pattern, ToleranceUsed};
+use opt_shared::units::to_index;
 
 use super::*;
 
 /// Values with all kinds of mantissas, none near a type's edges.
 fn spread(at: usize) -> f64 {
-    let magnitude = 0.5 + ((at * 37) % 101) as f64 / 50.0;
+    let magnitude = 0.5 + f64::from(u32::try_from((at * 37) % 101).expect("small")) / 50.0;
     if at.is_multiple_of(3) { -magnitude } else { magnitude }
 }
 
@@ -65,7 +66,7 @@ fn a_wrong_corner_of_a_large_output_is_not_averaged_away() {
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
     // The elements after the last full chunk count with it: alone, five that nearly cancel would fail here.
     for at in 0..5 {
-        let place = elements as usize - 1 - at;
+        let place = to_index(elements) - 1 - at;
         case.expected[place * 4..place * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());
         case.set_actual(place, 2e-6);
     }
@@ -165,7 +166,7 @@ fn integers_are_exact_to_the_last_bit() {
 
 #[test]
 fn any_byte_but_zero_is_true() {
-    let mut case = Case::filled(DType::Bool, &[4], |at| (at % 2) as f64);
+    let mut case = Case::filled(DType::Bool, &[4], |at| f64::from(u8::from(at % 2 == 1)));
     case.actual[1] = 0xff;
     assert!(case.run().passed);
     case.actual[0] = 2;

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::*;
@@ -13,7 +14,7 @@ struct Pattern(u64);
 
 impl Pattern {
     fn at(place: u64) -> u8 {
-        (place * 31 + place / 4093) as u8
+        (place * 31 + place / 4093).to_le_bytes()[0]
     }
 }
 
@@ -52,7 +53,7 @@ fn what_is_uploaded_is_what_lies_there() {
             assert!(on.device().is_done(done).expect("told"));
         }
         agrees(on.device());
-        let mut found = vec![0; bytes as usize];
+        let mut found = vec![0; to_index(bytes)];
         let reader = on.device().reader().expect("a reader");
         reader.read_exact_at(&mut found, buffer.address()).expect("read");
         assert!(found.iter().enumerate().all(|(at, &byte)| byte == Pattern::at(at as u64)), "{bytes}");

@@ -25,7 +25,7 @@ pub(super) struct Storage {
 }
 
 pub(super) fn byte_of(number: usize, at: u64) -> u8 {
-    (number as u64 * 97 + at * 31 + at / 4093) as u8
+    (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }
 
 struct Reading<'a>(&'a Storage);

@@ -5,7 +5,7 @@ mod kernel;
 
 use std::os::unix::fs::FileExt;
 
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 
 use self::jobs::{Job, byte_of};
 use super::counting::{Counting, Happening};
@@ -131,7 +131,7 @@ fn the_formula_is_enough_and_a_grain_less_is_not() {
                 assert_eq!(uses, 0, "job {seed}");
                 continue;
             };
-            let mut found = vec![0; storage.bytes as usize];
+            let mut found = vec![0; to_index(storage.bytes)];
             reader.read_exact_at(&mut found, buffer.address()).expect("read");
             let right = |(at, &byte): (usize, &u8)| byte == byte_of(storage.number, at as u64);
             assert!(found.iter().enumerate().all(right), "job {seed}, storage {}", storage.number);

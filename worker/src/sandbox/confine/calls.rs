@@ -138,11 +138,11 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
         (table::RT_TGSIGQUEUEINFO, 2),
     ] {
         for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT] {
-            refused.when(call, &[(argument, equals(signal as u64))])?;
+            refused.when(call, &[(argument, equals(word(signal)))])?;
         }
     }
     // Priority of others: without a user of its own, a candidate shares ours with the runner it is compared to.
-    refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS as u64))])?;
+    refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS.into()))])?;
     refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
     refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
     for call in [table::SCHED_SETPARAM, table::SCHED_SETSCHEDULER, table::SCHED_SETATTR] {
@@ -155,7 +155,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
-            refused.when(call, &[(argument, has(flag as u64))])?;
+            refused.when(call, &[(argument, has(word(flag)))])?;
         }
     }
     Ok(())
@@ -171,6 +171,11 @@ struct Refusals {
 
 /// A comparison of one argument.
 type Test = (SeccompCmpArgLen, SeccompCmpOp, u64);
+
+/// An `int` of C as a system call's argument, of which 32 bits count.
+fn word(value: libc::c_int) -> u64 {
+    value.cast_unsigned().into()
+}
 
 const fn equals(value: u64) -> Test {
     (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)

@@ -159,6 +159,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use std::io::Write;
 
+    use opt_shared::units::to_index;
     use proptest::prelude::*;
 
     use super::*;
@@ -181,14 +182,14 @@ mod tests {
         image.extend(strings);
         let dynamic_bytes = strings_at - dynamic_at;
         for entry in 0..entries.len() {
-            let at = dynamic_at as usize + entry * DYNAMIC_ENTRY;
+            let at = to_index(dynamic_at) + entry * DYNAMIC_ENTRY;
             if u64_at(&image, at) == DT_STRTAB {
                 image[at + 8..at + 16].copy_from_slice(&(0x1000 + strings_at).to_le_bytes());
             }
         }
         image[..6].copy_from_slice(b"\x7fELF\x02\x01");
         image[32..40].copy_from_slice(&(HEADER as u64).to_le_bytes());
-        image[54..56].copy_from_slice(&(PROGRAM_HEADER as u16).to_le_bytes());
+        image[54..56].copy_from_slice(&u16::try_from(PROGRAM_HEADER).expect("small").to_le_bytes());
         image[56..58].copy_from_slice(&2u16.to_le_bytes());
         let whole = image.len() as u64;
         for (number, (kind, offset, address, size)) in

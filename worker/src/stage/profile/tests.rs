@@ -90,7 +90,7 @@ fn profile_without_a_baseline_has_times_and_no_ratio() {
     let entry = &report.body.entries[0];
     assert_eq!((entry.speedup, entry.baseline_times), (None, None));
     assert_eq!(entry.calls_per_block, 1);
-    let rate = entry.footprint.get() as f64 / 3e-3;
+    let rate = entry.footprint.as_f64() / 3e-3;
     assert!((entry.bytes_per_second - rate).abs() < rate * 1e-6);
 }
 

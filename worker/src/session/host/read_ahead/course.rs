@@ -10,6 +10,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use opt_shared::units::to_index;
+
 /// What is looked at, and read, as one.
 const WINDOW_BYTES: u64 = 512 << 10;
 /// A step of a stream is never longer, in windows: 8 MiB.
@@ -271,11 +273,11 @@ impl Course {
             if end == first {
                 break;
             }
-            let pages = self.pages_of(first as usize..end as usize);
+            let pages = self.pages_of(to_index(first)..to_index(end));
             let tripwire = Tripwire { page: pages.start, left_out: !self.touches_are_seen };
             stream.steps.push_back(Step { windows: end - first, tripwire });
             stream.next = end;
-            let known = self.known(first as usize..end as usize);
+            let known = self.known(to_index(first)..to_index(end));
             let read = pages.start + u64::from(tripwire.left_out)..pages.end;
             self.ahead += (read.end - read.start).saturating_sub(known);
             self.take(first..end);
@@ -288,8 +290,8 @@ impl Course {
 
     fn take(&mut self, windows: Range<u64>) {
         for at in windows {
-            let pages = self.pages_of(at as usize..at as usize + 1);
-            let window = &mut self.windows[at as usize];
+            let pages = self.pages_of(to_index(at)..to_index(at) + 1);
+            let window = &mut self.windows[to_index(at)];
             window.read = true;
             window.resident = count(pages.end - pages.start);
         }

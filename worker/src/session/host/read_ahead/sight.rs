@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use opt_shared::cache::cached_pages_in;
+use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Pages that one call of `mincore` tells of.
@@ -88,7 +89,7 @@ impl Map {
     }
 
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
-        let mut told = [0_u8; AT_ONCE as usize];
+        let mut told = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;
         let mut at = pages.start;
         while at < pages.end {
@@ -96,7 +97,7 @@ impl Map {
             let (Ok(offset), Ok(length)) = (usize::try_from(at * page), usize::try_from(some * page)) else {
                 break;
             };
-            if self.bytes.next_multiple_of(page as usize) < offset + length {
+            if self.bytes.next_multiple_of(to_index(page)) < offset + length {
                 break;
             }
             // SAFETY: the range lies in our map, and `told` has room for a byte per page of it.

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 
 use opt_shared::cache::cached_pages;
+use opt_shared::units::to_index;
 
 use super::*;
 use crate::runner::map::{Mapped, map_input};
@@ -19,7 +20,7 @@ const START: u64 = 4 * 4096 + 64;
 fn cold() -> Option<(Arc<File>, InputRange)> {
     let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
     for chunk in 0..SIZE >> 20 {
-        file.write_all(&vec![chunk as u8 + 1; 1 << 20]).expect("written");
+        file.write_all(&vec![chunk.to_le_bytes()[0] + 1; 1 << 20]).expect("written");
     }
     file.sync_all().expect("on disk");
     fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
@@ -45,7 +46,7 @@ fn byte(mapped: &Mapped, at: usize) -> u8 {
 }
 
 fn right(at: usize) -> u8 {
-    ((at + START as usize) >> 20) as u8 + 1
+    ((at + to_index(START)) >> 20).to_le_bytes()[0] + 1
 }
 
 fn watch(file: &Arc<File>, range: &InputRange, way: Way) -> Option<(Watch, Mapped)> {
@@ -66,7 +67,7 @@ fn a_sparse_candidate_reads_about_what_it_touches() {
         let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
         let mut at = 1;
         for _ in 0..500 {
-            at = (at * 1_103_515_245 + 12_345) % (range.bytes as usize);
+            at = (at * 1_103_515_245 + 12_345) % to_index(range.bytes);
             assert_eq!(byte(&mapped, at), right(at));
         }
         let report = watch.stop();
@@ -89,7 +90,7 @@ fn a_dense_candidate_is_read_ahead_of() {
     for way in [Way::CacheStat, Way::MinCore] {
         let Some((file, range)) = cold() else { return };
         let Some((watch, mapped)) = watch(&file, &range, way) else { continue };
-        for at in (0..range.bytes as usize).step_by(512) {
+        for at in (0..to_index(range.bytes)).step_by(512) {
             assert_eq!(byte(&mapped, at), right(at), "{way:?}");
         }
         let report = watch.stop();
@@ -110,7 +111,7 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
         let watch = ahead.start_expecting(Expected { whole, turn: None });
         watch.runs_in(std::process::id());
         let mapped = mapped(&file, &range, true);
-        for at in (0..range.bytes as usize).step_by(512) {
+        for at in (0..to_index(range.bytes)).step_by(512) {
             assert_eq!(byte(&mapped, at), right(at));
         }
         let (report, learned) = watch.stop_and_learn();
@@ -150,7 +151,7 @@ fn the_next_one_has_its_turn_once_all_is_read() {
     // From front to back, and again: pages may have left the cache.
     while !turn.has_come() {
         assert!(Instant::now() < deadline, "{at}");
-        at = (at + 512) % range.bytes as usize;
+        at = (at + 512) % to_index(range.bytes);
         assert_eq!(byte(&mapped, at), right(at));
     }
     assert!(watch.take_turn().is_none());
@@ -163,7 +164,7 @@ fn what_is_in_the_cache_is_let_alone() {
     // On a machine that is short of memory pages leave the cache at any moment: then they are read once more.
     let mut tries = 20;
     let ahead = loop {
-        (0..range.bytes as usize).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
+        (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
         let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[Way::CacheStat, Way::MinCore]);
         if !ahead.page_by_page() {
             break ahead;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use opt_shared::capture::DType;
 use opt_shared::ids::StorageId;
 use opt_shared::replay::{Digest, Key, Recorder, Use};
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 use proptest::prelude::*;
 
 use super::super::planner::{self, Wanted};
@@ -17,7 +17,7 @@ use crate::residency::host::HostDevice;
 use crate::residency::staging::Source;
 
 fn byte(constant: u8, at: u64) -> u8 {
-    (u64::from(constant) * 37 + at * 11 + at / 4096) as u8 | 1
+    (u64::from(constant) * 37 + at * 11 + at / 4096).to_le_bytes()[0] | 1
 }
 
 fn contents(constant: u8, length: u64) -> Vec<u8> {
@@ -119,7 +119,7 @@ impl Caller for Reading<'_> {
     fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Wrong> {
         self.called.lock().expect("nobody panics").push(step);
         for (place, &constant) in places.iter().zip(&self.truth[step]) {
-            let mut seen = vec![0; length(constant) as usize];
+            let mut seen = vec![0; to_index(length(constant))];
             self.arena.read_exact_at(&mut seen, place.address + u64::from(place.phase)).expect("read");
             if seen != contents(constant, length(constant)) {
                 return Err(Wrong(format!("weight_{constant} is not itself")));
@@ -223,8 +223,10 @@ fn mutants(recording: &Recording) -> Vec<(String, usize, Recording)> {
         add("deleted", at, &|it| drop_use(it, at));
         add("duplicated", at + 1, &|it| it.uses.insert(at + 1, it.uses[at]));
         add("inserted", at, &|it| {
-            let strange =
-                Use { constant: (it.uses[at].constant + 1) % it.constants.len() as u32, ..it.uses[at] };
+            let strange = Use {
+                constant: (it.uses[at].constant + 1) % u32::try_from(it.constants.len()).expect("few"),
+                ..it.uses[at]
+            };
             it.uses.insert(at, strange);
         });
         add("shrunk", at, &|it| use_at(it, at).bytes = it.uses[at].bytes - Bytes::new(1));
@@ -338,7 +340,7 @@ impl Source for SlowPiece<'_> {
         // The fill was queued before any byte was asked for; it is seen done, or in the middle of its own bytes.
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let mut early = vec![0; length(9) as usize];
+            let mut early = vec![0; to_index(length(9))];
             self.0.arena.read_exact_at(&mut early, 0)?;
             if early.iter().all(|&byte| byte == POISON) || until < Instant::now() {
                 self.0.seen.lock().expect("nobody panics").push(early);

@@ -38,7 +38,7 @@ impl Bench {
         let pages = cached.len() as u64;
         let mut used = vec![false; cached.len()];
         let of = |cached: &[bool], pages: Range<u64>| {
-            cached[pages.start as usize..pages.end as usize].iter().filter(|page| **page).count() as u64
+            cached[to_index(pages.start)..to_index(pages.end)].iter().filter(|page| **page).count() as u64
         };
         let course = Course::new(pages, PAGE, |pages| of(&cached, pages));
         let warm = of(&cached, 0..pages);
@@ -49,14 +49,14 @@ impl Bench {
                 .expect_all(LONG_STEPS_AHEAD)
                 .into_iter()
                 .flatten()
-                .for_each(|page| it.cached[page as usize] = true);
+                .for_each(|page| it.cached[to_index(page)] = true);
         }
         for (number, page) in touches.into_iter().enumerate() {
-            used_pages += u64::from(!std::mem::replace(&mut used[page as usize], true));
-            it.misses += u64::from(!std::mem::replace(&mut it.cached[page as usize], true));
+            used_pages += u64::from(!std::mem::replace(&mut used[to_index(page)], true));
+            it.misses += u64::from(!std::mem::replace(&mut it.cached[to_index(page)], true));
             if number as u64 % look_every == look_every - 1 {
                 let mut due = it.course.follow(|Tripwire { page, left_out }| {
-                    used[page as usize] || (left_out && it.cached[page as usize])
+                    used[to_index(page)] || (left_out && it.cached[to_index(page)])
                 });
                 for window in 0..it.course.windows() {
                     if !it.course.was_read(window) {
@@ -65,7 +65,7 @@ impl Bench {
                     }
                 }
                 for page in due.into_iter().flatten() {
-                    it.cached[page as usize] = true;
+                    it.cached[to_index(page)] = true;
                 }
                 let now = of(&it.cached, 0..pages);
                 it.excess = it.excess.max(now.saturating_sub(warm + used_pages));
@@ -80,7 +80,7 @@ impl Bench {
 }
 
 fn cold() -> Vec<bool> {
-    vec![false; PAGES as usize]
+    vec![false; to_index(PAGES)]
 }
 
 /// Pages in no order: a full cycle of a generator modulo the number of pages.
@@ -237,7 +237,7 @@ fn at_the_end_what_is_seen_is_counted_and_nothing_is_read() {
 
 #[test]
 fn what_is_in_the_cache_already_is_no_use_seen() {
-    let warm = vec![true; PAGES as usize];
+    let warm = vec![true; to_index(PAGES)];
     let bench = Bench::run(warm, 1, 0..PAGES);
     assert_eq!((bench.course.touched(), bench.course.ahead()), (0, 0));
     let half: Vec<bool> = (0..PAGES).map(|page| page % 2 == 0).collect();
@@ -250,7 +250,7 @@ fn what_was_read_and_touched_adds_up() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
         // What came in after the last look.
-        let _ = bench.course.follow(|tripwire| bench.cached[tripwire.page as usize]);
+        let _ = bench.course.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
         let known = bench.course.touched() + bench.course.ahead();
         assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
     }
