@@ -161,7 +161,8 @@ impl StagePlan {
                 .collect();
             let more = self.prediction.batches.len().saturating_sub(NAMED_BATCHES);
             let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-            text.push_str(&format!("             timed together: {}{more}\n", named.join("; ")));
+            let what = if self.stage == Stage::Verify { "sharing a runner" } else { "timed together" };
+            text.push_str(&format!("             {what}: {}{more}\n", named.join("; ")));
             if self.least + WORTH_SAYING <= self.reserved() {
                 text.push_str(&format!(
                     "             one entry at a time it reserves {}, where the ceiling asks for that\n",

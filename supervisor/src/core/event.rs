@@ -153,7 +153,7 @@ pub enum Action {
         order: Order,
         attempt: u32,
         reserved: Bytes,
-        /// Of a profile: entries are timed together up to this.
+        /// Entries share a runner, or are timed together, up to this.
         batch: Option<Bytes>,
     },
     /// The worker is to end by itself: it is idle.

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Mutates the policy of the worker's stages (verify, profile, replay) and asks whether their tests over scripted sessions
+# notice: prints the mutants that they miss. Needs cargo-mutants, as `mutants.sh` does; arguments go to it.
+#
+# Policy knows no process, so it is built without the backends as a crate of its own: seconds for each mutant.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=${MUTANTS_DIR:-$(mktemp -d)}
+rm -rf "${work:?}/worker" "${work:?}/tests"
+mkdir -p "$work/worker/src" "$work/tests/data"
+for part in judge residency session stage recorded.rs page_cache.rs memfd.rs; do
+    cp -r "$root/worker/src/$part" "$work/worker/src/$part"
+done
+cp -r "$root/tests/data/captures" "$work/tests/data/captures"
+rm -rf "$work/worker/src/session/host" "$work/worker/src/stage/build.rs"
+sed -i '/^pub mod host;$/d' "$work/worker/src/session/mod.rs"
+sed -i '/^pub(crate) mod build;$/d' "$work/worker/src/stage/mod.rs"
+# Captures of tests lie beside the crate in the repository, and in it here.
+sed -i 's#"../tests/data/captures"#"tests/data/captures"#' "$work/worker/src/session/scripted/tasks.rs"
+cat > "$work/worker/src/lib.rs" <<'RUST'
+#![expect(dead_code, reason = "what calls it is not here")]
+pub mod judge;
+mod memfd;
+mod page_cache;
+mod recorded;
+pub mod residency;
+pub mod session;
+pub mod stage;
+RUST
+cat > "$work/Cargo.toml" <<TOML
+[package]
+name = "opt-worker"
+version = "0.0.0"
+edition = "2024"
+
+[lib]
+path = "worker/src/lib.rs"
+
+[dependencies]
+blake3 = "1"
+half = "2"
+libc = "0.2"
+nix = { version = "0.31", features = ["process", "signal"] }
+opt-shared = { path = "$root/shared" }
+rand = { version = "0.9", default-features = false, features = ["std", "std_rng", "small_rng"] }
+rustix = { version = "1", features = ["event", "fs", "mm", "process", "thread", "time", "param"] }
+thiserror = "2"
+
+[dev-dependencies]
+proptest = { version = "1", default-features = false, features = ["std"] }
+tempfile = "3"
+
+[profile.dev]
+debug = false
+[profile.dev.package.opt-shared]
+opt-level = 1
+
+[workspace]
+TOML
+cp "$root/Cargo.lock" "$work/Cargo.lock"
+cd "$work"
+# Tests of the replay's own parts (cursor, planner, pool) are properties that take minutes, and beside the files themselves.
+exec cargo mutants --in-place --no-shuffle --timeout 60 --output "$work" \
+    -f 'worker/src/stage/verify/*.rs' -f 'worker/src/stage/profile/*.rs' -f 'worker/src/stage/calls.rs' \
+    -f 'worker/src/stage/failure.rs' -f 'worker/src/stage/replay/mod.rs' -f 'worker/src/stage/replay/calls.rs' \
+    "$@" -- --lib -- stage:: --skip replay::steps --skip replay::planner
