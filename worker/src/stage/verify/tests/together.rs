@@ -147,3 +147,20 @@ fn verify_notes_what_the_shared_session_owed() {
     let backend = sharing(&[shared, Script::of(&[Play::Right]), Script::of(&[Play::Right])], 2);
     assert_eq!(verify(&backend, &task(&[0, 1])).head.peak_owed, Some(Bytes::mib(50)));
 }
+
+#[test]
+fn verify_counts_entries_of_every_group_as_themselves() {
+    let unsupported = Script::of(&[Play::Right, Play::Right, Play::code(-2)]);
+    let backend = sharing(&[Script::of(&[Play::Right]), unsupported], 2);
+    let task = task(&[0, 1, 2, 3]);
+    assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
+    // The last of the second group dies of the host, after one that was right: nothing is left to be called alone.
+    let killed = (Status::InfraError, "killed in a call to protect the machine");
+    let dies = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
+    let backend = sharing(&[Script::of(&[Play::Right]), dies], 2);
+    let report = verify(&backend, &task);
+    assert_eq!((report.body.entries_run, report.body.entries_passed), (4, 3));
+    assert_eq!(report.head.failures[0].entry, "entry_000003");
+    assert_eq!(report.body.bytes_validated, task.entries.iter().map(|entry| entry.numbers.file).sum());
+    assert_eq!(started(&backend), [2, 2]);
+}
