@@ -102,14 +102,10 @@ impl Candidate for Callable {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use opt_shared::arguments::Signature;
-    use opt_shared::language::Launcher;
     use opt_shared::outcome::Artifact;
-    use opt_shared::settings::LimitSettings;
 
     use super::*;
+    use crate::session::scripted::{callee, entries_of};
 
     /// What is verified is what is timed: the digest of the build goes with every task.
     #[test]
@@ -117,31 +113,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("built.so");
         std::fs::write(&path, b"as it was built").expect("written");
-        let callee = Callee {
-            candidate: "fast".to_owned(),
-            artifact: Artifact {
-                digest: blake3::hash(b"as it was built").to_hex().to_string(),
-                path: path.clone(),
-            },
-            launcher: Launcher::Dlopen,
-            symbol: "run".to_owned(),
-            signature: Signature {
-                params: Vec::new(),
-                defaults: BTreeMap::new(),
-                positional: 0,
-                captured: Vec::new(),
-                lists: BTreeMap::new(),
-            },
-            limits: LimitSettings {
-                memory: None,
-                threads: None,
-                processes: None,
-                open_files: 16,
-                output: Bytes::kib(64),
-                env: BTreeMap::new(),
-            },
-            library_path: Vec::new(),
-        };
+        let (_, signature) = entries_of("torch_nn_functional_relu", &[0]);
+        let digest = blake3::hash(b"as it was built").to_hex().to_string();
+        let callee =
+            Callee { artifact: Artifact { digest, path: path.clone() }, ..callee("fast", signature) };
         assert!(Callable::open(&callee).is_ok());
         std::fs::write(&path, b"as somebody else wishes").expect("written");
         assert!(matches!(Callable::open(&callee), Err(SessionError::ArtifactChanged { .. })));

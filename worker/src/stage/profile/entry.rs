@@ -243,15 +243,10 @@ fn warm_up(
         if least_calls <= done && WARM_UP_TIME <= spent && (settled || LONGEST_WARM_UP <= spent) {
             break;
         }
-        let poison = POISONS[random.random_range(0..POISONS.len())];
-        side.session.poison(context.index, calls, poison)?;
-        let block = match run_block(context, side, calls, Calls::Timed, samples.estimate)? {
+        let block = match checked_block(context, side, samples, calls, random)? {
             Ok(block) => block,
             Err(stop) => return Ok(Err(stop)),
         };
-        if let Some(stop) = check_slots(context, side, samples, calls, poison, random)? {
-            return Ok(Err(stop));
-        }
         done = done.saturating_add(calls);
         spent += block.elapsed;
         let seen = longest_call(block.elapsed, side.session.clock().handoff(), calls);
@@ -295,16 +290,10 @@ fn sample(
                 return Ok(Err(stop));
             }
         }
-        let random = &mut *draws.order;
-        let poison = POISONS[random.random_range(0..POISONS.len())];
-        side.session.poison(context.index, calls, poison)?;
-        let block = match run_block(context, side, calls, Calls::Timed, samples.estimate)? {
+        let block = match checked_block(context, side, samples, calls, draws.order)? {
             Ok(block) => block,
             Err(stop) => return Ok(Err(stop)),
         };
-        if let Some(stop) = check_slots(context, side, samples, calls, poison, random)? {
-            return Ok(Err(stop));
-        }
         let early = allowance(samples.estimate * calls, block.wake) < block.cpu_early;
         if (early || 0 < block.major_faults) && samples.discarded < MOST_DISCARDED {
             samples.discarded += 1;
@@ -345,6 +334,26 @@ fn kernelforge(
     samples.calls = KERNELFORGE_CALLS.1.min(slots);
     samples.ms.push(total_ms / f64::from(KERNELFORGE_CALLS.1));
     Ok(Ok(()))
+}
+
+/// A block into poisoned slots, whose outputs are right.
+fn checked_block(
+    context: &Context<'_>,
+    side: &mut Side<'_>,
+    samples: &mut Samples,
+    calls: u32,
+    random: &mut SmallRng,
+) -> Result<Result<Block, Stop>, SessionError> {
+    let poison = POISONS[random.random_range(0..POISONS.len())];
+    side.session.poison(context.index, calls, poison)?;
+    let block = match run_block(context, side, calls, Calls::Timed, samples.estimate)? {
+        Ok(block) => block,
+        Err(stop) => return Ok(Err(stop)),
+    };
+    Ok(match check_slots(context, side, samples, calls, poison, random)? {
+        Some(stop) => Err(stop),
+        None => Ok(block),
+    })
 }
 
 fn run_block(
