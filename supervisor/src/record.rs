@@ -1,6 +1,6 @@
 //! The run as a document: what `summary.json` and `report --format json` say, field for field.
 //!
-//! Owns the names and their meaning (documented in `docs/results.md`). The store loads it, the report prints it,
+//! Owns the names and their meaning (documented in `docs/reference/results.md`). The store loads it, the report prints it,
 //! the driver fills in what only it can know (scores, ranks); nothing here decides or reads anything.
 //!
 //! Rules of the document: an unknown number is `null`, never 0; times are RFC 3339 in UTC; bytes are whole

@@ -135,16 +135,23 @@ fn a_run_finds_what_the_doctor_found() {
 
 #[test]
 fn the_papers_name_every_rung_and_field() {
-    let text = std::fs::read_to_string(repository().join("docs/doctor.md")).expect("the paper");
+    let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");
     for kind in RUNGS {
-        assert!(text.contains(&format!("| `{}` |", kind.name)), "docs/doctor.md has no row of {}", kind.name);
+        assert!(
+            text.contains(&format!("| `{}` |", kind.name)),
+            "docs/reference/doctor.md has no row of {}",
+            kind.name
+        );
     }
     let document = Scenario::create().run(&DOCTOR).json();
     let fields = document.as_object().expect("an object");
     for (field, value) in fields {
-        assert!(text.contains(&format!("| `{field}` |")), "docs/doctor.md has no row of {field}");
+        assert!(text.contains(&format!("| `{field}` |")), "docs/reference/doctor.md has no row of {field}");
         for inner in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
-            assert!(text.contains(&format!("`{inner}`")), "docs/doctor.md does not name {field}.{inner}");
+            assert!(
+                text.contains(&format!("`{inner}`")),
+                "docs/reference/doctor.md does not name {field}.{inner}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Figures of a run for a monitoring system, in the OpenMetrics text format (`docs/control.md` lists them).
+//! Figures of a run for a monitoring system, in the OpenMetrics text format (`docs/reference/control.md` lists them).
 //!
 //! Owns the names and the counting. Counters begin with the process; gauges are what they were told last. `http`
 //! serves them.

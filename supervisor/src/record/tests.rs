@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::sample::sample;
 use super::*;
 
-const DOCS: &str = include_str!("../../../docs/results.md");
+const DOCS: &str = include_str!("../../../docs/reference/results.md");
 
 /// Every field name and its place. What `numbers` holds is the decision's own.
 fn fields(value: &Value, place: &str, found: &mut BTreeSet<(String, String)>) {
@@ -38,7 +38,10 @@ fn every_field_is_documented() {
     fields(&serde_json::to_value(&run).expect("writes"), "", &mut found);
     assert!(found.len() > 100, "the sample is to fill every field: {}", found.len());
     for (name, place) in found {
-        assert!(DOCS.contains(&format!("`{name}`")), "docs/results.md does not name `{name}` of `{place}`");
+        assert!(
+            DOCS.contains(&format!("`{name}`")),
+            "docs/reference/results.md does not name `{name}` of `{place}`"
+        );
     }
 }
 
@@ -53,7 +56,7 @@ fn every_word_of_the_closed_lists_is_documented() {
         .chain([Blame::Candidate, Blame::Capture, Blame::Worker, Blame::Host, Blame::Plan].map(Blame::name))
         .chain([Role::Verifier, Role::Profiler].map(Role::name));
     for word in words {
-        assert!(DOCS.contains(&format!("`{word}`")), "docs/results.md does not name `{word}`");
+        assert!(DOCS.contains(&format!("`{word}`")), "docs/reference/results.md does not name `{word}`");
     }
 }
 

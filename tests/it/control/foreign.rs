@@ -12,14 +12,14 @@ use crate::report::browser::skipped;
 
 /// What the paper has between a fence of this kind and the next one, the first that holds the mark.
 fn of_the_paper(kind: &str, mark: &str) -> String {
-    let paper = std::fs::read_to_string(repository().join("docs/control.md")).expect("the paper");
+    let paper = std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("the paper");
     let fence = format!("```{kind}\n");
     paper
         .split(&fence)
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .find(|block| block.contains(mark))
-        .unwrap_or_else(|| panic!("docs/control.md has no {kind} with {mark:?}"))
+        .unwrap_or_else(|| panic!("docs/reference/control.md has no {kind} with {mark:?}"))
         .to_owned()
 }
 

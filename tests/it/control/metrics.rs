@@ -98,7 +98,7 @@ fn the_dashboard_knows_no_metric_that_is_not_served() {
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
         .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
         .collect();
-    let paper = std::fs::read_to_string(repository().join("docs/control.md")).expect("the paper");
+    let paper = std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("the paper");
     for name in &served {
         let short = name.trim_start_matches("opt_supervisor");
         assert!(

@@ -50,7 +50,7 @@ fn keys_with_defaults() -> BTreeSet<String> {
 
 #[test]
 fn every_key_of_a_plan_is_documented() {
-    let text = read("docs/plan.md");
+    let text = read("docs/reference/plan.md");
     let documented: BTreeSet<String> = {
         let mut table = String::new();
         let mut keys = BTreeSet::new();
@@ -67,7 +67,7 @@ fn every_key_of_a_plan_is_documented() {
     };
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
-    none("keys that docs/plan.md does not name", &missing);
+    none("keys that docs/reference/plan.md does not name", &missing);
     // Of the tables that have defaults, it names no key that is none.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented
@@ -75,7 +75,7 @@ fn every_key_of_a_plan_is_documented() {
         .filter(|key| key.split('.').next().is_some_and(|table| tables.contains(table)))
         .cloned()
         .collect();
-    none("keys of docs/plan.md that are none", &unknown);
+    none("keys of docs/reference/plan.md that are none", &unknown);
 }
 
 /// Links between papers, and the files and tests that ARCHITECTURE.md builds on.

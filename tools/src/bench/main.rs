@@ -1,6 +1,6 @@
 //! Benchmarks that print Markdown or JSON: ratios inside one run, against the physical limit measured beside.
 //!
-//! Not part of the test command: this is where figures for `docs/benchmarks.md` come from. Build everything with
+//! Not part of the test command: this is where figures for `docs/explanation/benchmarks.md` come from. Build everything with
 //! `--release` first; each subcommand says what it needs.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]

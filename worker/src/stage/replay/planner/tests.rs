@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a run comes to, by the rule as docs/replay.md has it and nothing else: no lists of uses, no sums that are kept.
+/// What a run comes to, by the rule as docs/explanation/replay.md has it and nothing else: no lists of uses, no sums that are kept.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
