@@ -23,3 +23,4 @@ mod results;
 mod storm;
 mod tidy;
 mod top;
+mod tutorial;

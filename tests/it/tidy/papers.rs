@@ -1,8 +1,11 @@
 //! That the papers say what is: commands, keys, files and tests that they name exist.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use super::{none, read, root, texts};
+use opt_shared::capture::DType;
+
+use super::{Text, none, read, root, texts};
 
 /// The fence after this line of the README holds the one command that runs all tests.
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
@@ -78,20 +81,87 @@ fn every_key_of_a_plan_is_documented() {
     none("keys of docs/reference/plan.md that are none", &unknown);
 }
 
-/// Links between papers, and the files and tests that ARCHITECTURE.md builds on.
+/// What a link to a heading ends in: mdBook and the repository's page make it in the same way.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase().replace(' ', "-");
+    kept.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
+}
+
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+/// The target of every link in a page, with the page it leads to.
+fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
+    let folder = root().join(&file.path).parent().expect("a folder").to_owned();
+    let targets = file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|link| !link.contains("://")).map(move |link| {
+        let target = link.split('#').next().unwrap_or_default();
+        let page = if target.is_empty() { root().join(&file.path) } else { folder.join(target) };
+        (link, page)
+    })
+}
+
 #[test]
-fn what_the_papers_refer_to_exists() {
+fn links_lead_to_pages_and_headings() {
     let mut wrong = Vec::new();
     for file in texts("", &[".md"]) {
-        let folder = root().join(&file.path).parent().expect("a folder").to_owned();
-        for link in file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = link.split('#').next().unwrap_or_default();
-            let external = target.is_empty() || target.contains("://");
-            if !external && !folder.join(target).exists() {
+        for (link, page) in links(&file) {
+            let heading = link.split_once('#').map(|(_, heading)| heading);
+            let found = page.exists()
+                && heading.is_none_or(|heading| {
+                    std::fs::read_to_string(&page).is_ok_and(|text| anchors(&text).contains(heading))
+                });
+            if !found {
                 wrong.push(format!("{}: {link}", file.path));
             }
         }
     }
+    none("links that lead nowhere", &wrong);
+}
+
+/// A book holds nothing but its own pages, so a link out of `docs/` would work on the repository's page alone.
+#[test]
+fn pages_of_the_book_link_to_each_other_only() {
+    let docs = root().join("docs").canonicalize().expect("the pages");
+    let mut wrong = Vec::new();
+    for file in texts("docs", &[".md"]) {
+        let leaves = |page: &PathBuf| !page.canonicalize().is_ok_and(|page| page.starts_with(&docs));
+        wrong.extend(
+            links(&file).filter(|(_, page)| leaves(page)).map(|(link, _)| format!("{}: {link}", file.path)),
+        );
+    }
+    none("links out of the book", &wrong);
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents_once() {
+    let summary = read("docs/SUMMARY.md");
+    let wrong: Vec<String> = texts("docs", &[".md"])
+        .iter()
+        .filter_map(|file| file.path.strip_prefix("docs/"))
+        .filter(|page| *page != "SUMMARY.md" && summary.matches(&format!("({page})")).count() != 1)
+        .map(str::to_owned)
+        .collect();
+    none("pages that docs/SUMMARY.md does not name once", &wrong);
+}
+
+#[test]
+fn every_dtype_of_a_capture_is_documented() {
+    let page = read("docs/reference/capture-files.md");
+    let missing: Vec<String> = DType::ALL
+        .iter()
+        .map(|dtype| format!("`{dtype}`"))
+        .filter(|name| !page.contains(name.as_str()))
+        .collect();
+    none("dtypes that docs/reference/capture-files.md does not name", &missing);
+}
+
+/// The files and tests that ARCHITECTURE.md builds on.
+#[test]
+fn what_the_architecture_refers_to_exists() {
+    let mut wrong = Vec::new();
     for quoted in read("ARCHITECTURE.md").split('`').skip(1).step_by(2) {
         // `file.rs::test` names a test, `folder/file` a file; everything else is prose.
         let (path, test) = quoted.split_once("::").map_or((quoted, None), |(path, test)| (path, Some(test)));

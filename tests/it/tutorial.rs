@@ -1,0 +1,143 @@
+//! The tutorial and the how-to pages work as they are printed: tests take files and commands from the text of the pages.
+//!
+//! A comment before a fence says what it is: `<!-- file: NAME -->`, `<!-- run -->` or `<!-- run: EXIT_CODE -->`, `<!-- record -->`
+//! (needs torch; without it, captures that the same script made take its place), `<!-- output -->` (of the command before).
+
+use std::path::Path;
+
+use opt_tests::{Outcome, Scenario, Summary, binary, data, repository, summary::list};
+
+use crate::report::browser::skipped;
+
+/// A line of a printed output that stands for lines that are not shown.
+const LEFT_OUT: &str = "[…]";
+
+enum Step {
+    File { name: String, text: String },
+    Run { commands: String, code: i32 },
+    Record { commands: String },
+    Output { text: String },
+}
+
+/// Every marked fence of a page, in order.
+fn steps(page: &str) -> Vec<Step> {
+    let text = std::fs::read_to_string(repository().join(page)).expect("a page of the repository");
+    let mut lines = text.lines();
+    let mut steps = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some(mark) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) else {
+            continue;
+        };
+        let fence = lines.next().unwrap_or_default();
+        assert!(fence.starts_with("```"), "{page}: no fence after `{line}`");
+        let block: String =
+            lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+        let (kind, value) = mark.split_once(": ").unwrap_or((mark, ""));
+        steps.push(match kind {
+            "file" => Step::File { name: value.to_owned(), text: block },
+            "run" if value.is_empty() => Step::Run { commands: block, code: 0 },
+            "run" => Step::Run { commands: block, code: value.parse().expect("an exit code") },
+            "record" => Step::Record { commands: block },
+            "output" => Step::Output { text: block },
+            _ => panic!("{page}: nothing is known of `{line}`"),
+        });
+    }
+    steps
+}
+
+/// Runs commands of a page in the scenario's folder, as a user who has the program on the `PATH`.
+fn shell(scenario: &Scenario, commands: &str) -> Outcome {
+    let program = binary();
+    let mut path = program.parent().expect("a program lies in a folder").as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    let arguments = ["-e", "-c", commands];
+    let mut command = scenario.command_of(Path::new("sh"), &arguments);
+    let child = command.env("PATH", path).spawn().expect("`sh` starts");
+    scenario.finish(child, &arguments)
+}
+
+fn has_torch(scenario: &Scenario) -> bool {
+    shell(scenario, "python3 -c 'import torch.overrides; torch.overrides.TorchFunctionMode'").code == Some(0)
+}
+
+#[test]
+fn tutorial_runs_as_it_is_printed() {
+    let scenario = Scenario::create();
+    let records = has_torch(&scenario);
+    let mut last = None;
+    for step in steps("docs/tutorial.md") {
+        match step {
+            Step::File { name, text } => {
+                scenario.write(&name, text);
+            }
+            Step::Record { commands } if records => {
+                shell(&scenario, &commands).expect_exit(0);
+            }
+            Step::Record { .. } => {
+                skipped("the tutorial's recorder was not tried: python3 has no torch here");
+                scenario.copy_captures(&data("tutorial/layer_norm"), "captures/layer_norm");
+            }
+            Step::Run { commands, code } => last = Some(shell(&scenario, &commands).expect_exit(code)),
+            // Sizes of files depend on the version of torch that wrote them.
+            Step::Output { .. } if records => {}
+            Step::Output { text } => {
+                let outcome = last.as_ref().expect("a command before its output");
+                let printed: Vec<&str> = outcome.stdout.lines().map(str::trim).collect();
+                for line in text.lines().map(str::trim).filter(|line| *line != LEFT_OUT) {
+                    outcome.expect(printed.contains(&line), format_args!("it prints `{line}`"));
+                }
+            }
+        }
+    }
+    let outcome = last.expect("the page has commands");
+    outcome.expect(scenario.path().join("report.html").is_file(), "the report was written");
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let [job] = summary.jobs() else { outcome.fail("the plan has one job") };
+    let statuses: Vec<(&str, &str)> = list(&job["candidates"])
+        .iter()
+        .map(|it| (it["name"].as_str().unwrap_or_default(), it["status"].as_str().unwrap_or_default()))
+        .collect();
+    for expected in [("layer_norm", "PASSED"), ("fast", "PASSED"), ("unbiased", "INCORRECT_NUMERICAL")] {
+        outcome.expect(statuses.contains(&expected), format_args!("{expected:?} is among {statuses:?}"));
+    }
+}
+
+#[test]
+fn kernel_of_the_how_to_page_passes() {
+    let scenario = Scenario::with_plan(
+        "[run]\nstages = [\"build\", \"verify\"]\n[[job]]\ncaptures = \"captures\"\nentries = [\"entry_000000.pt\"]\n\
+         candidates = [\"relu.c\"]\n",
+    );
+    scenario.copy_captures(&data("captures/torch_nn_functional_relu"), "captures");
+    for step in steps("docs/how-to/write-a-kernel.md") {
+        if let Step::File { name, text } = step {
+            scenario.write(&name, text);
+        }
+    }
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let [job] = summary.jobs() else { outcome.fail("the plan has one job") };
+    let [candidate] = list(&job["candidates"]) else { outcome.fail("the page has one kernel") };
+    outcome.expect_equal(&candidate["verify"]["entries_passed"], &1.into(), "entries that pass");
+}
+
+#[test]
+fn capture_made_by_hand_is_read() {
+    let scenario = Scenario::create();
+    if !has_torch(&scenario) {
+        skipped("the capture made by hand was not tried: python3 has no torch here");
+        return;
+    }
+    for step in steps("docs/how-to/record-captures.md") {
+        if let Step::File { name, text } = step {
+            scenario.write(&name, text);
+            shell(&scenario, &format!("python3 {name}")).expect_exit(0);
+        }
+    }
+    let inspected = scenario.run(&["inspect", "captures/relu"]).expect_exit(0);
+    inspected.expect_stdout(&["f32[8,16] inplace=False -> f32[8,16]"]);
+    scenario.run(&["init", "captures/relu"]).expect_exit(0);
+    scenario.run(&["check", "plan.toml"]).expect_exit(0).expect_stdout(&["arguments: input, inplace"]);
+}
