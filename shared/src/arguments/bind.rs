@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::entry::kind_name;
+use super::heavy::walkable;
+use super::pieces::is_resolved;
 use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
 use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputLeaf, Signature};
 use crate::capture::Value;
@@ -125,6 +127,9 @@ fn flatten_within(
     take: &mut dyn FnMut(&str, ArgumentValue) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     if let Value::Tensor(tensor) = value {
+        if is_resolved(tensor) {
+            walkable(tensor)?;
+        }
         return take(path, ArgumentValue::Tensor(tensor.clone()));
     }
     if let Some(items) = ordered(value)
@@ -166,6 +171,7 @@ fn collect_outputs(
             if leaves.len() == MAX_ARGUMENTS {
                 return Err(refused(path, Refusal::TooManyArguments));
             }
+            walkable(tensor).map_err(|reason| refused(path, reason))?;
             leaves.push(OutputLeaf { path: path.clone(), tensor: tensor.clone() });
             Ok(())
         }

@@ -15,6 +15,7 @@ mod facts;
 mod fixture;
 #[cfg(test)]
 mod golden;
+mod heavy;
 mod pieces;
 mod plain;
 mod print;

@@ -21,6 +21,11 @@ pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
 /// The end of a zip that holds nothing.
 pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
+/// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`): it writes 3.
+const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
+/// Digits of a version and a newline; a longer record is none.
+const MAX_VERSION_BYTES: u64 = 16;
+
 /// The length of `byteorder` is 6; one that is longer says nothing we know.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
@@ -98,6 +103,7 @@ impl<'a> Archive<'a> {
                 )));
             }
         }
+        self.check_version()?;
         let bytes = self.read("data.pkl", MAX_PICKLE_BYTES)?;
         if self.has_crcs && crc32fast::hash(&bytes) != self.record("data.pkl")?.crc32 {
             return Err(Fault::new(
@@ -106,6 +112,26 @@ impl<'a> Archive<'a> {
             ));
         }
         Ok(bytes)
+    }
+
+    /// Zips without a version are let pass: nothing else in them could be read differently.
+    fn check_version(&self) -> Result<(), Fault> {
+        // The second name is the one that TorchScript used.
+        for name in ["version", ".data/version"] {
+            if !self.has(name) {
+                continue;
+            }
+            let text = self.read(name, MAX_VERSION_BYTES)?;
+            let version = std::str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok());
+            if !version.is_some_and(|version| FORMAT_VERSIONS.contains(&version)) {
+                let found = quoted(&String::from_utf8_lossy(&text));
+                let (first, last) = (FORMAT_VERSIONS.start(), FORMAT_VERSIONS.end());
+                return Err(Fault::unsupported(format!(
+                    "its format version is {found}, and this program reads {first} to {last}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn storage(&self, storage: &StorageName) -> Result<Place, Fault> {
@@ -207,6 +233,9 @@ fn read_records(
 ) -> Result<HashMap<String, Record>, Fault> {
     let corrupt = |detail: String| Fault::new(ErrorKind::CorruptZip, detail);
     let directory = zip.directory_offset();
+    if directory > zip.eocd_offset() {
+        return Err(corrupt("its directory is said to lie behind its end".to_owned()));
+    }
     if zip.eocd_offset().saturating_sub(directory) > MAX_DIRECTORY_BYTES {
         return Err(Fault::limit("the directory of the zip is too long", MAX_DIRECTORY_BYTES));
     }
@@ -228,6 +257,11 @@ fn read_records(
             return Err(corrupt(format!("record {} is stored with two sizes", quoted(name))));
         }
         let header = entry.local_header_offset();
+        let reaches_too_far =
+            || corrupt(format!("record {} reaches into the directory or past it", quoted(name)));
+        if header >= directory {
+            return Err(reaches_too_far());
+        }
         let local = LocalHeader::read(file, header, name)?;
         let local_size_agrees = local.sizes_follow
             || local.compressed_bytes == ZIP64_SIZE
@@ -238,17 +272,11 @@ fn read_records(
                 quoted(name)
             )));
         }
-        let end = local.data_offset.checked_add(bytes).filter(|&end| end <= directory).ok_or_else(|| {
-            corrupt(format!("record {} reaches into the directory or past it", quoted(name)))
-        })?;
+        let offset = local.data_offset;
+        let end = offset.checked_add(bytes).filter(|&end| end <= directory).ok_or_else(reaches_too_far)?;
         ranges.push((header, end));
-        let record = Record {
-            offset: local.data_offset,
-            bytes,
-            crc32: entry.crc32(),
-            stored,
-            encrypted: entry.flags().is_encrypted(),
-        };
+        let record =
+            Record { offset, bytes, crc32: entry.crc32(), stored, encrypted: entry.flags().is_encrypted() };
         if records.insert(name.to_owned(), record).is_some() {
             return Err(corrupt(format!("there are two records {}", quoted(name))));
         }
@@ -263,7 +291,8 @@ fn read_records(
     Ok(records)
 }
 
-/// What is needed of the header that stands before a record's data.
+/// What is needed of the header that stands before a record's data. Read by ourselves: rawzip reads the whole of it
+/// three times over, and page-aligned records have up to a page of padding in theirs.
 struct LocalHeader {
     data_offset: u64,
     method: u16,
@@ -322,6 +351,10 @@ fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
         Zip::Eof => (ErrorKind::Truncated, format!("the zip ends inside {what}")),
         Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Truncated, format!("the zip ends inside {what}"))
+        }
+        // An offset that no file has.
+        Zip::IO(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            (ErrorKind::CorruptZip, format!("{what} is said to lie behind all that a file can hold"))
         }
         Zip::IO(_) => (ErrorKind::Io, format!("could not read {what}")),
         Zip::BufferTooSmall { .. } => (ErrorKind::Limit, format!("a record of {what} is too long")),

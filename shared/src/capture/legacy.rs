@@ -53,16 +53,13 @@ impl<'a> Legacy<'a> {
             if present == 0 {
                 check_magic(&pickles)?;
             }
-            match next_bounds(&pickles, &mut bounds, &mut found) {
-                Ok(()) => break,
-                Err(fault) if fault.kind == ErrorKind::Truncated && length < file_bytes => {
-                    if wanted >= MAX_PICKLE_BYTES {
-                        return Err(Fault::limit("the pickles are too long", MAX_PICKLE_BYTES));
-                    }
-                    wanted *= 2;
-                }
-                Err(fault) => return Err(fault),
+            if next_bounds(&pickles, file_bytes - length, &mut bounds, &mut found)? {
+                break;
             }
+            if wanted >= MAX_PICKLE_BYTES {
+                return Err(Fault::limit("the pickles are too long", MAX_PICKLE_BYTES));
+            }
+            wanted *= 2;
         }
         pickles.truncate(bounds[PICKLES]);
         Ok(Self { file, file_bytes, pickles, bounds })
@@ -140,14 +137,20 @@ impl<'a> Legacy<'a> {
     }
 }
 
-/// Goes on where it stopped, when more of the file has been read.
-fn next_bounds(bytes: &[u8], bounds: &mut [usize; PICKLES + 1], found: &mut usize) -> Result<(), Fault> {
+/// Goes on where it stopped, when more of the file has been read. False while more of it is needed.
+fn next_bounds(
+    bytes: &[u8],
+    unread: u64,
+    bounds: &mut [usize; PICKLES + 1],
+    found: &mut usize,
+) -> Result<bool, Fault> {
     while *found < PICKLES {
         let start = bounds[*found];
-        bounds[*found + 1] = start + pickle_length(&bytes[start..])?;
+        let Some(length) = pickle_length(&bytes[start..], unread)? else { return Ok(false) };
+        bounds[*found + 1] = start + length;
         *found += 1;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn check_magic(bytes: &[u8]) -> Result<(), Fault> {

@@ -97,3 +97,10 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Bytes of values gathered at a time from a tensor that is not contiguous. Larger blocks make for longer reads
 /// when a transposed matrix is read row by row.
 pub(super) const GATHER_BYTES: u64 = 4 << 20;
+
+/// Bytes from one element to the next above which a read of its own is cheaper than reading over the gap: about what
+/// memory copies during one system call.
+pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
+
+/// Elements digested for one document that are a read of their own each: a second or two.
+pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;

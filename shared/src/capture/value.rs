@@ -8,6 +8,7 @@ use std::sync::Arc;
 use num_bigint::BigInt;
 
 use super::DType;
+use super::limits::FAR_APART_BYTES;
 use super::store::BlobId;
 use crate::ids::StorageId;
 use crate::units::Bytes;
@@ -134,6 +135,16 @@ impl Tensor {
     pub fn byte_range(&self) -> std::ops::Range<u64> {
         let start = self.storage_offset * self.dtype.size();
         start..start + self.extent_elements() * self.dtype.size()
+    }
+
+    /// How many of its elements lie too far from any other to share a read with it.
+    pub fn scattered_reads(&self) -> u64 {
+        if self.elements() == 0 {
+            return 0;
+        }
+        let far = |stride: u64| stride.saturating_mul(self.dtype.size()) > FAR_APART_BYTES;
+        let axes = self.shape.iter().zip(&self.stride);
+        axes.filter(|&(_, &stride)| far(stride)).map(|(&size, _)| size).product()
     }
 
     /// Row-major without gaps, as `torch.Tensor.is_contiguous()`.

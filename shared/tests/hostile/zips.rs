@@ -13,6 +13,7 @@ fn a_zip_that_contradicts_itself_is_refused() {
     let records: [(&str, &[u8]); 3] =
         [("a/data.pkl", &pickle), ("a/byteorder", b"little"), ("a/data/0", &data)];
     let good = zip(&records);
+    let with_version = |version: &[u8]| zip(&[records[0], records[2], ("a/version", version)]);
     assert_eq!(outcome_of(&inspected(&good).0), "ok");
     let edited = |edit: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -32,6 +33,12 @@ fn a_zip_that_contradicts_itself_is_refused() {
             zip(&[records[0], records[1], records[2], ("a/constants.pkl", b"")]),
             &["unsupported"],
         ),
+        ("version 3", with_version(b"3\n"), &["ok"]),
+        ("version 10", with_version(b"10"), &["ok"]),
+        ("version 11", with_version(b"11\n"), &["unsupported"]),
+        ("version 0", with_version(b"0\n"), &["unsupported"]),
+        ("a version that is no number", with_version(b"three"), &["unsupported"]),
+        ("a long version", with_version(&[b'3'; 17]), &["limit"]),
         ("two pickles", zip(&[records[0], ("b/data.pkl", &pickle), records[2]]), &["corrupt_zip"]),
         ("one name twice", zip(&[records[0], records[2], records[2]]), &["corrupt_zip"]),
         ("no storage", zip(&[records[0], records[1]]), &["missing_record"]),
@@ -63,6 +70,15 @@ fn a_zip_that_contradicts_itself_is_refused() {
         ("deflated", edited(&|bytes| bytes[storage_entry + 10] = 8), &["corrupt_zip"]),
         ("encrypted", edited(&|bytes| bytes[storage_entry + 8] |= 1), &["unsupported"]),
         ("header elsewhere", edited(&|bytes| bytes[storage_entry + 42] ^= 4), &["corrupt_zip"]),
+        ("header behind 2^63", far_header(&good, storage_entry, &[0xff; 8]), &["corrupt_zip"]),
+        ("header at 2^63", far_header(&good, storage_entry, &(1u64 << 63).to_le_bytes()), &["corrupt_zip"]),
+        (
+            "header behind the end",
+            far_header(&good, storage_entry, &(1u64 << 40).to_le_bytes()),
+            &["corrupt_zip"],
+        ),
+        ("directory behind 2^63", far_directory(&good, &(u64::MAX - 9).to_le_bytes()), &["corrupt_zip"]),
+        ("end of directory behind 2^63", far_end(&good), &["corrupt_zip"]),
         ("directory elsewhere", edited(&|bytes| bytes[last + 16..last + 20].fill(0xfe)), &["corrupt_zip"]),
         ("one record too many", edited(&|bytes| bytes[last + 10] += 1), &["corrupt_zip"]),
         ("one record too few", edited(&|bytes| bytes[last + 10] -= 1), &["corrupt_zip"]),
@@ -99,6 +115,56 @@ fn a_zip_that_contradicts_itself_is_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The storage's entry says, in a zip64 field, that its header is there.
+fn far_header(good: &[u8], entry: usize, offset: &[u8; 8]) -> Vec<u8> {
+    let field = [&[1, 0, 8, 0], &offset[..]].concat();
+    let mut bytes = good.to_vec();
+    bytes[entry + 42..entry + 46].fill(0xff);
+    let length = u8::try_from(field.len()).expect("small");
+    bytes[entry + 30] = length;
+    let name_end = entry + 46 + usize::from(bytes[entry + 28]);
+    bytes.splice(name_end..name_end, field);
+    let last = bytes.len() - 22;
+    bytes[last + 12] += length;
+    bytes
+}
+
+/// The end of the directory says, in its zip64 form, that the directory is there.
+fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
+    let last = good.len() - 22;
+    let (zip, end) = good.split_at(last);
+    let records = u64::from(end[10]).to_le_bytes();
+    let size = u64::from(u32::from_le_bytes([end[12], end[13], end[14], end[15]])).to_le_bytes();
+    let end64 = [
+        b"PK\x06\x06",
+        &44u64.to_le_bytes()[..],
+        &[45, 0, 45, 0],
+        &[0; 8],
+        &records,
+        &records,
+        &size,
+        offset,
+    ]
+    .concat();
+    [zip, &end64, &locator(last as u64), &far_marks(end)].concat()
+}
+
+/// The locator of the zip64 form points behind 2^63.
+fn far_end(good: &[u8]) -> Vec<u8> {
+    let (zip, end) = good.split_at(good.len() - 22);
+    [zip, &locator(u64::MAX - 99), &far_marks(end)].concat()
+}
+
+fn locator(end64: u64) -> Vec<u8> {
+    [b"PK\x06\x07", &[0; 4][..], &end64.to_le_bytes(), &1u32.to_le_bytes()].concat()
+}
+
+fn far_marks(end: &[u8]) -> Vec<u8> {
+    let mut end = end.to_vec();
+    end[8..20].fill(0xff);
+    end
+}
+
 /// The second storage's header and data lie inside the first storage: each is whole, both cannot be.
 #[test]
 fn a_record_inside_another_is_refused() {
@@ -120,6 +186,23 @@ fn a_record_inside_another_is_refused() {
     let document = outcome(&overlapping);
     assert_eq!(outcome_of(&document), "corrupt_zip");
     assert!(document["message"].as_str().is_some_and(|message| message.contains("overlap")), "{document}");
+}
+
+/// The old format says nowhere how long its pickles are: a length is held against what the file has.
+#[test]
+fn a_length_that_the_file_does_not_have_is_a_truncation() {
+    let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.\x80\x04";
+    let behind = vec![0; 65 << 20];
+    for (claim, expected) in [
+        ([&[0x8d], &(1u64 << 60).to_le_bytes()[..]].concat(), "truncated"),
+        ([&[0x8b], &0x7fff_ffff_u32.to_le_bytes()[..]].concat(), "truncated"),
+        ([&[0x95], &u64::MAX.to_le_bytes()[..]].concat(), "truncated"),
+        // What is there, and more than is read.
+        ([&[0x8d], &(33u64 << 20).to_le_bytes()[..]].concat(), "limit"),
+    ] {
+        let (document, _) = inspected(&[&start[..], &claim, &behind].concat());
+        assert_eq!(outcome_of(&document), expected, "{}", document["message"]);
+    }
 }
 
 #[test]

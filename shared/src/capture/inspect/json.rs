@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::capture::error::{CaptureError, ErrorKind, Fault};
 use crate::capture::limits::{
-    CHUNK_BYTES, MAX_DIGESTED_SLACK_BYTES, MAX_DIGESTED_TENSOR_BYTES, MAX_JSON_NODES, MAX_JSON_TEXT_BYTES,
+    CHUNK_BYTES, MAX_DIGESTED_READS, MAX_DIGESTED_SLACK_BYTES, MAX_DIGESTED_TENSOR_BYTES, MAX_JSON_NODES,
+    MAX_JSON_TEXT_BYTES,
 };
 use crate::capture::python::{float_text, json_text};
 use crate::capture::{
@@ -55,6 +56,7 @@ fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
         nodes_left: MAX_JSON_NODES,
         text_left: MAX_JSON_TEXT_BYTES,
         digested_left: capture.file_bytes().saturating_mul(4).get().saturating_add(MAX_DIGESTED_SLACK_BYTES),
+        reads_left: MAX_DIGESTED_READS,
         tensors: HashMap::new(),
     };
     let root = renderer.node(capture.root())?;
@@ -69,6 +71,7 @@ struct Renderer<'a> {
     nodes_left: usize,
     text_left: usize,
     digested_left: u64,
+    reads_left: u64,
     /// Digests by tensor object: one tensor may stand in many places.
     tensors: HashMap<u32, Digests>,
 }
@@ -318,6 +321,10 @@ impl Renderer<'_> {
             return Ok(known.clone());
         }
         self.charge_digested(bytes)?;
+        self.reads_left = self.reads_left.checked_sub(tensor.scattered_reads()).ok_or_else(|| {
+            Fault::limit("the elements of its views lie too far apart to digest them", MAX_DIGESTED_READS)
+                .at(self.capture.path())
+        })?;
         let mut hashing = Hashing::default();
         logical_values(self.capture, tensor, &mut |chunk| -> Result<(), CaptureError> {
             hashing.update(chunk);
@@ -390,6 +397,10 @@ fn insert_digests(node: &mut Map<String, Json>, digests: Digests) {
 
 /// The items of an array in Fortran order, in row-major order.
 fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
+    // Items without bytes may be beyond number.
+    if bytes.is_empty() {
+        return;
+    }
     let count: u64 = array.shape.iter().product();
     let item_bytes = bytes.len() / Bytes::new(count.max(1)).to_usize();
     let rows = contiguous_strides(&array.shape);

@@ -76,11 +76,16 @@ pub(super) enum Opcode<'a> {
 pub(super) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
+    /// Bytes of the file behind `bytes` that were not read yet.
+    unread: u64,
+    /// What failed was that `bytes` ended: with more of them it might not.
+    starved: bool,
 }
 
 impl<'a> Decoder<'a> {
+    /// Of all bytes that there are.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, position: 0 }
+        Self { bytes, position: 0, unread: 0, starved: false }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -101,11 +106,12 @@ impl<'a> Decoder<'a> {
             0x95 => {
                 // Framing only tells a reader how far it may read ahead; here everything is in memory.
                 let length = u64::from_le_bytes(self.array()?);
+                self.require(length)?;
                 if length > MAX_PICKLE_BYTES {
                     return Err(Fault::limit("a frame of the pickle is too long", MAX_PICKLE_BYTES));
                 }
                 if length > self.remaining() {
-                    return Err(ended());
+                    return Err(self.ended());
                 }
                 Opcode::Frame
             }
@@ -228,25 +234,43 @@ impl<'a> Decoder<'a> {
         (self.bytes.len() - self.position) as u64
     }
 
+    fn ended(&mut self) -> Fault {
+        self.starved = true;
+        Fault::new(ErrorKind::Truncated, "the pickle ends too early")
+    }
+
+    /// A length that the whole file does not have is a lie, however long it is: not a limit that was broken.
+    fn require(&self, length: u64) -> Result<(), Fault> {
+        let there = self.remaining().saturating_add(self.unread);
+        if length <= there {
+            return Ok(());
+        }
+        let detail = format!(
+            "the pickle ends too early: something in it is said to have {length} bytes, and {there} are there"
+        );
+        Err(Fault::new(ErrorKind::Truncated, detail))
+    }
+
     fn take(&mut self, length: usize) -> Result<&'a [u8], Fault> {
         let rest = &self.bytes[self.position..];
-        let taken = rest.get(..length).ok_or_else(ended)?;
+        let taken = rest.get(..length).ok_or_else(|| self.ended())?;
         self.position += length;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         let rest = &self.bytes[self.position..];
-        let taken = rest.first_chunk().ok_or_else(ended)?;
+        let taken = rest.first_chunk().ok_or_else(|| self.ended())?;
         self.position += N;
         Ok(*taken)
     }
 
     fn string(&mut self, length: u64) -> Result<&'a [u8], Fault> {
+        self.require(length)?;
         if length > MAX_STRING_BYTES {
             return Err(Fault::limit("a string of the pickle is too long", MAX_STRING_BYTES));
         }
-        self.take(usize::try_from(length).map_err(|_| ended())?)
+        self.take(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
     fn text(&mut self, length: u64) -> Result<Opcode<'a>, Fault> {
@@ -257,10 +281,11 @@ impl<'a> Decoder<'a> {
     }
 
     fn integer(&mut self, length: u64) -> Result<Opcode<'a>, Fault> {
+        self.require(length)?;
         if length > MAX_INTEGER_BYTES as u64 {
             return Err(Fault::limit("an int has too many bytes", MAX_INTEGER_BYTES));
         }
-        let bytes = self.take(usize::try_from(length).map_err(|_| ended())?)?;
+        let bytes = self.take(usize::try_from(length).unwrap_or(usize::MAX))?;
         Ok(narrowed(BigInt::from_signed_bytes_le(bytes)))
     }
 
@@ -292,18 +317,13 @@ impl<'a> Decoder<'a> {
             return Err(if rest.len() > MAX_LINE_BYTES {
                 Fault::limit("a line of the pickle is too long", MAX_LINE_BYTES)
             } else {
-                ended()
+                self.ended()
             });
         };
         self.position += length + 1;
         std::str::from_utf8(&window[..length])
             .map_err(|source| Fault::bad_pickle("a line of the pickle is not UTF-8").because(source))
     }
-}
-
-/// Kind `truncated`, so that a reader of a longer file can tell that more bytes may help.
-fn ended() -> Fault {
-    Fault::new(ErrorKind::Truncated, "the pickle ends too early")
 }
 
 fn narrowed<'a>(value: BigInt) -> Opcode<'a> {
@@ -352,12 +372,16 @@ fn unescape(line: &str) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Where the first pickle in these bytes ends, by its opcodes alone.
-pub(in crate::capture) fn pickle_length(bytes: &[u8]) -> Result<usize, Fault> {
-    let mut decoder = Decoder::new(bytes);
+/// Where the first pickle in these bytes ends, by its opcodes alone; none where it needs some of the `unread` bytes that
+/// the file has behind them.
+pub(in crate::capture) fn pickle_length(bytes: &[u8], unread: u64) -> Result<Option<usize>, Fault> {
+    let mut decoder = Decoder { unread, ..Decoder::new(bytes) };
     loop {
-        if matches!(decoder.next()?, Opcode::Stop) {
-            return Ok(decoder.position());
+        match decoder.next() {
+            Ok(Opcode::Stop) => return Ok(Some(decoder.position())),
+            Ok(_) => {}
+            Err(_) if decoder.starved && unread > 0 => return Ok(None),
+            Err(fault) => return Err(fault),
         }
     }
 }

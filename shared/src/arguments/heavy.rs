@@ -1,0 +1,62 @@
+//! Views that take longer to walk than any file their size: a few bytes shown 2^36 times, or one element a page.
+//!
+//! What a kernel is given is mapped, whatever its strides. What has to be walked element by element is held to
+//! these bounds: outputs, which are compared, and views of conjugates or negatives, which are written out.
+
+use super::plain::Refusal;
+use crate::capture::Tensor;
+
+/// Elements of a view that shows some of its storage more than once. A tensor that does not is bounded by its file;
+/// to compare so many takes about a minute.
+pub(super) const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
+
+/// Places of a view that lie so far apart that each is a read of its own: at a microsecond each, about a minute.
+pub(super) const MAX_SCATTERED_READS: u64 = 1 << 26;
+
+/// Refuses a tensor that would be walked for hours.
+pub(super) fn walkable(tensor: &Tensor) -> Result<(), Refusal> {
+    let elements = tensor.elements();
+    if elements > MAX_REPEATED_ELEMENTS && elements > tensor.extent_elements() {
+        return Err(Refusal::RepeatedElements { elements });
+    }
+    let reads = tensor.scattered_reads();
+    if reads > MAX_SCATTERED_READS {
+        return Err(Refusal::ScatteredReads { reads });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::dense;
+    use super::*;
+    use crate::capture::DType;
+
+    #[test]
+    fn only_views_that_take_hours_are_refused() {
+        let view = |shape: &[u64], stride: &[u64]| Tensor {
+            stride: stride.to_vec(),
+            ..dense(DType::Float32, shape, 0)
+        };
+        // Dense tensors have the size of their file, whatever it is.
+        assert_eq!(walkable(&dense(DType::Float32, &[1 << 20, 1 << 16], 0)), Ok(()));
+        assert_eq!(walkable(&view(&[1 << 20, 1 << 12], &[0, 1])), Ok(()));
+        let elements = 1 << 36;
+        assert_eq!(walkable(&view(&[elements], &[0])), Err(Refusal::RepeatedElements { elements }));
+        assert_eq!(
+            walkable(&view(&[1 << 18, 1 << 18], &[1, 1 << 12])),
+            Err(Refusal::RepeatedElements { elements })
+        );
+        // Every 257th element is a read of its own, and the 256th is not.
+        let reads = MAX_SCATTERED_READS + 1;
+        assert_eq!(walkable(&view(&[reads], &[257])), Err(Refusal::ScatteredReads { reads }));
+        assert_eq!(walkable(&view(&[reads], &[256])), Ok(()));
+        assert_eq!(
+            walkable(&view(&[1 << 13, 1 << 14], &[300, 301])),
+            Err(Refusal::ScatteredReads { reads: 1 << 27 })
+        );
+        // The last axis makes the reads long: a transposed matrix is read row by row.
+        assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
+        assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
+    }
+}
