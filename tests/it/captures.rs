@@ -2,6 +2,7 @@
 
 mod damage;
 mod interrupted;
+mod left_out;
 mod runs;
 
 use std::collections::BTreeMap;

@@ -171,7 +171,7 @@ fn collect_outputs(
             if leaves.len() == MAX_ARGUMENTS {
                 return Err(refused(path, Refusal::TooManyArguments));
             }
-            walkable(tensor).map_err(|reason| refused(path, reason))?;
+            walkable(tensor).map_err(|reason| refused(path, reason.into()))?;
             leaves.push(OutputLeaf { path: path.clone(), tensor: tensor.clone() });
             Ok(())
         }

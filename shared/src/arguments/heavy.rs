@@ -3,25 +3,39 @@
 //! What a kernel is given is mapped, whatever its strides. What has to be walked element by element is held to
 //! these bounds: outputs, which are compared, and views of conjugates or negatives, which are written out.
 
-use super::plain::Refusal;
 use crate::capture::Tensor;
 
 /// Elements of a view that shows some of its storage more than once. A tensor that does not is bounded by its file;
 /// to compare so many takes about a minute.
-pub(super) const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
+const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
 
 /// Places of a view that lie so far apart that each is a read of its own: at a microsecond each, about a minute.
-pub(super) const MAX_SCATTERED_READS: u64 = 1 << 26;
+const MAX_SCATTERED_READS: u64 = 1 << 26;
+
+/// A view that takes too long to read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeavyView {
+    #[error(
+        "it is a view of {elements} elements, more than its storage has (the limit for such a view that has to be read \
+         is {MAX_REPEATED_ELEMENTS}: record a contiguous copy, or a smaller call)"
+    )]
+    Repeated { elements: u64 },
+    #[error(
+        "it is a view whose elements lie so far apart that it takes {reads} reads (the limit is {MAX_SCATTERED_READS}: \
+         record a contiguous copy)"
+    )]
+    Scattered { reads: u64 },
+}
 
 /// Refuses a tensor that would be walked for hours.
-pub(super) fn walkable(tensor: &Tensor) -> Result<(), Refusal> {
+pub(super) fn walkable(tensor: &Tensor) -> Result<(), HeavyView> {
     let elements = tensor.elements();
     if elements > MAX_REPEATED_ELEMENTS && elements > tensor.extent_elements() {
-        return Err(Refusal::RepeatedElements { elements });
+        return Err(HeavyView::Repeated { elements });
     }
     let reads = tensor.scattered_reads();
     if reads > MAX_SCATTERED_READS {
-        return Err(Refusal::ScatteredReads { reads });
+        return Err(HeavyView::Scattered { reads });
     }
     Ok(())
 }
@@ -42,18 +56,18 @@ mod tests {
         assert_eq!(walkable(&dense(DType::Float32, &[1 << 20, 1 << 16], 0)), Ok(()));
         assert_eq!(walkable(&view(&[1 << 20, 1 << 12], &[0, 1])), Ok(()));
         let elements = 1 << 36;
-        assert_eq!(walkable(&view(&[elements], &[0])), Err(Refusal::RepeatedElements { elements }));
+        assert_eq!(walkable(&view(&[elements], &[0])), Err(HeavyView::Repeated { elements }));
         assert_eq!(
             walkable(&view(&[1 << 18, 1 << 18], &[1, 1 << 12])),
-            Err(Refusal::RepeatedElements { elements })
+            Err(HeavyView::Repeated { elements })
         );
         // Every 257th element is a read of its own, and the 256th is not.
         let reads = MAX_SCATTERED_READS + 1;
-        assert_eq!(walkable(&view(&[reads], &[257])), Err(Refusal::ScatteredReads { reads }));
+        assert_eq!(walkable(&view(&[reads], &[257])), Err(HeavyView::Scattered { reads }));
         assert_eq!(walkable(&view(&[reads], &[256])), Ok(()));
         assert_eq!(
             walkable(&view(&[1 << 13, 1 << 14], &[300, 301])),
-            Err(Refusal::ScatteredReads { reads: 1 << 27 })
+            Err(HeavyView::Scattered { reads: 1 << 27 })
         );
         // The last axis makes the reads long: a transposed matrix is read row by row.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::PlainValue;
 use super::element::half;
+use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
 /// Places visited in one argument. A list of a million numbers belongs in a tensor.
@@ -48,18 +49,8 @@ pub enum Refusal {
     TooDeep,
     #[error("it has more than {MAX_PLACES} elements (put them into a tensor)")]
     TooLarge,
-    #[error(
-        "it is a view of {elements} elements, more than its storage has (the limit for such a view that has to be read \
-         is {}: record a contiguous copy, or a smaller call)",
-        super::heavy::MAX_REPEATED_ELEMENTS
-    )]
-    RepeatedElements { elements: u64 },
-    #[error(
-        "it is a view whose elements lie so far apart that it takes {reads} reads (the limit is {}: record a \
-         contiguous copy)",
-        super::heavy::MAX_SCATTERED_READS
-    )]
-    ScatteredReads { reads: u64 },
+    #[error(transparent)]
+    Heavy(#[from] HeavyView),
     #[error("its tensors make more than {} arguments", super::MAX_ARGUMENTS)]
     TooManyArguments,
 }

@@ -2,14 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use opt_shared::cache::CacheGuard;
-use opt_shared::capture::store::MAX_MANIFEST_BYTES;
+use opt_shared::capture::store::{MAX_MANIFEST_BYTES, open_plain};
 use opt_shared::units::Bytes;
-use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use rustix::fs::{Advice, CWD, OFlags, RenameFlags, fadvise, renameat_with};
+use rustix::io::Errno;
 
 use super::{CHUNK, CapturesError, Tick, failed};
 
@@ -87,9 +88,19 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Replaces a draft that an interrupted run left under this name.
+    /// Replaces a draft that an interrupted run left under this name. Made anew: what lies there may be a link to a file
+    /// of somebody's.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
-        let file = File::create(&path).map_err(failed("creating", &path))?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed.map_err(failed("removing an earlier", &path))?,
+        }
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(failed("creating", &path))?;
         Ok(Self { path, file, unflushed: 0, placed: false })
     }
 
@@ -111,12 +122,34 @@ impl Draft {
     }
 
     /// Flushes, renames, and flushes the folder: after a power cut the file is there whole, or not at all.
-    pub(super) fn place(mut self, target: &Path, mode: u32) -> Result<(), CapturesError> {
+    pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
+        self.finish(target, mode, |draft| fs::rename(draft, target))
+    }
+
+    /// As `place`, and replaces nothing that came to lie there meanwhile.
+    pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
+        self.finish(target, mode, |draft| {
+            match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
+                // A file system that cannot do that; whoever asks has just seen that nothing lies there.
+                Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
+                    fs::rename(draft, target)
+                }
+                renamed => Ok(renamed?),
+            }
+        })
+    }
+
+    fn finish(
+        mut self,
+        target: &Path,
+        mode: u32,
+        rename: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> Result<(), CapturesError> {
         self.file
             .set_permissions(fs::Permissions::from_mode(mode))
             .map_err(failed("setting the mode of", &self.path))?;
         self.flush()?;
-        fs::rename(&self.path, target).map_err(failed("renaming a finished file to", target))?;
+        rename(&self.path).map_err(failed("renaming a finished file to", target))?;
         self.placed = true;
         sync_folder(target.parent().unwrap_or(target))
     }
@@ -133,6 +166,26 @@ impl Drop for Draft {
 
 pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
+}
+
+/// Where a folder is, or would be once it is made.
+pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
+    let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
+    let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+    let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
+    for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
+        match part {
+            // What is not there yet is no link, but `..` behind it can lead back to one.
+            Component::ParentDir => drop(resolved.pop()),
+            part => {
+                resolved.push(part);
+                if resolved.exists() {
+                    resolved = fs::canonicalize(&resolved).map_err(failed("resolving", &resolved))?;
+                }
+            }
+        }
+    }
+    Ok(resolved)
 }
 
 /// With its parents, each flushed into the one above it.
@@ -154,12 +207,9 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
 
 /// A manifest as it lies on disk, unless it is too long to be one.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())
-        .map_err(|error| failed("opening the manifest", path)(error.into()))?;
+    let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
-    File::from(file)
-        .take(MAX_MANIFEST_BYTES + 1)
+    file.take(MAX_MANIFEST_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(failed("reading the manifest", path))?;
     Ok(bytes)

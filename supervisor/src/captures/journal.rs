@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use opt_shared::capture::store::{IndexEntry, MAX_INDEX_BYTES, Provenance};
+use opt_shared::capture::store::{IndexEntry, MAX_INDEX_BYTES, Provenance, open_plain};
+
+use rustix::fs::OFlags;
 
 use super::files::Draft;
 use super::sources::Stamp;
@@ -36,7 +39,7 @@ pub(super) struct Earlier {
 
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
-    let file = match File::open(&path) {
+    let file = match open_plain(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
@@ -81,7 +84,11 @@ impl Journal {
     }
 
     fn open(path: PathBuf) -> Result<Self, CapturesError> {
-        let file = File::options().append(true).open(&path).map_err(failed("opening", &path))?;
+        let file = File::options()
+            .append(true)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(failed("opening", &path))?;
         Ok(Self { path, file })
     }
 

@@ -18,8 +18,8 @@ pub(super) struct Layout {
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {
-            let path = path.display();
-            Err(CapturesError::Refused(format!("{path} is an entry of a capture store already")))
+            let what = "it is an entry of a capture store (unpack that store first)".to_owned();
+            Err(CapturesError::Damaged { path: path.to_owned(), what })
         }
         Ok(capture) => Ok(of_records(capture.records(), bytes)),
         Err(error) if error.kind == ErrorKind::Io => Err(error.into()),

@@ -68,6 +68,25 @@ impl CapturesError {
     }
 }
 
+impl CapturesError {
+    /// The file or folder that it is about, where it is about one.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. }
+            | Self::Changed { path }
+            | Self::Index { path, .. }
+            | Self::Manifest { path, .. }
+            | Self::Damaged { path, .. } => Some(path),
+            Self::Capture(error) => Some(&error.path),
+            Self::Refused(_) | Self::NoSpace { .. } | Self::GivenUp => None,
+        }
+    }
+
+    fn lies_below(&self, folder: &Path) -> bool {
+        self.path().is_some_and(|path| path.starts_with(folder))
+    }
+}
+
 /// For `map_err`.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -15,14 +15,15 @@ use opt_shared::capture::store::{
     BLOBS, BlobId, Content, ENTRIES, FolderForm, INDEX, INDEX_DIGEST, Index, IndexEntry, Manifest, PARTIAL,
     Provenance, Segment, blob_path, form_of,
 };
+use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 use rustix::fs::{FlockOperation, flock};
 
 use super::claims::Claims;
-use super::files::{Draft, Stream, make_folder, read_manifest, require_space, sync_folder};
+use super::files::{Draft, Stream, make_folder, read_manifest, require_space, resolved, sync_folder};
 use super::journal::{self, Journal, Line};
 use super::layout::{self, Layout};
-use super::sources::{self, Source, Stamp};
+use super::sources::{self, Found, Source, Stamp};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
 /// Blobs are never written again.
@@ -41,6 +42,8 @@ pub struct Packed {
     pub blob_bytes: Bytes,
     /// Entries that are one blob, and why.
     pub kept_whole: Vec<String>,
+    /// Files and folders that are not in the store, and why.
+    pub left_out: Vec<String>,
 }
 
 /// `started` and `packed_by` go into the index; `begin` is told how many bytes will be gone through.
@@ -51,7 +54,7 @@ pub fn pack(
     begin: impl FnOnce(Bytes),
     tick: Tick<'_>,
 ) -> Result<Packed, CapturesError> {
-    let sources = sources::find(folder)?;
+    let Found { sources, left_out } = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
     let inside = || {
         let detail = "the store would lie inside the folder that is packed (name a place beside it)";
@@ -72,7 +75,7 @@ pub fn pack(
         CapturesError::Refused(format!("another process is packing into {}", store.display()))
     })?;
     if let Some(packed) = tidied_up(&store)? {
-        return Ok(packed);
+        return Ok(Packed { left_out, ..packed });
     }
     let mut packing = Packing::begin(&store, &folder, origin)?;
     packing.forget_changed(&sources)?;
@@ -80,30 +83,38 @@ pub fn pack(
     packing.require_space(&todo)?;
     begin(todo.iter().map(|source| Bytes::new(source.stamp.bytes)).sum());
     let found_done = (sources.len() - todo.len()) as u64;
-    in_parallel(&todo, |source, stop| packing.entry(source, stop, tick))?;
-    let mut packed = packing.finish()?;
-    packed.found_done = found_done;
-    Ok(packed)
+    let unpacked = Mutex::new(Unpacked { left_out, changed: None });
+    in_parallel(&todo, |source, stop| {
+        let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
+        let mut unpacked = unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            // Another run finds it at rest, perhaps. The others can be done by then.
+            CapturesError::Changed { .. } => drop(unpacked.changed.get_or_insert(error)),
+            error if error.path() == Some(&source.path) => {
+                unpacked.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
+            }
+            error => return Err(error),
+        }
+        Ok(())
+    })?;
+    let Unpacked { mut left_out, changed } = unpacked.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(changed) = changed {
+        return Err(changed);
+    }
+    left_out.sort();
+    if packing.is_empty() {
+        let first = left_out.first().map_or("", String::as_str);
+        return Err(CapturesError::Refused(format!("no capture could be packed ({first})")));
+    }
+    let packed = packing.finish()?;
+    Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// Where a folder is, or would be once it is made.
-fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
-    let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
-    let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
-    let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
-    for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
-        match part {
-            // What is not there yet is no link, but `..` behind it can lead back to one.
-            Component::ParentDir => drop(resolved.pop()),
-            part => {
-                resolved.push(part);
-                if resolved.exists() {
-                    resolved = fs::canonicalize(&resolved).map_err(failed("resolving", &resolved))?;
-                }
-            }
-        }
-    }
-    Ok(resolved)
+/// What is not in the store.
+struct Unpacked {
+    left_out: Vec<String>,
+    /// That the first of those that changed while they were read did.
+    changed: Option<CapturesError>,
 }
 
 pub struct Origin {
@@ -202,7 +213,10 @@ impl Packing {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
         for source in todo {
-            let Layout { holes, .. } = layout::of_file(&source.path, source.stamp.bytes)?;
+            // What cannot be read is told of when its turn comes.
+            let Ok(Layout { holes, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
+                continue;
+            };
             let in_holes: Bytes = holes.iter().map(|hole| Bytes::new(hole.bytes)).sum();
             needed += Bytes::new(source.stamp.bytes) - in_holes + Bytes::new(2 * BLOCK);
             for hole in holes {
@@ -335,6 +349,10 @@ impl Packing {
         Ok(id)
     }
 
+    fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.journal.lock().unwrap_or_else(PoisonError::into_inner).1.is_empty()
+    }
+
     fn has(&self, id: BlobId) -> bool {
         self.store.join(blob_path(id)).is_file()
     }
@@ -390,6 +408,7 @@ impl Packed {
             blobs: used.len() as u64,
             blob_bytes: used.iter().map(|(_, bytes)| Bytes::new(*bytes)).sum(),
             kept_whole,
+            left_out: Vec::new(),
         }
     }
 }

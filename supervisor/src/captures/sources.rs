@@ -30,43 +30,85 @@ impl Stamp {
     }
 }
 
-/// Sorted by name.
-pub(super) fn find(folder: &Path) -> Result<Vec<Source>, CapturesError> {
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Sorted by name.
+    pub(super) sources: Vec<Source>,
+    /// What cannot be packed, or was not looked into, and why.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Found {
+    fn leave_out(&mut self, path: &Path, why: &str) {
+        self.left_out.push(format!("{}: {why}", path.display()));
+    }
+}
+
+pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
     if !folder.is_dir() {
         return Err(CapturesError::Refused(format!("{} is not a folder of captures", folder.display())));
     }
     if form_of(folder) != FolderForm::Files {
         return Err(CapturesError::Refused(format!("{} is a capture store already", folder.display())));
     }
-    let mut sources = Vec::new();
+    let mut found = Found::default();
     for entry in walkdir::WalkDir::new(folder).max_depth(MAX_NAME_DEPTH).sort_by_file_name() {
-        let entry = entry.map_err(|error| failed("looking into", folder)(error.into()))?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) if error.depth() == 0 => return Err(failed("looking into", folder)(error.into())),
+            Err(error) => {
+                let path = error.path().unwrap_or(folder).to_owned();
+                found.leave_out(&path, &format!("it could not be looked into: {error}"));
+                continue;
+            }
+        };
         let path = entry.path();
-        // A link to a file is packed as the file; what is behind a link to a folder is not looked for.
-        if path.extension().is_none_or(|extension| extension != "pt") || path.is_dir() {
+        if path.is_dir() {
+            // A link to a file is packed as the file; one to a folder may lead back, or anywhere.
+            if entry.path_is_symlink() {
+                found.leave_out(path, "it is a link to a folder (pack that one by itself)");
+            } else if entry.depth() == MAX_NAME_DEPTH && !is_empty(path) {
+                found.leave_out(path, &format!("it lies {MAX_NAME_DEPTH} folders deep (pack it by itself)"));
+            }
+            continue;
+        }
+        if path.extension().is_none_or(|extension| extension != "pt") {
             continue;
         }
         let below = path.strip_prefix(folder).unwrap_or(path);
-        let name = below.to_str().filter(|name| is_entry_name(name)).ok_or_else(|| {
-            let path = path.display();
-            CapturesError::Refused(format!("{path} has a name that no store takes (rename it)"))
-        })?;
-        let metadata = std::fs::metadata(path).map_err(failed("looking at", path))?;
-        if !metadata.is_file() {
-            let path = path.display();
-            return Err(CapturesError::Refused(format!("{path} is not a regular file")));
-        }
-        if sources.len() == MAX_STORE_ENTRIES {
+        let Some(name) = below.to_str().filter(|name| is_entry_name(name)) else {
+            found.leave_out(path, "no store takes such a name (rename it)");
+            continue;
+        };
+        let metadata = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => metadata,
+            Ok(_) => {
+                found.leave_out(path, "it is not a regular file");
+                continue;
+            }
+            Err(error) => {
+                found.leave_out(path, &format!("it could not be looked at: {error}"));
+                continue;
+            }
+        };
+        if found.sources.len() == MAX_STORE_ENTRIES {
             let folder = folder.display();
             let detail = format!("{folder} holds more than {MAX_STORE_ENTRIES} captures (pack its folders)");
             return Err(CapturesError::Refused(detail));
         }
         let stamp = Stamp::of(&metadata);
-        sources.push(Source { name: name.to_owned(), path: path.to_owned(), stamp });
+        found.sources.push(Source { name: name.to_owned(), path: path.to_owned(), stamp });
     }
-    if sources.is_empty() {
-        return Err(CapturesError::Refused(format!("no .pt file in {}", folder.display())));
+    if found.sources.is_empty() {
+        let why =
+            found.left_out.first().map_or(String::new(), |first| format!(" that can be packed ({first})"));
+        return Err(CapturesError::Refused(format!("no .pt file in {}{why}", folder.display())));
     }
-    sources.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(sources)
+    found.sources.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }

@@ -6,22 +6,26 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use opt_shared::capture::store::{
     BlobId, Content, ENTRIES, FolderForm, Index, IndexEntry, Manifest, PARTIAL, blob_path, form_of, open_blob,
 };
+use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
 /// What was written.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Unpacked {
     pub written: u64,
     pub bytes: Bytes,
     /// Were there, and the same.
     pub found: u64,
+    /// Entries that could not be had out of the store, and why.
+    pub failed: Vec<String>,
 }
 
 /// All entries, or those that `only` names (`op/entry_000003.pt`, or without its suffix).
@@ -53,11 +57,41 @@ pub fn unpack(
     require_space(folder, bytes)?;
     make_folder(folder)?;
     begin(bytes);
-    in_parallel(&todo, |entry, stop| {
+    let failed = Mutex::new(Vec::new());
+    in_parallel(&todo, |&entry, stop| {
         let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
-        work.entry(entry, &folder.join(&entry.name))
+        match work.entry(entry, folder) {
+            // One bad entry does not keep the others from coming out.
+            Err(error) if error.lies_below(store) => {
+                let why = chain(&error);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));
+                Ok(())
+            }
+            done => done,
+        }
     })?;
-    Ok(Unpacked { written: todo.len() as u64, bytes, found })
+    let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    let lost: Bytes = failed.iter().map(|(entry, _)| Bytes::new(entry.bytes)).sum();
+    Ok(Unpacked {
+        written: (todo.len() - failed.len()) as u64,
+        bytes: bytes - lost,
+        found,
+        failed: failed.into_iter().map(|(entry, why)| format!("{}: {why}", entry.name)).collect(),
+    })
+}
+
+/// What is unpacked into a folder stays in it: a link on the way could lead anywhere.
+fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
+    for above in target.ancestors().skip(1).take_while(|above| *above != folder) {
+        if above.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+            let above = above.display();
+            let detail =
+                format!("{above} is a link, and nothing is unpacked through one (name another folder)");
+            return Err(CapturesError::Refused(detail));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
@@ -110,7 +144,8 @@ struct Work<'w> {
 }
 
 impl Work<'_> {
-    fn entry(&mut self, entry: &IndexEntry, target: &Path) -> Result<(), CapturesError> {
+    fn entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
+        let target = &folder.join(&entry.name);
         let path = self.store.join(ENTRIES).join(&entry.name);
         let bytes = read_manifest(&path)?;
         if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
@@ -121,6 +156,7 @@ impl Work<'_> {
         }
         let manifest = Manifest::parse(&bytes)
             .map_err(|source| CapturesError::Manifest { path: path.clone(), source })?;
+        refuse_links(folder, target)?;
         make_folder(target.parent().unwrap_or(target))?;
         let mut part = PathBuf::from(target).into_os_string();
         part.push(".part");
@@ -145,7 +181,7 @@ impl Work<'_> {
             let what = "what comes out is not the file that went in: a blob of it is damaged".to_owned();
             return Err(CapturesError::Damaged { path, what });
         }
-        draft.place(target, 0o644)
+        draft.place_new(target, 0o644)
     }
 
     fn blob(

@@ -62,9 +62,13 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             for whole in &packed.kept_whole {
                 eprintln!("kept as one blob: {whole}");
             }
+            for left_out in &packed.left_out {
+                eprintln!("left out: {left_out}");
+            }
             let document = json!({
                 "entries": packed.entries, "found_done": packed.found_done, "bytes": packed.bytes,
                 "blobs": packed.blobs, "blob_bytes": packed.blob_bytes, "kept_whole": packed.kept_whole,
+                "left_out": packed.left_out,
             });
             let went_on = match packed.found_done {
                 0 => String::new(),
@@ -79,7 +83,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 store.display()
             );
             print_out(&if *json { format!("{document:#}\n") } else { text })?;
-            Ok(Exit::Good)
+            Ok(complete(&packed.left_out))
         }
         CapturesCommand::Unpack { store, dir, entry, json } => {
             let bar = bar("unpacking");
@@ -88,8 +92,13 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 .map_err(failure);
             bar.finish_and_clear();
             let unpacked = unpacked?;
-            let document =
-                json!({"written": unpacked.written, "bytes": unpacked.bytes, "found": unpacked.found});
+            for failed in &unpacked.failed {
+                eprintln!("not unpacked: {failed}");
+            }
+            let document = json!({
+                "written": unpacked.written, "bytes": unpacked.bytes, "found": unpacked.found,
+                "failed": unpacked.failed,
+            });
             let there = match unpacked.found {
                 0 => String::new(),
                 found => format!(", {found} were there"),
@@ -101,7 +110,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
                 dir.display()
             );
             print_out(&if *json { format!("{document:#}\n") } else { text })?;
-            Ok(Exit::Good)
+            Ok(complete(&unpacked.failed))
         }
         CapturesCommand::Check { store, json } => {
             let bar = bar("checking");
@@ -129,6 +138,11 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             Ok(if good { Exit::Good } else { Exit::NonePassed })
         }
     }
+}
+
+/// Whether everything was done that was asked for.
+fn complete(failed: &[String]) -> Exit {
+    if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }
 
 fn failure(error: CapturesError) -> Failure {

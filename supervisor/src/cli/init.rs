@@ -5,10 +5,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use opt_shared::arguments::{Entry, Observed, SignatureBuilder, bind, c_skeleton, outputs};
-use opt_shared::capture::CaptureFile;
+use opt_shared::arguments::{Observed, SignatureBuilder, bind, c_skeleton, outputs};
 
-use super::inspect::captures_in;
+use super::inspect::{captures_in, open};
 use super::{Answer, Failure, InitArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
@@ -16,11 +15,19 @@ use crate::exit::Exit;
 pub(super) fn init(arguments: &InitArguments) -> Answer {
     let files = captures_in(&arguments.captures)?;
     let mut entries = Vec::new();
+    let mut left_out = Vec::new();
     for file in &files {
-        let capture = CaptureFile::open(file).map_err(Failure::usage)?;
-        let entry = Entry::from_value(capture.root())
-            .map_err(|error| Failure::usage(anyhow::Error::new(error).context(file.display().to_string())))?;
-        entries.push((stem(file), entry));
+        match open(file) {
+            Ok((_, entry)) => entries.push((stem(file), entry)),
+            Err(why) => left_out.push(format!("{}: {why}", file.display())),
+        }
+    }
+    for why in &left_out {
+        eprintln!("left out: {why}");
+    }
+    if entries.is_empty() {
+        let captures = arguments.captures.display();
+        return Err(Failure::usage(anyhow::anyhow!("no capture in {captures} can be read")));
     }
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
     for (name, entry) in &entries {
@@ -53,7 +60,7 @@ pub(super) fn init(arguments: &InitArguments) -> Answer {
         arguments.output.display(),
         arguments.output.display()
     ))?;
-    Ok(Exit::Good)
+    Ok(if left_out.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
 /// Never writes over what is there.

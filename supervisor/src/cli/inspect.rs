@@ -88,7 +88,8 @@ fn folder(path: &Path, json: bool) -> Answer {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-fn open(file: &Path) -> Result<(Bytes, Entry), String> {
+/// The size of a capture's file, and the call that it holds; or why it holds none.
+pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
     Ok((capture.file_bytes(), entry))

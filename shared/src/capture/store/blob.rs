@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -78,15 +79,26 @@ pub fn blob_path(id: BlobId) -> PathBuf {
     Path::new(BLOBS).join(&name[..2]).join(&name)
 }
 
+/// Without NONBLOCK, opening a FIFO would wait for a writer.
+const FILE_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// Opens a blob for reading. Links are refused at every level below the store, and so is anything but a regular file.
 pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let blobs = open(root.join(BLOBS), folder_flags, Mode::empty())?;
     let name = id.to_string();
     let folder = openat(&blobs, &name[..2], folder_flags, Mode::empty())?;
-    // Without NONBLOCK, opening a FIFO would wait for a writer.
-    let file_flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat(&folder, name.as_str(), file_flags, Mode::empty())?);
+    plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
+}
+
+/// Opens another file of a store for reading, unless it is a link or no regular file.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    plain(open(path, FILE_FLAGS, Mode::empty())?)
+}
+
+fn plain(file: OwnedFd) -> io::Result<File> {
+    let file = File::from(file);
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 

@@ -3,13 +3,12 @@
 //! Runs do not need it: each manifest stands for itself. `unpack` and `check` do.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STORE_ENTRIES};
+use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STORE_ENTRIES, open_plain};
 
 const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
@@ -131,7 +130,7 @@ impl Index {
 fn read_bounded(root: &Path, file: &'static str, limit: u64) -> Result<Vec<u8>, IndexError> {
     let failed = |source| IndexError::Read { file, source };
     let mut bytes = Vec::new();
-    File::open(root.join(file))
+    open_plain(&root.join(file))
         .and_then(|opened| opened.take(limit + 1).read_to_end(&mut bytes))
         .map_err(failed)?;
     if bytes.len() as u64 > limit {

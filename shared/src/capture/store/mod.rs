@@ -18,7 +18,7 @@ mod packed;
 
 use std::path::{Path, PathBuf};
 
-pub use blob::{BlobId, blob_path, open_blob};
+pub use blob::{BlobId, blob_path, open_blob, open_plain};
 pub use index::{Index, IndexEntry, IndexError, MAX_INDEX_BYTES, Provenance, is_entry_name};
 pub(super) use manifest::MAGIC;
 pub use manifest::{

@@ -19,6 +19,19 @@ pub(in crate::capture) struct Packed {
     last: Mutex<Option<(BlobId, Arc<File>)>>,
 }
 
+/// The first link on the way from a store to an entry of it.
+fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
+    let entry = std::path::absolute(entry).ok()?;
+    let below = entry.strip_prefix(root).ok()?;
+    below
+        .components()
+        .scan(root.to_owned(), |at, part| {
+            at.push(part);
+            Some(at.clone())
+        })
+        .find(|at| at.symlink_metadata().is_ok_and(|found| found.is_symlink()))
+}
+
 /// A blob that was there when the entry was opened.
 #[derive(Debug, thiserror::Error)]
 #[error("blob {}", place.display())]
@@ -36,6 +49,10 @@ impl Packed {
                 "it is an entry of a capture store, and stands in none (finish the store with `captures pack`)",
             )
         })?;
+        if let Some(link) = link_below(&root, path) {
+            let detail = format!("{} is a link, and a store has none (run `captures check`)", link.display());
+            return Err(Fault::new(ErrorKind::CorruptStore, detail));
+        }
         let mut bytes = Vec::new();
         (&*file)
             .take(MAX_MANIFEST_BYTES + 1)

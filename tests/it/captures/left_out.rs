@@ -1,0 +1,128 @@
+//! One bad file does not end what goes over many: it is named, the others are done, and the exit code says so.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use opt_tests::{Scenario, data};
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use super::{pack, tree};
+
+fn fifo(path: &Path) {
+    mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
+}
+
+/// Two captures of an op, and what cannot be read beside them: `(the folder, what of it is no capture)`.
+fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
+    let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
+    fifo(&set.join("fifo.pt"));
+    symlink("nowhere", set.join("lost.pt")).expect("a link");
+    std::fs::write(set.join("text.pt"), "no capture").expect("written");
+    (set, ["fifo.pt", "lost.pt", "text.pt"])
+}
+
+#[test]
+fn pack_names_what_it_leaves_out() {
+    let scenario = Scenario::create();
+    let (set, _) = mixed_set(&scenario);
+    let deep = (0..16).fold(set.clone(), |folder, level| folder.join(format!("level{level}")));
+    std::fs::create_dir_all(&deep).expect("made");
+    std::fs::copy(set.join("entry_000000.pt"), deep.join("deep.pt")).expect("copied");
+    symlink(data("captures/torch_matmul"), set.join("elsewhere")).expect("a link");
+    std::fs::copy(set.join("entry_000000.pt"), set.join("two\nlines.pt")).expect("copied");
+    let packed = scenario.run(&["captures", "pack", "set", "store", "--json"]).expect_exit(1);
+    packed.expect_stderr(&[
+        "left out: ",
+        "fifo.pt: it is not a regular file",
+        "lost.pt: it could not be looked at",
+    ]);
+    packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it lies 16 folders deep"]);
+    packed.expect_stderr(&["no store takes such a name"]);
+    packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "what was left out");
+    // What is there and no capture is kept as it is.
+    packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "what was kept whole");
+    scenario.run(&["captures", "check", "store"]).expect_exit(0);
+    scenario
+        .run(&["captures", "pack", deep.parent().and_then(Path::to_str).expect("UTF-8"), "other"])
+        .expect_exit(0);
+}
+
+#[test]
+fn init_and_inspect_go_on_behind_a_bad_file() {
+    let scenario = Scenario::create();
+    let (_, bad) = mixed_set(&scenario);
+    let made = scenario.run(&["init", "set", "-o", "plan.toml"]).expect_exit(1);
+    made.expect_stderr(&bad);
+    made.expect_stdout(&["wrote plan.toml"]);
+    let seen = scenario.run(&["inspect", "set", "--json"]).expect_exit(1);
+    seen.expect_equal(seen.json()["unreadable"].as_array().map(Vec::len), Some(bad.len()), "bad files");
+    std::fs::create_dir(scenario.path().join("bad")).expect("made");
+    std::fs::write(scenario.path().join("bad/entry_0.pt"), "no capture").expect("written");
+    scenario.run(&["init", "bad", "-o", "other.toml"]).expect_exit(2).expect_stderr(&["can be read"]);
+}
+
+#[test]
+fn unpack_goes_on_behind_a_damaged_entry() {
+    let scenario = Scenario::create();
+    let store = pack(&scenario, &data("captures/torch_matmul"), "store");
+    let whole = tree(&data("captures/torch_matmul")).len();
+    std::fs::write(store.join("entries/entry_000001.pt"), "damaged").expect("written");
+    let unpacked = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(1);
+    unpacked.expect_stderr(&["not unpacked: entry_000001.pt: "]);
+    unpacked.expect_equal(&unpacked.json()["written"], &(whole - 1).into(), "files written");
+    unpacked.expect_equal(tree(&scenario.path().join("out")).len(), whole - 1, "files");
+}
+
+/// Links that lie where a file is about to be written lead nowhere.
+#[test]
+fn unpack_writes_through_no_link() {
+    let scenario = Scenario::create();
+    let set = scenario.copy_captures(&data("captures/torch_matmul"), "set/op");
+    pack(&scenario, set.parent().expect("a folder"), "store");
+    std::fs::create_dir_all(scenario.path().join("out/op")).expect("made");
+    let victim = scenario.write("victim", "mine");
+    symlink(&victim, scenario.path().join("out/op/entry_000000.pt.part")).expect("a link");
+    scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
+    assert_eq!(std::fs::read(&victim).expect("it is there"), b"mine");
+    std::fs::create_dir_all(scenario.path().join("away")).expect("made");
+    std::fs::create_dir_all(scenario.path().join("linked")).expect("made");
+    symlink(scenario.path().join("away"), scenario.path().join("linked/op")).expect("a link");
+    scenario.run(&["captures", "unpack", "store", "linked"]).expect_exit(2).expect_stderr(&["is a link"]);
+    assert!(tree(&scenario.path().join("away")).is_empty());
+}
+
+/// Neither waits for a writer, nor is read through.
+#[test]
+fn fifos_and_links_in_a_store_are_refused() {
+    let scenario = Scenario::create();
+    let store = pack(&scenario, &data("captures/torch_matmul"), "store");
+    let entry = store.join("entries/entry_000000.pt");
+    let manifest = scenario.path().join("manifest");
+    std::fs::rename(&entry, &manifest).expect("moved");
+    symlink(&manifest, &entry).expect("a link");
+    let entry_text = entry.to_str().expect("UTF-8");
+    scenario.run(&["inspect", entry_text]).expect_exit(1).expect_stderr(&["is a link, and a store has none"]);
+    scenario.run(&["captures", "check", "store"]).expect_exit(1).expect_stdout(&["entry_000000.pt: "]);
+    std::fs::remove_file(&entry).expect("removed");
+    fifo(&entry);
+    scenario
+        .run(&["captures", "unpack", "store", "out"])
+        .expect_exit(1)
+        .expect_stderr(&["not a regular file"]);
+    for file in ["captures.json", "captures.blake3"] {
+        let place = store.join(file);
+        let kept = std::fs::read(&place).expect("it is there");
+        std::fs::remove_file(&place).expect("removed");
+        fifo(&place);
+        let refused = scenario.run(&["captures", "unpack", "store", "out"]);
+        refused.expect(matches!(refused.code, Some(1 | 2)), "it is refused");
+        std::fs::remove_file(&place).expect("removed");
+        std::fs::write(&place, kept).expect("written");
+    }
+    std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
+    std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");
+    fifo(&scenario.path().join("begun/partial/journal"));
+    let set = data("captures/torch_matmul");
+    let refused = scenario.run(&["captures", "pack", set.to_str().expect("UTF-8"), "begun"]).expect_exit(3);
+    refused.expect_stderr(&["not a regular file"]);
+}
