@@ -16,5 +16,7 @@ pub mod progress;
 pub mod record;
 pub mod report;
 pub mod signal;
+#[cfg(test)]
+mod snapshot;
 pub mod store;
 pub mod top;

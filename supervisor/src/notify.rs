@@ -33,6 +33,6 @@ fn tell(state: &str) {
         socket.send_to_addr(state.as_bytes(), &address)
     });
     if let Err(error) = sent {
-        tracing::warn!("the service manager could not be told: {error}");
+        tracing::warn!("could not notify the service manager: {error}");
     }
 }

@@ -13,7 +13,7 @@ pub struct Signals {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("arranging to be told of Ctrl-C")]
+#[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
 impl Signals {

@@ -204,7 +204,7 @@ fn a_running_job_is_cancelled_within_a_second() {
 fn a_run_is_found_by_what_one_says_of_it() {
     let scenario = slow(&[]);
     let none = scenario.run(&["ctl", "status"]).expect_exit(2);
-    none.expect_stderr(&["no run of yours is going on here"]);
+    none.expect_stderr(&["you have no run on this machine"]);
     let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
@@ -214,7 +214,7 @@ fn a_run_is_found_by_what_one_says_of_it() {
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
         scenario.finish(command.spawn().expect("the program starts"), arguments)
     };
-    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["no run of yours is going on here"]);
+    elsewhere(&["ctl", "status"]).expect_exit(2).expect_stderr(&["you have no run on this machine"]);
     elsewhere(&["ctl", "--run", "runs/plan", "status"]).expect_exit(0);
     let second = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let both = scenario.run(&["ctl", "status"]).expect_exit(2);

@@ -12,6 +12,7 @@ mod gpu_probe;
 mod isolation;
 mod log;
 mod memory;
+mod messages;
 mod openmp;
 mod ops;
 mod plan_mistakes;

@@ -204,7 +204,7 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
     }
     assert!(Recording::decode(&swapped.encode()).is_ok(), "no reader can object");
     std::fs::write(&path, swapped.encode()).expect("written");
-    expect_refused(&scenario, &["part at use", &at.to_string(), "expected", "actual"]);
+    expect_refused(&scenario, &["at use", &at.to_string(), "expected", "actual"]);
 
     // Without it, it is made anew.
     std::fs::remove_file(&path).expect("removed");

@@ -183,10 +183,10 @@ fn a_run_is_seen_steered_and_left() {
 #[test]
 fn without_a_terminal_or_a_run_it_says_so() {
     let scenario = Scenario::create();
-    scenario.run(&["top"]).expect_exit(2).expect_stderr(&["draws on a terminal", "ctl status"]);
+    scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
     let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no run goes on in ."), "{said}");
+    assert!(said.contains("no run is going on in ."), "{said}");
     let (code, said) = View::start(&scenario, &["top", "--socket", "nowhere.sock"]).finish();
     assert_eq!(code, Some(3), "{said}");
     assert!(!said.contains("\u{1b}[?1049h"), "the screen was never taken: {said}");

@@ -22,7 +22,7 @@ pub enum BindError {
     GivenTwice { parameter: String },
     #[error("parameter `{parameter}` is missing and has no default (add it to `defaults`)")]
     Missing { parameter: String },
-    #[error("parameter `{parameter}` cannot be passed: `{path}` is no argument")]
+    #[error("parameter `{parameter}` cannot be passed: `{path}` cannot be an argument")]
     Value {
         parameter: String,
         path: String,

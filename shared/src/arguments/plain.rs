@@ -39,11 +39,11 @@ pub enum Refusal {
     OtherDType(String),
     #[error("the integer {0} does not fit 64 bits")]
     IntRange(String),
-    #[error("the integer {0} stands in a list of floats and is no exact float")]
+    #[error("the integer {0} is in a list of floats and has no exact float")]
     InexactInt(i64),
-    #[error("{0} stands in a list (only integers, floats and bools may, or tensors)")]
+    #[error("{0} is in a list (lists hold integers, floats and bools, or tensors)")]
     InList(&'static str),
-    #[error("a tensor stands where only a plain value may")]
+    #[error("a tensor is where only a plain value may be")]
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
@@ -429,8 +429,8 @@ mod tests {
             (Value::Sequence { kind: SequenceKind::Set, items: Arc::new([]) }, "a set"),
             (Value::Complex { real: 0.0, imaginary: 1.0 }, "a complex number"),
             (Value::OtherDType("quint8".into()), "torch.quint8"),
-            (list([Value::None]), "None stands in a list"),
-            (list([int(1), text("x")]), "a text stands in a list"),
+            (list([Value::None]), "None is in a list"),
+            (list([int(1), text("x")]), "a text is in a list"),
             (list([int((1 << 53) + 1), Value::Float(0.5)]), "9007199254740993"),
             (list([int(i64::MAX), Value::Float(0.5)]), "9223372036854775807"),
         ] {

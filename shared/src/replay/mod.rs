@@ -232,7 +232,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One that was refused is of no use any more.
+    /// One that was refused cannot be used any more.
     pub fn step(&mut self, job: &str, entry: &str, needs: &[Need]) -> Result<(), Unrecordable> {
         let step = number(self.recording.steps.len(), MAX_STEPS, "steps")?;
         let step_of = Step { job: name("the job's name", job)?, entry: name("the entry's name", entry)? };

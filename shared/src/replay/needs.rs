@@ -41,7 +41,7 @@ impl Need {
 /// An argument that cannot be taken from a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the argument `{name}` of {entry} is a lazy conjugate or negative, which lies nowhere as it is (resolve it before it is saved: `.resolve_conj()`, `.resolve_neg()`)"
+    "the argument `{name}` of {entry} is a lazy conjugate or negative, whose values no file holds (resolve it before saving: `.resolve_conj()`, `.resolve_neg()`)"
 )]
 pub struct NeedsError {
     pub name: String,

@@ -42,7 +42,7 @@ pub enum CapturesError {
         path.display()
     )]
     NoSpace { needed: Bytes, free: Bytes, path: PathBuf },
-    #[error("{} was changed while it was read (start again when nobody writes captures)", path.display())]
+    #[error("{} was changed while it was read (start again once the captures no longer change)", path.display())]
     Changed { path: PathBuf },
     #[error("reading the index of the store {}", path.display())]
     Index { path: PathBuf, source: IndexError },
@@ -50,7 +50,7 @@ pub enum CapturesError {
     Manifest { path: PathBuf, source: ManifestError },
     #[error("{} is damaged: {what} (run `captures check`)", path.display())]
     Damaged { path: PathBuf, what: String },
-    #[error("it was given up because another part of the work failed")]
+    #[error("stopped because another part of the work failed")]
     GivenUp,
 }
 

@@ -20,31 +20,34 @@ pub(super) struct CapturesArguments {
 
 #[derive(Subcommand)]
 enum CapturesCommand {
-    /// Write the captures of a folder into a store; goes on where it was interrupted
+    /// Write the captures of a folder into a store; continues where it was interrupted
     Pack {
-        /// Folder with `.pt` files, in it or below
+        /// Folder with `.pt` files, in it or in its subfolders
         dir: PathBuf,
         /// The store to make
         store: PathBuf,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
     /// Write the captures of a store as the `.pt` files they were, byte for byte
     Unpack {
+        /// The store to read
         store: PathBuf,
+        /// Folder to write to
         dir: PathBuf,
         /// Only this entry, such as `entry_000003` or `op/entry_000003.pt`
         #[arg(long, value_name = "ENTRY")]
         entry: Vec<String>,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Read a whole store: every digest, what is missing, what nothing needs
+    /// Read a whole store: compare every digest, list what is missing or unused
     Check {
+        /// The store to read
         store: PathBuf,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },

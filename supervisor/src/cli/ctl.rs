@@ -21,13 +21,13 @@ reached. With `submit --wait` and `result --wait` the answer says how the candid
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct CtlArguments {
-    /// The run's folder; without it, the only run of yours that is going on here
+    /// The run's folder [default: your only run on this machine]
     #[arg(long, value_name = "RUN_DIR", global = true, conflicts_with = "socket")]
     run: Option<PathBuf>,
-    /// The socket itself
+    /// The control socket of the run
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
-    /// The answer as JSON
+    /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -38,46 +38,46 @@ pub(super) struct CtlArguments {
 enum Verb {
     /// The run, its jobs, leases and memory
     Status,
-    /// Every worker that lives
+    /// The workers and their runners
     Workers,
     /// Replace a worker: its number, or a role
     #[command(visible_alias = "restart")]
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
         who: Who,
-        /// `drain`: after its lease; `now`: what it is doing is done again
+        /// `drain`: after its lease; `now`: at once, and its work is done again
         #[arg(long, default_value = "drain")]
         mode: When,
     },
-    /// Grant nothing any more; what runs goes on
+    /// Start nothing new; what is running continues
     Pause,
-    /// Go on after a pause
+    /// Continue after a pause
     Resume,
-    /// End a job, or one candidate: it is SKIPPED
+    /// End a job or a candidate as SKIPPED
     Cancel {
         /// JOB or JOB/CANDIDATE
         what: String,
     },
     /// Change a limit: `host_ceiling=8GiB`, or a share of the machine
     Set {
-        /// Holds from the next grant on
+        /// Takes effect at the next grant
         #[arg(value_name = "host_ceiling=VALUE")]
         what: String,
     },
-    /// Why a worker or candidate is as it is, in a sentence
+    /// Explain in a sentence why a worker or candidate is as it is
     Why {
         /// `worker-3`, or JOB/CANDIDATE
         what: String,
     },
-    /// The latest decisions; with --follow everything as it happens
+    /// The latest decisions; with --follow, everything as it happens
     Events {
-        /// Until the run ends
+        /// Go on until the run ends
         #[arg(long)]
         follow: bool,
     },
     /// End the run
     Shutdown {
-        /// `drain`: what runs may finish; `now`: nothing may
+        /// `drain`: let what is running finish; `now`: end it
         #[arg(long, default_value = "drain")]
         mode: When,
     },
@@ -86,24 +86,24 @@ enum Verb {
         /// Its source files, or a library
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// The job that it is for; may be left out where the plan has one
+        /// The job that it is for; needed if the plan has several
         #[arg(long)]
         job: Option<String>,
-        /// What it is called, instead of by its first file
+        /// Its name, if not that of its first file
         #[arg(long)]
         name: Option<String>,
-        /// The function to call, `run` if it is not given
+        /// The function to call [default: run]
         #[arg(long)]
         symbol: Option<String>,
         /// Wait for the result
         #[arg(long)]
         wait: bool,
     },
-    /// How a candidate stands, or ended
+    /// The state or the result of a candidate
     Result {
         /// JOB/CANDIDATE, or a candidate's name where only one job has it
         candidate: String,
-        /// Until it has ended
+        /// Wait until it has ended
         #[arg(long)]
         wait: bool,
     },
@@ -256,7 +256,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
     let link = run.join(place::LINK);
     if !is_alive(run) {
         let error = anyhow::anyhow!(
-            "no run goes on in {} (`opt-supervisor report` says how it ended, `run --resume` goes on)",
+            "no run is going on in {} (`opt-supervisor report` shows how it ended, `run --resume` continues it)",
             run.display()
         );
         return Err(Failure::usage(error));
@@ -275,7 +275,7 @@ fn only_one() -> Result<place::Found, Failure> {
     }
     if all.is_empty() {
         let error = anyhow::anyhow!(
-            "no run of yours is going on here (name one of another runtime folder with --run RUN_DIR)"
+            "you have no run on this machine (for one with another runtime folder, give --run RUN_DIR)"
         );
         return Err(Failure::usage(error));
     }

@@ -27,10 +27,10 @@ pub(super) struct EvalArguments {
     plan: PathBuf,
     /// The candidate: a source file, or a library
     file: PathBuf,
-    /// The job that it is for; may be left out where the plan has one
+    /// The job that it is for; needed if the plan has several
     #[arg(long)]
     job: Option<String>,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }

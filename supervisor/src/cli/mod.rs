@@ -28,8 +28,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::Exit;
 use crate::store::StoreError;
 
-/// Checks and times candidate kernels against captured calls of an op, in isolated processes, under a memory
-/// ceiling.
+/// Check candidate kernels against recorded calls of an op, and time the ones that are right. Each runs in a process
+/// of its own, under a memory limit.
 #[derive(Parser)]
 #[command(name = "opt-supervisor", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Arguments {
@@ -48,7 +48,7 @@ const EVAL_CODES: &str =
 enum Command {
     /// Write a first plan and a C skeleton for a folder of captures
     Init(InitArguments),
-    /// Read everything a plan names and run nothing: errors, capture lint, argument order, memory plan
+    /// Read everything that a plan names, and run nothing: mistakes, odd captures, argument order, memory
     Check(CheckArguments),
     /// Build, verify and time the candidates of a plan
     Run(RunArguments),
@@ -58,19 +58,19 @@ enum Command {
     Inspect(InspectArguments),
     /// Print the result of a run, or compare two
     Report(ReportArguments),
-    /// Pack captures so that every repeated tensor exists once, unpack them, check a store
+    /// Store each repeated tensor of a capture set once; unpack or check such a store
     Captures(captures::CapturesArguments),
-    /// Show what this machine can enforce, proved by trying
+    /// Show which protections this machine can enforce, proved by trying
     Doctor(DoctorArguments),
-    /// Ask, or tell, a run that is going on
+    /// Look into a run that is going on, and steer it
     Ctl(ctl::CtlArguments),
-    /// Watch a run that is going on, and steer it, on a terminal
+    /// Watch a run live on a terminal, and steer it
     Top(top::TopArguments),
-    /// One candidate, one answer: by an open run of the plan, or by a short one
+    /// Try one candidate, in an open run of the plan or in a short run of its own
     Eval(eval::EvalArguments),
-    /// Print what a shell needs to complete arguments
+    /// Print completions for a shell
     Completions {
-        /// Whose
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page
@@ -79,7 +79,7 @@ enum Command {
 
 #[derive(Args)]
 struct DoctorArguments {
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -100,7 +100,7 @@ struct CheckArguments {
     /// Print argument order, kinds and a C prototype of every job
     #[arg(long)]
     signature: bool,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
     /// Override a key of the plan, such as `verify.repeats=3`
@@ -113,7 +113,7 @@ struct CheckArguments {
 struct RunArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// Go on with the newest run of this plan (or the one in --dir): finished candidates stand
+    /// Continue the newest run of this plan (or the one in --dir); finished candidates are kept
     #[arg(long)]
     resume: bool,
     /// Run folder instead of `runs/<name>` beside the plan
@@ -125,13 +125,13 @@ struct RunArguments {
     /// Override a key of the plan, such as `verify.repeats=3`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Count a job as good only if a candidate's speed-up is surely at least this
+    /// Exit with 0 only if each job has a candidate whose speed-up is at least this, at the lower end of its interval
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_speedup: Option<f64>,
     /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
     #[arg(long)]
     keep_open: bool,
-    /// Serve OpenMetrics at this address, such as `127.0.0.1:9464` (port 0: any)
+    /// Serve OpenMetrics at this address, such as `127.0.0.1:9464` (port 0: any free port)
     #[arg(long, value_name = "ADDR")]
     metrics: Option<std::net::SocketAddr>,
     /// Print the result as one JSON document instead of a table
@@ -140,18 +140,18 @@ struct RunArguments {
     /// Print one JSON line as each candidate ends, and nothing else
     #[arg(long)]
     jsonl: bool,
-    /// No progress, no table
+    /// Print neither progress nor a table
     #[arg(long)]
     quiet: bool,
 }
 
 #[derive(Args)]
 struct ReproArguments {
-    /// The folder of the run that it failed in, such as `runs/latest`
+    /// The folder of the run in which it failed, such as `runs/latest`
     run_dir: PathBuf,
     /// JOB/CANDIDATE, or a candidate's name where only one job has it
     candidate: String,
-    /// The entry of the call, such as `entry_000123`
+    /// The entry to call it with, such as `entry_000123`
     #[arg(long)]
     entry: String,
 }
@@ -160,10 +160,10 @@ struct ReproArguments {
 struct InspectArguments {
     /// A `.pt` file, or a folder of them
     path: PathBuf,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Read the data too: check CRCs, print digests
+    /// Also read the data of a file: check its CRCs, print digests
     #[arg(long)]
     digests: bool,
 }
@@ -172,12 +172,12 @@ struct InspectArguments {
 struct ReportArguments {
     /// The folder of a run, such as `runs/latest`; it may still be going on
     run_dir: PathBuf,
-    /// A second run, which is compared with the first: as text, md or json
+    /// A second run, to compare with the first, as text, md or json
     other_run_dir: Option<PathBuf>,
     /// What to print
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Write here instead of to standard output: the file is there whole or not at all
+    /// Write to this file instead of standard output; it is complete or not there at all
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -190,7 +190,7 @@ enum ReportFormat {
     Md,
     /// The whole document
     Json,
-    /// A line for each candidate and entry, in FlashInfer-Trace shape
+    /// A line for each candidate and entry, in the FlashInfer-Trace format
     Jsonl,
     /// A row for each candidate
     Csv,

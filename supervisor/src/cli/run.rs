@@ -59,7 +59,7 @@ pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf
             eprintln!("open: `opt-supervisor ctl --run {folder} submit FILE` hands in a candidate, `… shutdown` ends it");
         }
         if let Err(error) = log::write_to(folder) {
-            tracing::warn!("log.jsonl cannot be written: {error}");
+            tracing::warn!("cannot write log.jsonl: {error}");
         }
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });

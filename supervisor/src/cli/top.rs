@@ -11,10 +11,10 @@ use crate::top::{TopError, Watched, watch};
 
 #[derive(Args)]
 pub(super) struct TopArguments {
-    /// The run's folder; without it, the only run of yours that is going on here
+    /// The run's folder [default: your only run on this machine]
     #[arg(long, value_name = "RUN_DIR", conflicts_with = "socket")]
     run: Option<PathBuf>,
-    /// The socket itself
+    /// The control socket of the run
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

@@ -16,11 +16,11 @@ const MAX_ANSWER: u64 = 8 << 20;
 pub enum ClientError {
     #[error("connecting to the control socket {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("speaking to the run")]
+    #[error("talking to the run")]
     Io(#[from] io::Error),
-    #[error("the run closed the connection (it has ended, or cut us off)")]
+    #[error("the run closed the connection (the run has ended, or this client exceeded a limit)")]
     Closed,
-    #[error("the run's answer is no JSON-RPC")]
+    #[error("the run's answer is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
     /// The run's own words.
     #[error("{message} ({code})")]

@@ -15,7 +15,7 @@ pub enum RunError {
     Store(#[from] StoreError),
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
-    #[error("the control socket, which an open run cannot do without")]
+    #[error("the control socket, which an open run needs")]
     Control(#[from] ControlError),
     #[error(transparent)]
     Metrics(#[from] MetricsError),

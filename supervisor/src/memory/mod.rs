@@ -51,9 +51,9 @@ pub enum SampleError {
     Line { path: PathBuf, line: String, wanted: &'static str },
     #[error("{path}: longer than {limit} bytes (the kernel writes less)")]
     TooLong { path: PathBuf, limit: usize },
-    #[error("{path}: has no `{wanted}` (a kernel that does not say it is not supported)")]
+    #[error("{path}: has no `{wanted}` (kernels without it are not supported)")]
     Absent { path: PathBuf, wanted: &'static str },
-    #[error("{path}: more than {limit} processes below one (they are not counted further)")]
+    #[error("{path}: more than {limit} descendants of one process (the others are not counted)")]
     TooMany { path: PathBuf, limit: usize },
 }
 

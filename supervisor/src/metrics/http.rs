@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Debug, thiserror::Error)]
-#[error("serving metrics at {address} (it takes a free port of an address of this machine)")]
+#[error("serving metrics at {address} (use a free port of an address of this machine)")]
 pub struct MetricsError {
     address: SocketAddr,
     source: std::io::Error,

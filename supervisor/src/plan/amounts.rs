@@ -96,7 +96,7 @@ impl<const ZERO: bool> Codec for Percentage<ZERO> {
         let share = quantity::parse_share(&text).filter(|share| ZERO || *share > 0.0);
         if share.is_none() {
             findings
-                .report(spot, format!("{} is no such percentage", describe(value.get_ref())))
+                .report(spot, format!("{} is not a valid percentage", describe(value.get_ref())))
                 .expected(form);
         }
         share
@@ -121,7 +121,7 @@ impl Codec for Ceiling {
             Amount::Size(size) => *size > Bytes::ZERO,
         });
         if amount.is_none() {
-            findings.report(spot, format!("{} is no such amount", describe(value.get_ref()))).expected(FORM);
+            findings.report(spot, format!("{} is not a valid amount", describe(value.get_ref()))).expected(FORM);
         }
         amount
     }
@@ -141,7 +141,7 @@ impl Codec for FloorExpression {
         let text = string(value, spot, FORM, findings)?;
         let floor = Floor::parse(&text);
         if floor.is_none() {
-            findings.report(spot, format!("{} is no such amount", describe(value.get_ref()))).expected(FORM);
+            findings.report(spot, format!("{} is not a valid amount", describe(value.get_ref()))).expected(FORM);
         }
         floor
     }

@@ -120,7 +120,7 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
     for source in sources {
         let Some(language) = Language::of_path(Path::new(&source.value)) else {
             findings
-                .report(&source.spot, "the suffix of this file tells no language")
+                .report(&source.spot, "the suffix of this file does not tell the language")
                 .expected(suffixes())
                 .help("or give the candidate a `language`");
             return None;
@@ -184,15 +184,15 @@ fn from_pattern(
     }
     // One message per pattern, whatever it swept up.
     if let Some((why, first)) = missing.first() {
-        let which = format!("{} of {total} matching files, `{}` for one", missing.len(), quote(first));
+        let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
         findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");
     }
     if let Some(first) = foreign.first() {
-        let which = format!("{} of {total} matching files, `{}` for one", foreign.len(), quote(first));
+        let which = format!("{} of {total} matching files, such as `{}`", foreign.len(), quote(first));
         findings
-            .report(&pattern.spot, format!("the suffix tells no language: {which}"))
+            .report(&pattern.spot, format!("the suffix does not tell the language: {which}"))
             .expected(suffixes())
-            .help("narrow the pattern, to `**/*.{c,cpp}` say");
+            .help("narrow the pattern, for example to `**/*.{c,cpp}`");
     }
 }
 
@@ -298,7 +298,7 @@ fn find_baseline(
     }
     let Some(language) = Language::of_path(&path) else {
         findings
-            .report(&baseline.spot, "the suffix of this file tells no language")
+            .report(&baseline.spot, "the suffix of this file does not tell the language")
             .expected(suffixes())
             .help("describe it in a `[[job.candidate]]` with a `language`, and name that");
         return None;

@@ -234,7 +234,7 @@ fn read_params(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> O
         if let Some(objection) = objection(&item.value, NameOf::Parameter) {
             findings.report(&item.spot, format!("this name {objection}"));
         } else if params.contains(&item.value) {
-            findings.report(&item.spot, format!("the parameter `{}` stands here twice", item.value));
+            findings.report(&item.spot, format!("the parameter `{}` is here twice", item.value));
         }
         params.push(item.value);
     }
@@ -246,7 +246,7 @@ fn read_symbol(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> O
     let symbol = string(value, spot, FORM, findings)?;
     let first_fits = symbol.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
     if !first_fits || !symbol.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') || symbol.len() > 256 {
-        findings.report(spot, format!("{} is no symbol", describe(value.get_ref()))).expected(FORM);
+        findings.report(spot, format!("{} is not a symbol", describe(value.get_ref()))).expected(FORM);
         return None;
     }
     Some(symbol)
@@ -266,7 +266,7 @@ fn read_defaults(
         } else if let Some(params) = params.filter(|params| !params.iter().any(|param| param == name)) {
             let known: Vec<&str> = params.iter().map(String::as_str).collect();
             findings
-                .report(&key_spot, "a default for what is not among `params`")
+                .report(&key_spot, "a default for a parameter that is not among `params`")
                 .help(super::error::suggest(name, &known));
         }
         if let Some(value) = Plain::read(value, &spot, findings) {

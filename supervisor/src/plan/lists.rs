@@ -129,7 +129,7 @@ impl Codec for Environment {
         for (name, value, spot, key_spot) in table.entries() {
             if name.is_empty() || name.contains(['=', '\0']) {
                 findings
-                    .report(&key_spot, "is no name of an environment variable")
+                    .report(&key_spot, "is not a valid name of an environment variable")
                     .expected("no `=` and no NUL in it");
             }
             if let Some(text) = Text::read(value, &spot, findings) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Plan, PlanError};
+use crate::snapshot;
 
 /// A folder with a capture set and some kernels, as the plans below name them.
 pub(super) fn place() -> tempfile::TempDir {
@@ -75,11 +76,11 @@ fn one_mistake_gives_one_message_at_its_place() {
             5,
             9,
             "build.env.\"A=B\"",
-            "no name of an environment variable",
+            "not a valid name of an environment variable",
         ),
         ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
         ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),
-        ("[memory]\nhost_ceiling = \"120%\"", 5, 16, "memory.host_ceiling", "no such amount"),
+        ("[memory]\nhost_ceiling = \"120%\"", 5, 16, "memory.host_ceiling", "not a valid amount"),
         ("[memory]\nhost_floor = \"max(1GiB)\"", 5, 14, "memory.host_floor", "max(1GiB, 5%)"),
         ("[memory]\nspare = \"yes\"", 5, 9, "memory.spare", "`true` or `false`"),
         ("[limits]\nthreads = \"all\"", 5, 11, "limits.threads", "or \"cores\""),
@@ -92,8 +93,8 @@ fn one_mistake_gives_one_message_at_its_place() {
             "run.stages",
             "`profile` needs the stage `verify`",
         ),
-        ("[run]\nstages = []", 5, 10, "run.stages", "holds no stage"),
-        ("[run]\nstages = [\"build\", \"build\"]", 5, 20, "run.stages", "stands here twice"),
+        ("[run]\nstages = []", 5, 10, "run.stages", "names no stage"),
+        ("[run]\nstages = [\"build\", \"build\"]", 5, 20, "run.stages", "is here twice"),
         ("[run]\ndevice = \"cuda:0\"", 5, 10, "run.device", "not supported by this version"),
         ("[run]\nname = \"a/b\"", 5, 8, "run.name", "holds a `/`"),
         ("[run]\nname = \"latest\"", 5, 8, "run.name", "newest run"),
@@ -109,9 +110,9 @@ fn one_mistake_gives_one_message_at_its_place() {
             7,
             9,
             "replay.steps",
-            "no order of steps",
+            "not an order of steps",
         ),
-        ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = []", 7, 9, "replay.steps", "holds no step"),
+        ("[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = []", 7, 9, "replay.steps", "names no step"),
         (
             "[[replay]]\nname = \"r\"\nbudget = \"1GiB\"\nsteps = [[\"cap\"]]",
             7,
@@ -180,7 +181,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "holds a `/`"),
         ("profile = { cache_state = \"cold\" }", 4, 27, "job.profile.cache_state", "warm caches only"),
         ("dtypes = [\"float31\"]", 4, 11, "job.dtypes", "did you mean `float32`?"),
-        ("params = [\"a\", \"a\"]", 4, 16, "job.params", "stands here twice"),
+        ("params = [\"a\", \"a\"]", 4, 16, "job.params", "is here twice"),
         ("params = [\"a\"]\ndefaults = { b = 1 }", 5, 14, "job.defaults.b", "not among `params`"),
         ("defaults = { b = [1, \"x\"] }", 4, 22, "job.defaults.b", "numbers only"),
         ("defaults = { b = { c = 1 } }", 4, 18, "job.defaults.b", "found a table"),
@@ -195,7 +196,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             "job.candidates",
             "the CUDA device is not supported by this version",
         ),
-        ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "`notes.md` for one"),
+        ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "such as `notes.md`"),
         (
             "candidates = [\"k/naive.c\", \"k2/*.c\"]",
             4,
@@ -203,7 +204,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             "job.candidates",
             "two candidates are named `naive.c`",
         ),
-        ("baseline = \"k/fast.c\"", 4, 1, "", "this key stands here twice"),
+        ("baseline = \"k/fast.c\"", 4, 1, "", "this key is here twice"),
         ("[[job.candidate]]\nname = \"x\"", 4, 1, "job.candidate", "the key `sources` is missing"),
         ("[[job.candidate]]\nsources = []", 5, 11, "job.candidate.sources", "at least one source"),
         ("[[job.candidate]]\nsources = [\"k/q.c\"]", 5, 12, "job.candidate.sources", "cannot find the file"),
@@ -212,7 +213,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             5,
             12,
             "job.candidate.sources",
-            "tells no language",
+            "does not tell the language",
         ),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\", \"k/fast.cpp\"]",
@@ -241,7 +242,7 @@ fn one_mistake_gives_one_message_at_its_place() {
             6,
             10,
             "job.candidate.symbol",
-            "no symbol",
+            "not a symbol",
         ),
         (
             "[[job.candidate]]\nsources = [\"k/fast.c\"]\nname = \" x\"",
@@ -284,6 +285,15 @@ fn one_mistake_gives_one_message_at_its_place() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let shown: String = below
+        .iter()
+        .map(|(mistake, ..)| {
+            let found = errors(&format!("{JOB}{mistake}\n"), folder.path(), &[]);
+            let messages: String = found.iter().map(|error| format!("    {error}\n")).collect();
+            format!("{mistake}\n{}\n", messages.replace(&folder.path().display().to_string(), "/plans"))
+        })
+        .collect();
+    snapshot::same_as_kept(&snapshot::messages(), &[("plan_mistakes", shown)]);
 }
 
 #[test]
@@ -306,7 +316,7 @@ fn mistakes_elsewhere() {
             3,
             12,
             "job.baseline",
-            "tells no language",
+            "does not tell the language",
         ),
     ];
     for (text, line, column, key, said) in whole {

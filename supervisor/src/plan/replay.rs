@@ -109,14 +109,14 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     if let DeValue::String(_) = value.get_ref() {
         let word = string(value, spot, STEPS, findings)?;
         if word != RECORDED {
-            findings.report(spot, format!("`{}` is no order of steps", quote(&word))).expected(STEPS);
+            findings.report(spot, format!("`{}` is not an order of steps", quote(&word))).expected(STEPS);
             return None;
         }
         return Some(Steps::Recorded(spot.clone()));
     }
     let pairs = located_list::<Pair>(value, spot, findings)?;
     if pairs.is_empty() {
-        findings.report(spot, "holds no step").expected(STEPS);
+        findings.report(spot, "names no step").expected(STEPS);
         return None;
     }
     Some(Steps::Pairs(pairs))

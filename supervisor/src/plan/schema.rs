@@ -304,7 +304,7 @@ impl Codec for StageList {
         let mut stages = Stages { build: false, verify: false, profile: false };
         for item in items {
             if stages.flag(item.value).is_some_and(|flag| std::mem::replace(flag, true)) {
-                findings.report(&item.spot, "this stage stands here twice");
+                findings.report(&item.spot, "this stage is here twice");
                 return None;
             }
         }
@@ -312,7 +312,9 @@ impl Codec for StageList {
             (_, false, true) => Some(("profile", "verify")),
             (false, true, _) => Some(("verify", "build")),
             (false, false, false) => {
-                findings.report(spot, "holds no stage").expected("`build`, then `verify`, then `profile`");
+                findings
+                    .report(spot, "names no stage")
+                    .expected("`build`, then `verify`, then `profile`");
                 return None;
             }
             _ => None,

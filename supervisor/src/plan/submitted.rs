@@ -29,7 +29,9 @@ pub struct Submission {
 pub enum SubmissionError {
     #[error("a candidate needs a source file")]
     NoSource,
-    #[error("the suffix of {path} tells no language (c, cpp, cc, cxx and so do; or give `language`)")]
+    #[error(
+        "the suffix of {path} does not tell the language (c, cpp, cc, cxx and so do; or give `language`)"
+    )]
     NoLanguage { path: PathBuf },
     #[error("the sources are of two languages (give `language`)")]
     TwoLanguages,

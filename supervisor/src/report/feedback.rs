@@ -96,7 +96,7 @@ fn compose(facts: &Facts<'_>) -> String {
     let mut text = Text::default();
     text.line(&format!("{} in {}: {}", facts.status, facts.stage, sentence(facts)));
     if facts.baseline_failed {
-        text.line("This end was the baseline's, in the run that pairs it with the candidate; nothing is to be changed here.");
+        text.line("This end was the baseline's, in the run that pairs it with the candidate; there is nothing to change here.");
         return text.0;
     }
     match facts.status {
@@ -136,7 +136,7 @@ fn sentence(facts: &Facts<'_>) -> String {
 }
 
 fn passed(facts: &Facts<'_>, text: &mut Text) {
-    text.line("Nothing is to be corrected.");
+    text.line("There is nothing to correct.");
     if let Some((passed, run)) = facts.entries {
         text.line(&format!("{passed} of {run} entries match."));
     }
@@ -177,15 +177,15 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
     let signal = facts.end.and_then(|end| end.signal.as_deref());
     text.line(match signal {
         Some("SIGSEGV" | "SIGBUS") => {
-            "Memory was touched that is not mapped: check every index against the shapes above, null data of \
+            "It touched memory that is not mapped: check every index against the shapes above, null data of \
              zero-size tensors, and strides of inputs that are not contiguous."
         }
         Some("SIGABRT") => "The code aborted: an assertion, an exception that escaped, or a damaged heap.",
         Some("SIGFPE") => "An integer was divided by zero, or the least integer by -1.",
         Some("SIGILL") => {
-            "An instruction that this CPU has not, or a trap: check -march and unreachable code."
+            "An instruction that this CPU does not have, or a trap: check -march and unreachable code."
         }
-        Some("SIGSYS") => "A system call that a candidate may not make.",
+        Some("SIGSYS") => "It made a system call that candidates may not make.",
         _ => "The process ended inside the call; a candidate must return from it.",
     });
     ending(facts, text);
@@ -193,14 +193,14 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
 
 fn timed_out(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("The call did not come back in its time: look for a loop whose end is never reached, a deadlock between threads, or work far beyond what the shapes ask for.");
+    text.line("The call did not return in time: look for a loop whose end is never reached, a deadlock between threads, or work far beyond what the shapes ask for.");
     ending(facts, text);
 }
 
 fn limited(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     if let Some(peak) = facts.peak.filter(|&peak| peak != Bytes::ZERO) {
-        text.line(&format!("The highest owed memory that was seen is {peak}."));
+        text.line(&format!("The highest owed memory seen was {peak}."));
     }
     text.line(match facts.status {
         Status::LimitExceeded => "Ask for fewer threads, files or processes, or write less.",
@@ -285,7 +285,7 @@ fn hint(found: &Mismatch) -> String {
                 .to_owned()
         }
         Pattern::Tail { from } => format!(
-            "All is right up to element {from}, and wrong from there to the end: the remainder after the last full \
+            "Everything is right up to element {from}, and wrong from there to the end: the remainder after the last full \
              tile or vector is not handled, or an index overflows."
         ),
         Pattern::FromRow { row } => format!(
@@ -321,17 +321,17 @@ fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
-        Status::DeferredWork => "Work went on when no call was going on. Every call must do its own work, and end its threads' work before it returns; threads that wait must sleep, not spin.",
-        _ => "The time measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
+        Status::DeferredWork => "It worked while no call was running. Every call must do its own work, and end its threads' work before it returns; threads that wait must sleep, not spin.",
+        _ => "The times measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
 }
 
 fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
     text.line(match facts.status {
-        Status::CaptureError => "The capture could not be used. This is not the candidate's fault; nothing is to be changed in it.",
-        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest ceiling that would do; nothing is to be changed in the candidate.",
+        Status::CaptureError => "The capture could not be used. This is not the candidate's fault; there is nothing to change in it.",
+        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest ceiling that would do; there is nothing to change in the candidate.",
         Status::Skipped => "It was not run.",
-        _ => "A worker or the host failed, not the candidate; it is tried again. Nothing is to be changed in it.",
+        _ => "A worker or the host failed, not the candidate; it is tried again. There is nothing to change in it.",
     });
 }
 

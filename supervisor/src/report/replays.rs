@@ -341,8 +341,8 @@ mod tests {
     fn what_did_not_pass_has_no_figures() {
         let mut replay = sample().replays.remove(0);
         replay.status = Some(Status::InfraError);
-        replay.detail = Some("part at use 7".to_owned());
-        assert_eq!(Told::of(&replay, |_| None).lines(), ["replay model: INFRA_ERROR: part at use 7", ""]);
+        replay.detail = Some("differs at use 7".to_owned());
+        assert_eq!(Told::of(&replay, |_| None).lines(), ["replay model: INFRA_ERROR: differs at use 7", ""]);
     }
 
     #[test]

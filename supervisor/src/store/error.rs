@@ -7,7 +7,7 @@ use rusqlite::ErrorCode;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "{path}: there is a run database already (take it up with --resume, or choose another folder with --dir)"
+        "{path}: there is a run database already (continue it with --resume, or choose another folder with --dir)"
     )]
     Exists { path: PathBuf },
     #[error("{path}: there is no run database (was this folder made by `opt-supervisor run`?)")]
@@ -23,7 +23,9 @@ pub enum StoreError {
     },
     #[error("{path}: an SQLite database, but not one of a run (choose another folder with --dir)")]
     Foreign { path: PathBuf },
-    #[error("{path}: empty, the run ended before it had begun (delete the folder and start the run again)")]
+    #[error(
+        "{path}: empty, because the run ended before it began (delete the folder and start the run again)"
+    )]
     Empty { path: PathBuf },
     #[error(
         "{path}: written with schema {found}, this program reads schema {expected} (read it with the version of \
@@ -42,7 +44,7 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    #[error("{path}: no room left, could not {operation} (free disk space, then go on with --resume)")]
+    #[error("{path}: no room left, could not {operation} (free disk space, then continue with --resume)")]
     Full {
         path: PathBuf,
         operation: &'static str,
@@ -56,11 +58,11 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    #[error("{path}: could not {operation}: {what} was never announced (this is a defect of opt-supervisor)")]
+    #[error("{path}: could not {operation}: {what} was never announced (this is a bug in opt-supervisor)")]
     Unannounced { path: PathBuf, operation: &'static str, what: String },
     #[error("{path}: could not {operation}: {what} has {length} bytes, {limit} is the most (shorten it)")]
     TooLong { path: PathBuf, operation: &'static str, what: &'static str, length: usize, limit: usize },
-    #[error("{path}: could not {operation}: a value has no JSON form (this is a defect of opt-supervisor)")]
+    #[error("{path}: could not {operation}: a value has no JSON form (this is a bug in opt-supervisor)")]
     Json {
         path: PathBuf,
         operation: &'static str,

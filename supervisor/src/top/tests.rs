@@ -1,6 +1,6 @@
 //! A fixed run on screens of several sizes, compared letter by letter; what keys do; what hostile answers do not.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -13,6 +13,7 @@ use super::draw::{Theme, draw};
 use super::keys::press;
 use super::link::request;
 use super::model::{Model, News, Pane, Popup, Standing, Wish};
+use crate::snapshot;
 
 const MIB: u64 = 1 << 20;
 
@@ -140,19 +141,8 @@ fn letters(buffer: &Buffer) -> String {
     rows.collect()
 }
 
-/// A mismatch leaves what was seen beside what was expected, as `NAME.txt.new`.
 fn same_as_kept(screens: &[(&str, String)]) {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots");
-    let mut wrong = String::new();
-    for (name, seen) in screens {
-        let kept = folder.join(format!("{name}.txt"));
-        if std::fs::read_to_string(&kept).unwrap_or_default() != *seen {
-            let new = kept.with_extension("txt.new");
-            std::fs::write(&new, seen).expect("written");
-            wrong.push_str(&format!("{} replaces {name}.txt if it is right:\n{seen}\n", new.display()));
-        }
-    }
-    assert!(wrong.is_empty(), "screens have changed\n{wrong}");
+    snapshot::same_as_kept(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots"), screens);
 }
 
 #[test]

@@ -23,7 +23,7 @@ const SILENT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     #[error(
-        "`top` draws on a terminal, and standard {stream} is none (`ctl status` prints once, `ctl events --follow` all)"
+        "`top` needs a terminal, and standard {stream} is not one (`ctl status` prints the state once, `ctl events --follow` all events)"
     )]
     NoTerminal { stream: &'static str },
     #[error(transparent)]

@@ -92,7 +92,7 @@ pub enum CompareError {
     },
     /// The capture's fault.
     #[error(
-        "expected {output} holds {value} at {index:?}, which `nonfinite = \"reject\"` lets nothing pass \
+        "expected {output} holds {value} at {index:?}, so with `nonfinite = \"reject\"` nothing can pass \
          (capture it again, or write `nonfinite = \"match\"`)"
     )]
     ExpectedNotFinite { output: String, index: Vec<u64>, value: String },

@@ -58,7 +58,7 @@ pub enum DeviceError {
         "placing {asked} on {device}, which has {free} of {capacity} left (release something, or raise its budget)"
     )]
     NoRoom { device: &'static str, asked: Bytes, free: Bytes, capacity: Bytes },
-    #[error("placing {asked} on {device}: {free} are left, in no piece that is large enough")]
+    #[error("placing {asked} on {device}: {free} are left, but no piece is large enough")]
     NoPlace { device: &'static str, asked: Bytes, free: Bytes },
     #[error("taking {asked} of host memory to copy from")]
     NoStaging {
@@ -78,7 +78,7 @@ pub enum DeviceError {
         source: io::Error,
     },
     /// An earlier copy failed: what lies on the device is not what it should be, and stays so.
-    #[error("{device} is of no use any more: {why}")]
+    #[error("{device} cannot be used any more: {why}")]
     Poisoned { device: &'static str, why: String },
 }
 

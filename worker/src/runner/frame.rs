@@ -135,7 +135,7 @@ pub enum FrameError {
     TooLong { bytes: usize },
     #[error("encoding or decoding a frame")]
     Encoding(#[source] postcard::Error),
-    #[error("a reply that no runner of ours sends ({what})")]
+    #[error("a malformed reply ({what})")]
     Malformed { what: &'static str },
 }
 

@@ -36,7 +36,7 @@ impl From<blake3::Hash> for BlobId {
 
 /// Not 64 lower-case hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
-#[error("it is no BLAKE3 digest (64 lower-case hexadecimal digits)")]
+#[error("it is not a BLAKE3 digest (64 lower-case hexadecimal digits)")]
 pub struct NoDigest;
 
 impl FromStr for BlobId {

@@ -61,7 +61,7 @@ pub enum IndexError {
     NoDigest,
     #[error("the digest of {INDEX} is not the one in {INDEX_DIGEST} (one of them is damaged)")]
     Digest,
-    #[error("{INDEX} is not JSON of a capture store")]
+    #[error("{INDEX} is not the index of a capture store")]
     Json(#[source] serde_json::Error),
     #[error(
         "{INDEX} is of format `{format}`, version {version}; this program reads `{FORMAT}`, version {VERSION}"
@@ -69,7 +69,7 @@ pub enum IndexError {
     Version { format: String, version: u32 },
     #[error("it has too many entries (the limit is {MAX_STORE_ENTRIES})")]
     TooMany,
-    #[error("entry {0:?} has no name that an entry can have")]
+    #[error("entry {0:?} has a name that no entry can have")]
     Name(String),
     #[error("entry {0:?} is listed twice")]
     Twice(String),

@@ -62,7 +62,7 @@ pub enum ManifestError {
     Magic,
     #[error("its version is {0}, and this program reads version {VERSION}")]
     Version(u32),
-    #[error("it ends early or goes on behind its end")]
+    #[error("it is shorter or longer than it says")]
     Length,
     #[error("{0} (the limit is {1})")]
     Limit(&'static str, u64),

@@ -49,7 +49,7 @@ impl Desk {
         if let Some(responder) = &self.responder {
             let address = responder.address();
             if !address.ip().is_loopback() {
-                tracing::warn!("metrics at {address}: whoever reaches this address can read them");
+                tracing::warn!("metrics at {address}: anyone who can reach this address can read them");
             }
             tracing::info!("metrics at http://{address}/metrics");
         }

@@ -26,9 +26,9 @@ use rustix::fs::{FlockOperation, flock};
 pub enum FolderError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} exists and is no run of this plan (choose another --dir, or go on with --resume)")]
+    #[error("{path} exists and is not a run of this plan (choose another --dir, or continue with --resume)")]
     Exists { path: PathBuf },
-    #[error("{path} is no run folder (it has neither run.sqlite nor lock)")]
+    #[error("{path} is not a run folder (it has neither run.sqlite nor lock)")]
     NoRun { path: PathBuf },
     #[error("there is no earlier run of this plan below {path} to resume")]
     NothingToResume { path: PathBuf },

@@ -105,7 +105,7 @@ impl Run<'_> {
                 self.look_now()
             }
             FromWorker::Fault { lease: _, detail } => {
-                tracing::warn!(%worker, "a worker cannot go on: {detail}");
+                tracing::warn!(%worker, "a worker cannot continue: {detail}");
                 self.feed(Event::WorkerFault { worker, detail })
             }
         }

@@ -5,6 +5,7 @@ use opt_shared::outcome::{Built, Head, Profiled, ToleranceUsed, Verified};
 use proptest::prelude::*;
 
 use super::*;
+use crate::snapshot;
 
 fn mismatch_with(pattern: Pattern) -> Mismatch {
     Mismatch {
@@ -70,13 +71,46 @@ fn every_status_has_a_feedback_that_says_more_than_its_name() {
 }
 
 #[test]
+fn feedback_is_as_it_was_read() {
+    let end = |signal: &str| RunnerEnd { signal: Some(signal.to_owned()), ..RunnerEnd::default() };
+    let mut text = String::new();
+    let mut show = |title: &str, feedback: &str| text.push_str(&format!("==== {title}\n{}\n\n", feedback.trim_end()));
+    for &status in Status::ALL {
+        show(status.name(), &feedback(Stage::Verify, &verify(status, "what happened", vec![], None)));
+    }
+    for pattern in [
+        Pattern::All,
+        Pattern::Tail { from: 128 },
+        Pattern::FromRow { row: 3 },
+        Pattern::StillPoisoned,
+        Pattern::Scattered,
+    ] {
+        let found = failure(
+            Status::IncorrectNumerical,
+            "4 of 132 elements differ",
+            Some(mismatch_with(pattern.clone())),
+        );
+        show(
+            &format!("{pattern:?}"),
+            &feedback(Stage::Verify, &verify(found.status, "", vec![found.clone()], None)),
+        );
+    }
+    for signal in ["SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", "SIGKILL"] {
+        let failures = vec![failure(Status::Crashed, "it ended inside the call", None)];
+        show(signal, &feedback(Stage::Verify, &verify(Status::Crashed, "", failures, Some(end(signal)))));
+    }
+    show("a build", &feedback(Stage::Build, &build(Status::CompileError, "a.c:1: error: expected `;`")));
+    snapshot::same_as_kept(&snapshot::messages(), &[("feedback", text)]);
+}
+
+#[test]
 fn nobody_elses_fault_is_put_on_the_candidate() {
     for &status in Status::ALL {
         if !matches!(status.blame(), None | Some(opt_shared::outcome::Blame::Candidate)) {
             let text = feedback_without_report(Stage::Verify, status, "why");
             assert!(
                 text.contains("not the candidate")
-                    || text.contains("nothing is to be changed")
+                    || text.contains("there is nothing to change")
                     || text.contains("It was not run"),
                 "{status}: {text}"
             );

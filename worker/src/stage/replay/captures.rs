@@ -47,7 +47,7 @@ pub(crate) enum FileError {
     Read { path: PathBuf, source: io::Error },
     #[error("the recording {} is larger than {MAX_FILE_BYTES} bytes", path.display())]
     TooLarge { path: PathBuf },
-    #[error("the recording {} cannot be relied upon (remove it: it is made anew)", path.display())]
+    #[error("the recording {} cannot be relied upon (remove it, and it is made again)", path.display())]
     Unreliable { path: PathBuf, source: RecordingError },
     #[error("writing the recording {}", path.display())]
     Write { path: PathBuf, source: io::Error },

@@ -10,7 +10,7 @@ use opt_shared::replay::{Key, Need, Recording, Step};
 /// Where schedule and use part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the schedule and what is really used part at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording is to be made anew)"
+    "the schedule differs from what is used, at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording has to be made again)"
 )]
 pub struct Disagreement {
     pub index: u32,

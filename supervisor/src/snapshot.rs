@@ -1,0 +1,23 @@
+//! Texts and screens that people have read, kept in files: a test fails when one changes, and leaves the new one beside it.
+
+use std::path::Path;
+
+/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written as `NAME.txt.new`, to replace the kept one if it
+/// is right.
+pub(crate) fn same_as_kept(folder: &Path, texts: &[(&str, String)]) {
+    let mut wrong = String::new();
+    for (name, seen) in texts {
+        let kept = folder.join(format!("{name}.txt"));
+        if std::fs::read_to_string(&kept).unwrap_or_default() != *seen {
+            let new = kept.with_extension("txt.new");
+            std::fs::write(&new, seen).expect("written");
+            wrong.push_str(&format!("{} replaces {name}.txt if it is right:\n{seen}\n", new.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "texts have changed\n{wrong}");
+}
+
+/// Where messages are kept: one file per kind.
+pub(crate) fn messages() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
+}

@@ -1,0 +1,238 @@
+//! Reads the messages out of the source: what `#[error(…)]`, `anyhow!` and the log's macros say, with examples in place of
+//! their arguments.
+//!
+//! Not a parser of Rust: it knows string literals, and that brackets close.
+
+use std::path::Path;
+
+/// One message, with where it is made.
+pub struct Message {
+    /// From the root of the repository.
+    pub file: String,
+    /// `Enum::Variant`, or the macro.
+    pub name: String,
+    pub example: String,
+}
+
+/// What begins a message. In the macros of the log, fields may stand before it.
+const OPENINGS: [&str; 5] = ["#[error(", "anyhow!(", "bail!(", "warn!(", "error!("];
+
+/// What stands for an argument of that name in an example; others are shown by their name.
+const EXAMPLES: [(&str, &str); 40] = [
+    ("action", "opening"),
+    ("address", "127.0.0.1:9464"),
+    ("and_others(*others)", " (and in 3 more entries)"),
+    ("asked", "8.00 GiB"),
+    ("available", "3.20 GiB"),
+    ("budget", "512 MiB"),
+    ("bytes", "4096"),
+    ("candidate", "softmax/fast"),
+    ("captures", "/data/captures/softmax"),
+    ("code", "1"),
+    ("command", "cc"),
+    ("count", "3"),
+    ("device", "cuda:0"),
+    ("dtype", "float32"),
+    ("entry", "entry_000003"),
+    ("first", "entry_000000"),
+    ("folder", "/data/captures"),
+    ("format", "md"),
+    ("index", "7"),
+    ("job", "softmax"),
+    ("key", "kwargs"),
+    ("known", "4"),
+    ("length", "4096"),
+    ("limit", "1024"),
+    ("line", "12"),
+    ("name", "weight"),
+    ("needed", "2.00 GiB"),
+    ("offset", "64"),
+    ("operation", "open"),
+    ("others", "entry_000004, entry_000007"),
+    ("output", "output[1]"),
+    ("parameter", "dim"),
+    ("path", "/data/captures/softmax/entry_000003.pt"),
+    ("pid", "4711"),
+    ("place", "/data/op.store/blobs/ab/ab12"),
+    ("replay", "model"),
+    ("shape", "[4, 33]"),
+    ("signature_entry", "entry_000000"),
+    ("source_name", "entry_000003.pt"),
+    ("version", "7"),
+];
+
+/// The messages of all crates of the product, in the order of their files; tests make none.
+pub fn messages(root: &Path) -> Vec<Message> {
+    let mut files = Vec::new();
+    for member in ["shared/src", "supervisor/src", "worker/src"] {
+        collect(&root.join(member), &mut files);
+    }
+    files.sort();
+    files.into_iter().flat_map(|file| of_file(root, &file)).collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("a readable folder").path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "tests" && name != "canaries" {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !name.ends_with("tests") {
+            files.push(path);
+        }
+    }
+}
+
+fn of_file(root: &Path, path: &Path) -> Vec<Message> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let file = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some((start, opening)) = next_opening(text, at) {
+        let body_start = start + opening.len();
+        let end = body_start + closing(&text[body_start..]);
+        at = end;
+        // Without a literal there is nothing to read: `transparent`, or a text that was made elsewhere.
+        let Some((literal, rest)) = first_literal(&text[body_start..end]) else { continue };
+        let name = if opening == "#[error(" {
+            variant(text, start, end)
+        } else {
+            opening.trim_end_matches('(').to_owned()
+        };
+        found.push(Message { file: file.clone(), name, example: example(&literal, rest) });
+    }
+    found
+}
+
+/// The next message, but for words that only end like a macro of the log.
+fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
+    let places = OPENINGS.iter().filter_map(|opening| {
+        let mut matches = text[from..].match_indices(opening).map(|(at, _)| from + at);
+        matches
+            .find(|&at| !text[..at].ends_with(|char: char| char.is_alphanumeric() || char == '_'))
+            .map(|at| (at, *opening))
+    });
+    places.min()
+}
+
+/// Length up to the bracket that closes one opened before `text`.
+fn closing(text: &str) -> usize {
+    let (mut depth, mut chars) = (1, text.char_indices());
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => {
+                while chars.next().is_some_and(|(_, char)| {
+                    if char == '\\' {
+                        chars.next();
+                    }
+                    char != '"'
+                }) {}
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// The first string literal that is a text, as it will be read, and what follows it. A field's value is none.
+fn first_literal(body: &str) -> Option<(String, &str)> {
+    let start = body.find('"')?;
+    let mut literal = String::new();
+    let mut chars = body[start + 1..].char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => return Some((literal, &body[start + 1 + at + 1..])),
+            '\\' => match chars.next()?.1 {
+                '\n' => while chars.next_if(|(_, char)| char.is_whitespace()).is_some() {},
+                'n' => literal.push('\n'),
+                other => literal.push(other),
+            },
+            other => literal.push(other),
+        }
+    }
+    None
+}
+
+/// `Enum::Variant`, or a struct's name: what follows the attributes.
+fn variant(text: &str, start: usize, end: usize) -> String {
+    let name = |line: &str| -> String {
+        line.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+    };
+    let item = |line: &str| {
+        let line = line.trim_start();
+        let line =
+            line.strip_prefix("pub(crate) ").or_else(|| line.strip_prefix("pub(super) ")).unwrap_or(line);
+        let line = line.strip_prefix("pub ").unwrap_or(line);
+        line.strip_prefix("enum ").or_else(|| line.strip_prefix("struct ")).map(name)
+    };
+    let mut following = text[end..].lines().skip(1).map(str::trim_start);
+    let line = following.find(|line| !line.starts_with(['#', '/'])).unwrap_or_default();
+    if let Some(own) = item(line) {
+        return own;
+    }
+    let parent = text[..start].lines().rev().find_map(item).unwrap_or_default();
+    format!("{parent}::{}", name(line))
+}
+
+/// The text with an example in each place of an argument.
+fn example(literal: &str, rest: &str) -> String {
+    let mut arguments = top_level_parts(rest).into_iter();
+    let named: Vec<(String, String)> = top_level_parts(rest)
+        .iter()
+        .filter_map(|part| part.split_once(" = ").map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect();
+    let mut text = String::new();
+    let mut chars = literal.chars().peekable();
+    while let Some(char) = chars.next() {
+        if (char == '{' || char == '}') && chars.next_if_eq(&char).is_some() {
+            text.push(char);
+        } else if char == '{' {
+            let inside: String = chars.by_ref().take_while(|char| *char != '}').collect();
+            let wanted = inside.split(':').next().unwrap_or_default();
+            let argument =
+                if wanted.is_empty() { arguments.next().unwrap_or_default() } else { wanted.to_owned() };
+            let argument =
+                named.iter().find(|(name, _)| *name == argument).map_or(argument, |(_, value)| value.clone());
+            text.push_str(&in_place_of(&argument));
+        } else {
+            text.push(char);
+        }
+    }
+    text.replace('\n', "\\n")
+}
+
+fn in_place_of(argument: &str) -> String {
+    let plain = argument.trim().trim_start_matches(['*', '&']);
+    let plain = plain.strip_suffix(".display()").unwrap_or(plain);
+    let last = plain.rsplit('.').find(|part| !part.ends_with(')')).unwrap_or(plain);
+    let known = |wanted: &str| {
+        EXAMPLES.iter().find(|(name, _)| *name == wanted).map(|(_, example)| (*example).to_owned())
+    };
+    known(plain).or_else(|| known(last)).unwrap_or_else(|| format!("‹{plain}›"))
+}
+
+/// What stands between the commas of a list of arguments.
+fn top_level_parts(text: &str) -> Vec<String> {
+    let (mut depth, mut parts, mut quoted) = (0, vec![String::new()], false);
+    for char in text.chars() {
+        match char {
+            '"' => quoted = !quoted,
+            '(' | '[' | '{' if !quoted => depth += 1,
+            ')' | ']' | '}' if !quoted => depth -= 1,
+            _ => {}
+        }
+        match parts.last_mut() {
+            Some(_) if char == ',' && depth == 0 && !quoted => parts.push(String::new()),
+            Some(part) => part.push(char),
+            None => {}
+        }
+    }
+    let parts = parts.into_iter().map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.filter(|part| !part.is_empty()).collect()
+}
