@@ -236,7 +236,7 @@ pub const RUNGS: &[RungKind] = &[
     kind(
         "signals_scoped",
         false,
-        "signals to processes outside its cell",
+        "signals to processes outside its sandbox",
         "tried to signal who started it",
         "a kernel of 6.12 or later; the filter of system calls refuses every pid but its own meanwhile",
         &[("signal_parent", &["EPERM", "ESRCH"])],

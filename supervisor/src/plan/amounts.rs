@@ -121,7 +121,9 @@ impl Codec for Ceiling {
             Amount::Size(size) => *size > Bytes::ZERO,
         });
         if amount.is_none() {
-            findings.report(spot, format!("{} is not a valid amount", describe(value.get_ref()))).expected(FORM);
+            findings
+                .report(spot, format!("{} is not a valid amount", describe(value.get_ref())))
+                .expected(FORM);
         }
         amount
     }
@@ -141,7 +143,9 @@ impl Codec for FloorExpression {
         let text = string(value, spot, FORM, findings)?;
         let floor = Floor::parse(&text);
         if floor.is_none() {
-            findings.report(spot, format!("{} is not a valid amount", describe(value.get_ref()))).expected(FORM);
+            findings
+                .report(spot, format!("{} is not a valid amount", describe(value.get_ref())))
+                .expected(FORM);
         }
         floor
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use opt_shared::units::Bytes;
 use opt_worker::sandbox::confine::{
-    Confinement, Descriptors, Inmate, ResourceLimits, lock_down, restrict_calls, restrict_files,
+    Confinement, Descriptors, ResourceLimits, SandboxKind, lock_down, restrict_calls, restrict_files,
 };
 
 use crate::cuda::{Device, driver_is_there};
@@ -120,7 +120,7 @@ fn confinement() -> Confinement {
     let nodes = devices
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvidia")));
     Confinement {
-        inmate: Inmate::Candidate,
+        kind: SandboxKind::Candidate,
         limits: ResourceLimits {
             data: Bytes::new(DATA_LIMITS[2]),
             address_space: None,

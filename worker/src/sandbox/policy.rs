@@ -10,7 +10,7 @@ use opt_shared::formula::STACK;
 use opt_shared::settings::LimitSettings;
 use opt_shared::units::Bytes;
 
-use crate::sandbox::confine::{Confinement, Inmate, ProcessLimit, ResourceLimits};
+use crate::sandbox::confine::{Confinement, ProcessLimit, ResourceLimits, SandboxKind};
 
 /// glibc reserves this much address space for each thread's arena, used or not.
 const ARENA: Bytes = Bytes::mib(128);
@@ -45,7 +45,7 @@ pub(crate) fn for_candidate(
     library_path: &[PathBuf],
 ) -> Confinement {
     Confinement {
-        inmate: Inmate::Candidate,
+        kind: SandboxKind::Candidate,
         limits: ResourceLimits {
             data: memory,
             address_space: Some(memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES),
@@ -65,7 +65,7 @@ pub(crate) fn for_candidate(
 
 pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) -> Confinement {
     Confinement {
-        inmate: Inmate::Compiler,
+        kind: SandboxKind::Compiler,
         limits: ResourceLimits {
             data: memory,
             address_space: Some(memory + LIBRARIES),

@@ -74,7 +74,8 @@ fn every_status_has_a_feedback_that_says_more_than_its_name() {
 fn feedback_is_as_it_was_read() {
     let end = |signal: &str| RunnerEnd { signal: Some(signal.to_owned()), ..RunnerEnd::default() };
     let mut text = String::new();
-    let mut show = |title: &str, feedback: &str| text.push_str(&format!("==== {title}\n{}\n\n", feedback.trim_end()));
+    let mut show =
+        |title: &str, feedback: &str| text.push_str(&format!("==== {title}\n{}\n\n", feedback.trim_end()));
     for &status in Status::ALL {
         show(status.name(), &feedback(Stage::Verify, &verify(status, "what happened", vec![], None)));
     }

@@ -1,4 +1,4 @@
-//! The inmate: a process in a candidate's cell that tries what a candidate must not be able to do.
+//! The sandboxed process: it has a candidate's sandbox, and tries what a candidate must not be able to do.
 //!
 //! Says `name=answer` for every attempt, `rung …` for what the lock-down claims, and ends by overflowing its stack.
 //! What the answers should be is `proof`'s.
@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use opt_shared::units::Bytes;
 
 use super::attempts::{self, answer};
-use crate::sandbox::confine::{self, Confinement, Descriptors, Inmate, ResourceLimits};
+use crate::sandbox::confine::{self, Confinement, Descriptors, ResourceLimits, SandboxKind};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
@@ -24,7 +24,7 @@ const MORE_TASKS: u32 = 8;
 /// As a candidate's, but small, so that little has to be taken to get beyond.
 fn confinement() -> Confinement {
     Confinement {
-        inmate: Inmate::Candidate,
+        kind: SandboxKind::Candidate,
         limits: ResourceLimits {
             data: DATA,
             address_space: Some(ADDRESS_SPACE),

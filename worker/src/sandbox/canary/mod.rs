@@ -1,7 +1,7 @@
 //! Canaries: processes of ours that try, before a run, to break what a candidate is to be held by.
 //!
-//! Owns the hidden entrance and the three parts that can be played: `confine` starts an inmate in the cell of a
-//! candidate, compares what it could do with what it should, and prints one line per rung; `inmate` is that process;
+//! Owns the hidden entrance and its three parts: `confine` starts a process in the sandbox of a
+//! candidate, compares what it could do with what it should, and prints one line per rung; `attempt` is that process;
 //! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing rung is
 //! up to whoever asked.
 
@@ -12,7 +12,7 @@ mod proof;
 
 use std::io::Write as _;
 
-/// `confine` prints rungs; `fill MIB` waits for a byte, then fills; `inmate SEGMENT PID` is started by `confine`.
+/// `confine` prints rungs; `fill MIB` waits for a byte, then fills; `attempt SEGMENT PID` is started by `confine`.
 pub fn main(arguments: &[String]) -> i32 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<i32>().ok();
@@ -23,7 +23,7 @@ pub fn main(arguments: &[String]) -> i32 {
             i32::from(std::io::stdout().write_all(text.as_bytes()).is_err())
         }
         ["fill", mib] => fill::fill(mib.parse().unwrap_or(0)),
-        ["inmate", segment, parent] => match (number(segment), number(parent)) {
+        ["attempt", segment, parent] => match (number(segment), number(parent)) {
             (Some(segment), Some(parent)) => confined::play(segment, parent),
             _ => 2,
         },

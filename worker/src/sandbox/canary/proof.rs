@@ -1,4 +1,4 @@
-//! From what the inmate could do to one rung each: what is claimed and was tried in vain is there, all else is not.
+//! From what the sandboxed process could do to one rung each: a protection is present if it is claimed and was tried in vain.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,7 +19,7 @@ use crate::sandbox::spawn::{Namespaces, spawn_runner};
 /// It says about fifty short lines.
 const MOST_SAID: u64 = 64 << 10;
 
-/// What the inmate said, and how it ended.
+/// What the sandboxed process said, and how it ended.
 #[derive(Debug, Default)]
 struct Heard {
     answers: BTreeMap<String, String>,
@@ -61,7 +61,7 @@ fn judge(heard: &Heard) -> Vec<Rung> {
     rungs.collect()
 }
 
-/// Starts an inmate and hears it to its end.
+/// Starts a sandboxed process and reads what it says until it ends.
 fn listen() -> Result<Heard, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
     let executable = File::open("/proc/self/exe").map_err(|error| format!("opening ourselves: {error}"))?;
@@ -73,7 +73,7 @@ fn listen() -> Result<Heard, String> {
     let segment = Segment::create();
     let arguments = [
         CANARY_ARGUMENT.to_owned(),
-        "inmate".to_owned(),
+        "attempt".to_owned(),
         segment.id.to_string(),
         std::process::id().to_string(),
     ]

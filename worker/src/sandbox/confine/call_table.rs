@@ -127,7 +127,7 @@ pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("syslog", 103, 116),
 ];
 
-/// Big, young or privileged parts of the kernel that neither inmate has a use for.
+/// Big, young or privileged parts of the kernel that neither candidates nor compilers have a use for.
 pub(super) const ADMINISTRATION: &[Call] = &[
     everywhere("io_uring_setup", 425),
     everywhere("io_uring_enter", 426),

@@ -1,4 +1,4 @@
-//! The seccomp filter: which system calls, with which arguments, an inmate is refused.
+//! The seccomp filter: which system calls, with which arguments, a sandboxed process is refused.
 //!
 //! A deny list that answers EPERM, so that a refused call is the candidate's own affair and a new C library does
 //! not fail on calls nobody thought of. Two programs: `by_number` refuses the calls that are refused altogether, and
@@ -14,7 +14,7 @@ use seccompiler::{
 
 use super::by_number;
 use super::call_table::{self as table, Call};
-use super::{ConfineError, Confinement, Inmate, rung};
+use super::{ConfineError, Confinement, SandboxKind, rung};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: TargetArch = TargetArch::x86_64;
@@ -98,8 +98,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
 
     // They hide their arguments behind a pointer, and the C library falls back to their older forms.
     refused.always_as(&[table::CLONE3], libc::ENOSYS);
-    match confinement.inmate {
-        Inmate::Candidate => {
+    match confinement.kind {
+        SandboxKind::Candidate => {
             refuse_candidate(&mut refused, own_pid)?;
             // Device nodes, where there are any, are opened for writing; Landlock says which.
             if confinement.writable.is_empty() {
@@ -107,7 +107,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
                 refused.always_as(&[table::OPENAT2], libc::ENOSYS);
             }
         }
-        Inmate::Compiler => {
+        SandboxKind::Compiler => {
             for flag in CLONE_REFUSED {
                 refused.when(table::CLONE, &[(0, has(flag))])?;
             }

@@ -1,4 +1,4 @@
-//! Closes every descriptor that the inmate was not meant to have.
+//! Closes every descriptor that a sandboxed process was not meant to have.
 
 use std::os::fd::{AsRawFd, RawFd};
 

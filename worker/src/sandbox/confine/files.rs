@@ -1,4 +1,4 @@
-//! What of the file system an inmate can open, by Landlock; with it TCP, signals and abstract sockets.
+//! What a sandboxed process can open in the file system, by Landlock; with it TCP, signals and abstract sockets.
 //!
 //! Rules are asked for exactly as the running kernel's ABI offers them and must be enforced in full; what an older
 //! ABI lacks is reported, never assumed.
@@ -13,7 +13,7 @@ use landlock::{
 };
 use opt_shared::message::Rung;
 
-use super::{ConfineError, Confinement, Descriptors, Inmate, rung};
+use super::{ConfineError, Confinement, Descriptors, SandboxKind, rung};
 
 /// Where libraries live, on distributions we know. Those that exist are readable.
 const LIBRARY_FOLDERS: [&str; 9] = [
@@ -81,9 +81,9 @@ impl Rules {
 
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         // Mapping a library for execution is reading it to Landlock; a candidate may start no program.
-        let (folders, files, access): (&[&str], &[&str], _) = match confinement.inmate {
-            Inmate::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
-            Inmate::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
+        let (folders, files, access): (&[&str], &[&str], _) = match confinement.kind {
+            SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
+            SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
         };
         for path in folders.iter().chain(files) {
             writer.allow_if_present(Path::new(path), access)?;
@@ -91,11 +91,11 @@ impl Rules {
         for path in &confinement.readable {
             writer.allow(path, access)?;
         }
-        let write = match confinement.inmate {
-            Inmate::Candidate => AccessFs::WriteFile | AccessFs::IoctlDev,
-            Inmate::Compiler => AccessFs::from_write(abi) & !(AccessFs::MakeBlock | AccessFs::MakeChar),
+        let write = match confinement.kind {
+            SandboxKind::Candidate => AccessFs::WriteFile | AccessFs::IoctlDev,
+            SandboxKind::Compiler => AccessFs::from_write(abi) & !(AccessFs::MakeBlock | AccessFs::MakeChar),
         } & AccessFs::from_all(abi);
-        if confinement.inmate == Inmate::Compiler {
+        if confinement.kind == SandboxKind::Compiler {
             for path in TOOL_SINKS {
                 writer.allow_if_present(Path::new(path), read | AccessFs::WriteFile)?;
             }

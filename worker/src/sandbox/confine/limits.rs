@@ -19,7 +19,7 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
         (Resource::Core, 0, "forbidding core dumps"),
         // Message queues are kernel memory that nobody would give back.
         (Resource::Msgqueue, 0, "forbidding message queues"),
-        // No inmate outranks the process that times it.
+        // No sandboxed process outranks the process that times it.
         (Resource::Nice, 0, "forbidding higher priority"),
         (Resource::Rtprio, 0, "forbidding real-time priority"),
     ];
@@ -38,7 +38,7 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
     Ok(rungs)
 }
 
-/// After the inmate has become who it is to be: whom the limit counts, and whether it bites, depends on that.
+/// After the process has become the user that it is to be: whom the limit counts, and whether it bites, depends on that.
 pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Rung, ConfineError> {
     let (most, counted) = counted(limit, shares_user);
     lower(Resource::Nproc, most, "limiting processes")?;

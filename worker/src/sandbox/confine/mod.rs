@@ -29,20 +29,20 @@ use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a runner holds, which decides how tightly it is held.
+/// Which policy a sandbox has: it depends on what runs in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Inmate {
+pub enum SandboxKind {
     /// A loaded library: reads system libraries and itself; writes nothing; starts threads only.
     Candidate,
     /// A compiler and its children: reads the system and the sources; writes its scratch folder.
     Compiler,
 }
 
-/// What the worker tells a runner about its cell.
+/// What the worker tells a runner about its sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
-    pub inmate: Inmate,
+    pub kind: SandboxKind,
     pub limits: ResourceLimits,
     /// Candidates, when the worker is root: which user of their own they become. Distinct among live runners.
     pub user_number: u32,
@@ -72,9 +72,9 @@ pub struct ResourceLimits {
 /// Processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace) and exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// Of the inmate.
+    /// Of the sandboxed process.
     pub own: u32,
-    /// Others of the worker's user: they are counted, too, where the inmate gets no user or user namespace of its own.
+    /// Others of the worker's user: they are counted, too, where the process gets no user or user namespace of its own.
     pub beside: u32,
 }
 
@@ -136,7 +136,7 @@ fn rung(name: &str, present: bool, detail: impl Into<String>) -> Rung {
     Rung { name: name.to_owned(), present, detail: detail.into() }
 }
 
-/// Gives up everything the inmate has no business with. There is no way back, not even for us.
+/// Gives up everything that a sandboxed process has no business with. There is no way back, not even for us.
 ///
 /// Call it while the process has one thread: Landlock and seccomp bind the calling thread and what it starts.
 /// The answer names every protection that was asked for, the absent ones with `present: false`. An error means
@@ -154,9 +154,9 @@ pub fn lock_down(
     // Rules are made while we may still open folders that only root may enter.
     let files = files::Rules::prepare(confinement, descriptors)?;
     rungs.extend(limits::apply(&confinement.limits)?);
-    rungs.extend(match confinement.inmate {
-        Inmate::Candidate => identity::become_nobody_else(confinement.user_number)?,
-        Inmate::Compiler => identity::give_up_capabilities()?,
+    rungs.extend(match confinement.kind {
+        SandboxKind::Candidate => identity::become_nobody_else(confinement.user_number)?,
+        SandboxKind::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
         let shares_user = rustix::process::getuid() == user && !limits::counted_alone();

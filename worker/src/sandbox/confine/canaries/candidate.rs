@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 use opt_shared::rung::RUNGS;
 
-use super::super::{Descriptors, Inmate, lock_down};
+use super::super::{Descriptors, SandboxKind, lock_down};
 use super::stage::{ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start};
 use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
@@ -128,7 +128,7 @@ pub(super) fn locked_down() {
         artifact: rustix::io::fcntl_getfd(inherited(ARTIFACT_FD)).is_ok().then(|| inherited(ARTIFACT_FD)),
         libraries: &[],
     };
-    let rungs = lock_down(&confinement(Inmate::Candidate), &descriptors).expect("the lock-down holds");
+    let rungs = lock_down(&confinement(SandboxKind::Candidate), &descriptors).expect("the lock-down holds");
     for rung in rungs {
         println!("rung {}={}", rung.name, rung.present);
     }

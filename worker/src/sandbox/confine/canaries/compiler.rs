@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use opt_shared::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::{Confinement, Descriptors, Inmate, ProcessLimit, lock_down};
+use super::super::{Confinement, Descriptors, ProcessLimit, SandboxKind, lock_down};
 use super::candidate::answer_io;
 use super::stage::{WORKER_FD, as_every_user, confinement, folder, inherited, start};
 use crate::sandbox::handle::End;
@@ -66,7 +66,7 @@ fn a_compiler_writes_its_scratch_folder_and_nothing_else() {
 }
 
 fn compiler_confinement() -> Confinement {
-    let mut confinement = confinement(Inmate::Compiler);
+    let mut confinement = confinement(SandboxKind::Compiler);
     confinement.readable = vec![folder().join("sources")];
     confinement.writable = vec![folder().join("scratch")];
     confinement.limits.data = Bytes::gib(1);

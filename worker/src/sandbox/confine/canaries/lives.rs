@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::{ConfineError, Descriptors, Inmate, lock_down};
+use super::super::{ConfineError, Descriptors, SandboxKind, lock_down};
 use super::candidate::locked_down;
 use super::stage::{
     WORKER_FD, as_every_user, confinement, folder, inherited, socket_pair, start, start_with,
@@ -162,7 +162,7 @@ const ORPHAN_STATUS: i32 = 17;
 
 pub(super) fn orphan() {
     let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
-    let outcome = lock_down(&confinement(Inmate::Candidate), &descriptors);
+    let outcome = lock_down(&confinement(SandboxKind::Candidate), &descriptors);
     std::process::exit(if matches!(outcome, Err(ConfineError::WorkerGone)) { ORPHAN_STATUS } else { 1 });
 }
 

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use nix::errno::Errno;
 use opt_shared::units::Bytes;
 
-use super::super::Inmate;
+use super::super::SandboxKind;
 use super::super::by_number;
 use super::super::calls::install;
 use super::super::seal::seal_map;
@@ -84,7 +84,7 @@ fn refused_namespaces_are_said_and_the_runner_starts_without() {
 /// Inside a compiler's filter, which refuses to make namespaces, as containers do.
 pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
-    super::super::calls::restrict(&confinement(Inmate::Compiler)).expect("a filter can be installed");
+    super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
     // Given by the stage, because sockets are refused here.
     let inherited =

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use opt_shared::units::Bytes;
 
-use super::super::{Confinement, Inmate, ResourceLimits};
+use super::super::{Confinement, ResourceLimits, SandboxKind};
 use super::{candidate, compiler, lives, poorer};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
@@ -150,13 +150,13 @@ impl Running {
 }
 
 /// Limits that are generous where a scenario does not test them.
-pub(super) fn confinement(inmate: Inmate) -> Confinement {
+pub(super) fn confinement(kind: SandboxKind) -> Confinement {
     Confinement {
-        inmate,
+        kind,
         limits: ResourceLimits {
             data: Bytes::mib(256),
             address_space: Some(Bytes::gib(4)),
-            file_size: if inmate == Inmate::Candidate { Bytes::ZERO } else { Bytes::mib(64) },
+            file_size: if kind == SandboxKind::Candidate { Bytes::ZERO } else { Bytes::mib(64) },
             open_files: 64,
             processes: None,
             stack: Bytes::mib(1),
