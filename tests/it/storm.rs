@@ -6,7 +6,7 @@ mod record;
 use std::time::{Duration, Instant};
 
 use opt_tests::binary;
-use opt_tests::storm::{Chance, VICTIMS, Yard};
+use opt_tests::storm::{Chance, Fixture, VICTIMS};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::record::Record;
@@ -18,8 +18,8 @@ const OTHER_KILLS: usize = 10;
 
 type Checked = Result<(), String>;
 
-fn yard() -> Yard {
-    Yard::create(binary()).expect("a yard")
+fn fixture() -> Fixture {
+    Fixture::create(binary()).expect("a fixture")
 }
 
 fn must(checked: Checked) {
@@ -35,26 +35,26 @@ fn signal(child: &std::process::Child, signal: Signal) {
 }
 
 /// Whether a worker of this role has a runner.
-fn is_at_work(yard: &Yard, role: &str) -> bool {
-    let marked = yard.marked();
+fn is_at_work(fixture: &Fixture, role: &str) -> bool {
+    let marked = fixture.marked();
     let workers: Vec<u32> = marked.iter().filter(|it| it.is_worker(role)).map(|it| it.pid).collect();
     marked.iter().any(|it| it.is_runner() && workers.contains(&it.parent))
 }
 
-fn everything_is_in_order(yard: &Yard) -> Checked {
-    yard.no_process_is_left()?;
-    yard.no_file_is_left()?;
-    yard.verdicts_are_right()?;
-    Record::read(&yard.run).nothing_stands_twice()
+fn everything_is_in_order(fixture: &Fixture) -> Checked {
+    fixture.no_process_is_left()?;
+    fixture.no_file_is_left()?;
+    fixture.verdicts_are_right()?;
+    Record::read(&fixture.run).nothing_stands_twice()
 }
 
 /// How long a run takes here and now: the span that moments are drawn from.
 fn measure() -> Duration {
-    let yard = yard();
+    let fixture = fixture();
     let started = Instant::now();
-    must(yard.run_to(yard.start(&[]).expect("started"), 0));
+    must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
     let took = started.elapsed();
-    must(everything_is_in_order(&yard));
+    must(everything_is_in_order(&fixture));
     took
 }
 
@@ -63,32 +63,32 @@ fn a_killed_supervisor_loses_nothing() {
     let span = measure();
     let mut chance = Chance::from_clock();
     for number in 0..SUPERVISOR_KILLS.div_ceil(2) {
-        let yard = yard();
+        let fixture = fixture();
         let moments = [chance.moment(span), chance.moment(span)];
         println!("run {number}: killed after {moments:?} of {span:?}");
-        must(survive(&yard, &moments, number % 2 == 0));
+        must(survive(&fixture, &moments, number % 2 == 0));
     }
 }
 
 /// Killed at each moment, then left in peace.
-fn survive(yard: &Yard, moments: &[Duration], wait: bool) -> Checked {
+fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
     let mut before = Record::default();
     for &moment in moments {
-        let mut child = yard.resume()?;
+        let mut child = fixture.resume()?;
         std::thread::sleep(moment);
         child.kill().map_err(|error| error.to_string())?;
-        yard.end(&mut child)?;
+        fixture.end(&mut child)?;
         if wait {
-            yard.no_process_is_left()?;
+            fixture.no_process_is_left()?;
         }
-        let now = Record::read(&yard.run);
+        let now = Record::read(&fixture.run);
         now.kept_from(&before)?;
         before = now;
     }
     // Without waiting, the new supervisor meets what is left of the old one's workers.
-    yard.run_to(yard.resume()?, 0)?;
-    Record::read(&yard.run).kept_from(&before)?;
-    everything_is_in_order(yard)
+    fixture.run_to(fixture.resume()?, 0)?;
+    Record::read(&fixture.run).kept_from(&before)?;
+    everything_is_in_order(fixture)
 }
 
 #[test]
@@ -97,10 +97,10 @@ fn a_killed_worker_or_runner_changes_no_verdict() {
     let mut chance = Chance::from_clock();
     let mut hits = 0;
     while hits < OTHER_KILLS {
-        let yard = yard();
+        let fixture = fixture();
         let victim = VICTIMS[hits % VICTIMS.len()];
         let moment = chance.moment(span);
-        let killed = yard.kill_during_a_run(victim, moment, &mut chance);
+        let killed = fixture.kill_during_a_run(victim, moment, &mut chance);
         println!("{hits}: {victim} from {moment:?} of {span:?}: {killed:?}");
         match killed {
             Ok(Some(_)) => hits += 1,
@@ -108,65 +108,65 @@ fn a_killed_worker_or_runner_changes_no_verdict() {
             Ok(None) => span = span.mul_f64(0.8),
             Err(trouble) => panic!("{trouble}"),
         }
-        must(everything_is_in_order(&yard));
-        println!("{} attempts were done again", yard.retried().expect("a summary"));
+        must(everything_is_in_order(&fixture));
+        println!("{} attempts were done again", fixture.retried().expect("a summary"));
     }
 }
 
 #[test]
 fn an_interrupt_drains_and_two_of_them_kill() {
     for asked in [Signal::INT, Signal::TERM] {
-        let yard = yard();
-        let mut child = yard.start(&[]).expect("started");
+        let fixture = fixture();
+        let mut child = fixture.start(&[]).expect("started");
         let role = if asked == Signal::INT { "verifier" } else { "profiler" };
-        must(yard.until("a runner of its", || is_at_work(&yard, role)));
+        must(fixture.until("a runner of its", || is_at_work(&fixture, role)));
         signal(&child, asked);
-        let status = yard.end(&mut child).expect("it ends");
-        assert_eq!(status.code(), Some(4), "{}", yard.state());
-        must(yard.no_process_is_left());
-        must(yard.no_file_is_left());
+        let status = fixture.end(&mut child).expect("it ends");
+        assert_eq!(status.code(), Some(4), "{}", fixture.state());
+        must(fixture.no_process_is_left());
+        must(fixture.no_file_is_left());
         // What was under way came to its end.
-        let record = Record::read(&yard.run);
+        let record = Record::read(&fixture.run);
         let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
         assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
-        assert_eq!(yard.summary().expect("a summary")["run"]["status"], "INTERRUPTED");
-        must(yard.run_to(yard.resume().expect("started"), 0));
-        must(Record::read(&yard.run).kept_from(&record));
-        must(everything_is_in_order(&yard));
+        assert_eq!(fixture.summary().expect("a summary")["run"]["status"], "INTERRUPTED");
+        must(fixture.run_to(fixture.resume().expect("started"), 0));
+        must(Record::read(&fixture.run).kept_from(&record));
+        must(everything_is_in_order(&fixture));
     }
 }
 
 #[test]
 fn two_interrupts_kill_at_once() {
     for asked in [Signal::INT, Signal::TERM] {
-        let yard = yard();
+        let fixture = fixture();
         // Its first call would take longer than this test has patience.
-        let kernel = yard.folder.join("kernels/fast.c");
+        let kernel = fixture.folder.join("kernels/fast.c");
         let good = std::fs::read_to_string(&kernel).expect("a kernel");
         let endless = good.replacen("(void)self;", "(void)self; for (volatile int i = 0;; i++) {}", 1);
         assert_ne!(good, endless, "the kernel has no place for the loop");
         std::fs::write(&kernel, endless).expect("written");
-        let mut child = yard.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
+        let mut child = fixture.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
         // Nothing else is verified meanwhile: a runner is its, and stays.
-        must(yard.until("the endless call", || {
-            let record = Record::read(&yard.run);
+        must(fixture.until("the endless call", || {
+            let record = Record::read(&fixture.run);
             let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
-                && is_at_work(&yard, "verifier")
+                && is_at_work(&fixture, "verifier")
         }));
         // Equal signals that are not yet taken are one: the second goes when the first has been.
         signal(&child, asked);
-        must(yard.until("the first to be taken", || pending(child.id()) == Some(0)));
-        assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", yard.state());
+        must(fixture.until("the first to be taken", || pending(child.id()) == Some(0)));
+        assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());
         signal(&child, asked);
-        let status = yard.end(&mut child).expect("it ends");
-        assert_eq!(status.code(), Some(4), "{}", yard.state());
-        must(yard.no_process_is_left());
-        must(yard.no_file_is_left());
+        let status = fixture.end(&mut child).expect("it ends");
+        assert_eq!(status.code(), Some(4), "{}", fixture.state());
+        must(fixture.no_process_is_left());
+        must(fixture.no_file_is_left());
         std::fs::write(&kernel, good).expect("written");
-        let resumed = yard.start(&["--resume", "--set", "verify.call_timeout=\"1h\""]).expect("started");
-        must(yard.run_to(resumed, 0));
-        must(everything_is_in_order(&yard));
+        let resumed = fixture.start(&["--resume", "--set", "verify.call_timeout=\"1h\""]).expect("started");
+        must(fixture.run_to(resumed, 0));
+        must(everything_is_in_order(&fixture));
     }
 }
 
@@ -179,52 +179,52 @@ fn pending(pid: u32) -> Option<u64> {
 
 #[test]
 fn what_is_resumed_is_the_same_run_or_none() {
-    let yard = yard();
-    must(yard.run_to(yard.start(&[]).expect("started"), 0));
-    let record = Record::read(&yard.run);
-    let said = || std::fs::read_to_string(yard.folder.join("stderr")).expect("a log");
+    let fixture = fixture();
+    must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
+    let record = Record::read(&fixture.run);
+    let said = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
 
     // Not overwritten.
-    must(yard.run_to(yard.start(&[]).expect("started"), 2));
+    must(fixture.run_to(fixture.start(&[]).expect("started"), 2));
     assert!(said().contains("--resume"), "{}", said());
-    assert_eq!(Record::read(&yard.run), record);
+    assert_eq!(Record::read(&fixture.run), record);
 
     // Nothing is left to do.
-    must(yard.run_to(yard.resume().expect("started"), 0));
-    assert_eq!(Record::read(&yard.run), record);
-    must(everything_is_in_order(&yard));
+    must(fixture.run_to(fixture.resume().expect("started"), 0));
+    assert_eq!(Record::read(&fixture.run), record);
+    must(everything_is_in_order(&fixture));
 
     // Another plan is another run.
-    must(yard.run_to(yard.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
+    must(fixture.run_to(fixture.start(&["--resume", "--set", "verify.repeats=3"]).expect("started"), 2));
     assert!(said().contains("verify.repeats"), "{}", said());
-    assert_eq!(Record::read(&yard.run), record);
-    must(yard.verdicts_are_right());
+    assert_eq!(Record::read(&fixture.run), record);
+    must(fixture.verdicts_are_right());
 
     // Another source is another candidate, and the others stand.
     let changed = "wrong_by_nine_percent";
-    let source = yard.folder.join(format!("kernels/{changed}.c"));
+    let source = fixture.folder.join(format!("kernels/{changed}.c"));
     let text = std::fs::read_to_string(&source).expect("a kernel");
     std::fs::write(&source, format!("{text}\n/* still wrong */\n")).expect("written");
-    must(yard.run_to(yard.resume().expect("started"), 0));
-    let mut now = Record::read(&yard.run);
+    must(fixture.run_to(fixture.resume().expect("started"), 0));
+    let mut now = Record::read(&fixture.run);
     let mut before = record;
     let (old, new) = (before.attempts.remove(changed), now.attempts.remove(changed));
     assert_eq!(now, before);
     let (old, new) = (old.expect("attempts"), new.expect("attempts"));
     assert_eq!(new.len(), 2 * old.len(), "{new:?}");
     assert!(new[..old.len()].iter().all(|it| it.superseded), "{new:?}");
-    must(everything_is_in_order(&yard));
+    must(everything_is_in_order(&fixture));
 }
 
 #[test]
 fn a_run_has_one_supervisor() {
-    let yard = yard();
-    let first = yard.start(&[]).expect("started");
-    must(yard.until("a worker", || yard.marked().iter().any(|it| it.is_worker("verifier"))));
-    let second = yard.start(&["--resume"]).expect("started");
-    must(yard.run_to(second, 3));
-    let said = std::fs::read_to_string(yard.folder.join("stderr")).expect("a log");
+    let fixture = fixture();
+    let first = fixture.start(&[]).expect("started");
+    must(fixture.until("a worker", || fixture.marked().iter().any(|it| it.is_worker("verifier"))));
+    let second = fixture.start(&["--resume"]).expect("started");
+    must(fixture.run_to(second, 3));
+    let said = std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
     assert!(said.contains("another supervisor works in"), "{said}");
-    must(yard.run_to(first, 0));
-    must(everything_is_in_order(&yard));
+    must(fixture.run_to(first, 0));
+    must(everything_is_in_order(&fixture));
 }

@@ -1,5 +1,5 @@
 //! What tests of the built program stand on, and the benches of `opt-tools` with them: scenarios, what a command left
-//! behind, yards to kill in.
+//! behind, fixtures to kill in.
 //!
 //! Panics where a test would. The tests themselves are in `it/`.
 

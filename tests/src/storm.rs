@@ -1,4 +1,4 @@
-//! A yard to kill in: a small plan in a folder of its own, supervisors that carry a mark, and what is to be true
+//! A fixture to kill in: a small plan in a folder of its own, supervisors that carry a mark, and what is to be true
 //! when the dust has settled.
 //!
 //! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years and which every descendant inherits
@@ -36,7 +36,7 @@ pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 /// What may stand in a run folder that nobody works in.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
-pub struct Yard {
+pub struct Fixture {
     pub folder: PathBuf,
     pub run: PathBuf,
     pub plan: PathBuf,
@@ -85,7 +85,7 @@ impl Chance {
     }
 }
 
-impl Yard {
+impl Fixture {
     /// `binary` is the built program.
     pub fn create(binary: PathBuf) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -94,9 +94,9 @@ impl Yard {
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
-        let yard = Self { folder, run, plan, binary, mark };
-        yard.furnish().map_err(|error| format!("making {}: {error}", yard.folder.display()))?;
-        Ok(yard)
+        let fixture = Self { folder, run, plan, binary, mark };
+        fixture.furnish().map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
+        Ok(fixture)
     }
 
     fn furnish(&self) -> std::io::Result<()> {
@@ -126,7 +126,7 @@ impl Yard {
         )
     }
 
-    /// A marked supervisor that is to work in the run folder. What it says goes into files of the yard.
+    /// A marked supervisor that is to work in the run folder. What it says goes into files of the fixture.
     pub fn start(&self, more: &[&str]) -> Result<Child, String> {
         let file = |name: &str| {
             fs::File::options()
@@ -191,7 +191,7 @@ impl Yard {
         Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()))
     }
 
-    /// Every living process of this yard.
+    /// Every living process of this fixture.
     pub fn marked(&self) -> Vec<Process> {
         pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
     }
@@ -304,7 +304,7 @@ impl Yard {
             lines[lines.len().saturating_sub(20)..].join("\n")
         };
         format!(
-            "yard {}\nprocesses: {:?}\nrun folder: {:?}\nstderr: {}\nlog: {}",
+            "fixture {}\nprocesses: {:?}\nrun folder: {:?}\nstderr: {}\nlog: {}",
             self.folder.display(),
             self.marked(),
             names(&self.run),
@@ -314,7 +314,7 @@ impl Yard {
     }
 }
 
-impl Drop for Yard {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for process in self.marked() {
             self.kill(&process);

@@ -37,13 +37,13 @@ struct Answered {
     result: Value,
 }
 
-struct Yard {
+struct Fixture {
     folder: PathBuf,
     plan: PathBuf,
     source: String,
 }
 
-impl Yard {
+impl Fixture {
     fn new() -> Result<Self> {
         let folder = tempdir()?;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
@@ -134,23 +134,23 @@ impl Row {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("warm")?;
-    let yard = Yard::new()?;
+    let fixture = Fixture::new()?;
     let (mut cold, mut warm, mut crowd) = (Row::default(), Row::default(), Row::default());
     for number in 0..arguments.runs {
-        cold.take(&yard.eval(&format!("cold_{number}"))?);
+        cold.take(&fixture.eval(&format!("cold_{number}"))?);
     }
-    let open = yard.open()?;
+    let open = fixture.open()?;
     // The first one waits for the baseline; those after it find everything warm.
-    yard.eval("first")?;
+    fixture.eval("first")?;
     for number in 0..arguments.runs {
-        warm.take(&yard.eval(&format!("warm_{number}"))?);
+        warm.take(&fixture.eval(&format!("warm_{number}"))?);
     }
     let started = Instant::now();
     let answers: Vec<Answered> = std::thread::scope(|scope| {
         let asked: Vec<_> = (0..arguments.clients)
             .map(|number| {
-                let yard = &yard;
-                scope.spawn(move || yard.eval(&format!("crowd_{number}")))
+                let fixture = &fixture;
+                scope.spawn(move || fixture.eval(&format!("crowd_{number}")))
             })
             .collect();
         asked
@@ -165,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     names.sort_unstable();
     names.dedup();
     drop(open);
-    std::fs::remove_dir_all(&yard.folder)?;
+    std::fs::remove_dir_all(&fixture.folder)?;
     let none_lost = names.len() == arguments.clients as usize;
     let good = warm.ratio().median() <= MOST_OVER && none_lost;
     let row = |row: &Row| {

@@ -1,14 +1,14 @@
 //! Law 8 at length: in each of many runs one process is killed at a random moment; every run must end with the right
 //! verdicts, and nothing of it may be left.
 //!
-//! The test command does the same ten times, with the same yard.
+//! The test command does the same ten times, with the same fixture.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use opt_shared::units::to_index;
-use opt_tests::storm::{Chance, VICTIMS, Yard};
+use opt_tests::storm::{Chance, Fixture, VICTIMS};
 
 use super::product::binary;
 
@@ -40,8 +40,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     for number in 1..=arguments.runs {
         let victim = victims[to_index(chance.below(victims.len() as u64)) % victims.len()];
         let moment = chance.moment(span);
-        let yard = new_yard()?;
-        let outcome = one(&yard, victim, moment, &mut chance);
+        let fixture = new_fixture()?;
+        let outcome = one(&fixture, victim, moment, &mut chance);
         let total = totals.entry(victim).or_default();
         total.runs += 1;
         match outcome {
@@ -71,43 +71,43 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(totals.values().all(|total| total.troubles == 0))
 }
 
-fn new_yard() -> Result<Yard> {
-    Yard::create(binary("opt-supervisor")?).map_err(|trouble| anyhow!(trouble))
+fn new_fixture() -> Result<Fixture> {
+    Fixture::create(binary("opt-supervisor")?).map_err(|trouble| anyhow!(trouble))
 }
 
 /// How long a run takes here and now.
 fn measure() -> Result<Duration, String> {
-    let yard = new_yard().map_err(|error| error.to_string())?;
+    let fixture = new_fixture().map_err(|error| error.to_string())?;
     let started = Instant::now();
-    yard.run_to(yard.start(&[])?, 0)?;
-    yard.verdicts_are_right()?;
+    fixture.run_to(fixture.start(&[])?, 0)?;
+    fixture.verdicts_are_right()?;
     Ok(started.elapsed())
 }
 
 /// Who was killed, and how many attempts were done again.
 fn one(
-    yard: &Yard,
+    fixture: &Fixture,
     victim: &str,
     moment: Duration,
     chance: &mut Chance,
 ) -> Result<(Option<String>, usize), String> {
     let who = if victim == "supervisor" {
-        let mut child = yard.start(&[])?;
+        let mut child = fixture.start(&[])?;
         std::thread::sleep(moment);
         let alive = matches!(child.try_wait(), Ok(None));
         child.kill().map_err(|error| error.to_string())?;
-        yard.end(&mut child)?;
-        yard.run_to(yard.resume()?, 0)?;
+        fixture.end(&mut child)?;
+        fixture.run_to(fixture.resume()?, 0)?;
         alive.then(|| format!("pid {}, then resumed", child.id()))
     } else {
-        let killed = yard.kill_during_a_run(victim, moment, chance)?;
+        let killed = fixture.kill_during_a_run(victim, moment, chance)?;
         killed.map(|it| {
             let what = it.arguments.iter().find(|it| it.starts_with("__")).or(it.arguments.first());
             format!("pid {} ({})", it.pid, what.map_or("", |it| it.rsplit('/').next().unwrap_or(it)))
         })
     };
-    yard.no_process_is_left()?;
-    yard.no_file_is_left()?;
-    yard.verdicts_are_right()?;
-    Ok((who, yard.retried()?))
+    fixture.no_process_is_left()?;
+    fixture.no_file_is_left()?;
+    fixture.verdicts_are_right()?;
+    Ok((who, fixture.retried()?))
 }
