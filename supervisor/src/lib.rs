@@ -1,11 +1,11 @@
 //! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
 
 pub mod captures;
+pub mod cgroup;
 pub mod cli;
 pub mod control;
 pub mod core;
 pub mod driver;
-pub mod enclosure;
 pub mod exit;
 pub mod memory;
 pub mod metrics;

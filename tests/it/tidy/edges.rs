@@ -25,7 +25,7 @@ const ROOMS: [(&str, &[&str]); 14] = [
     ("metrics", &["metrics"]),
     ("notify", &[]),
     ("core", &["core"]),
-    ("enclosure", &["enclosure"]),
+    ("cgroup", &["cgroup"]),
     ("plan", &["plan"]),
     ("pool", &["pool"]),
     ("memory", &["memory"]),

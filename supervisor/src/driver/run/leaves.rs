@@ -10,7 +10,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::Pack;
 use opt_shared::units::Bytes;
 
-use crate::enclosure::{Events, Home, Leaf, LeafLimits, Subtree};
+use crate::cgroup::{Events, Home, Leaf, LeafLimits, Subtree};
 
 pub struct Leaves {
     subtree: Result<Subtree, String>,

@@ -23,7 +23,7 @@ pub use self::leaf::{Events, Leaf, LeafLimits};
 pub use self::subtree::{Home, Subtree};
 
 #[derive(Debug, thiserror::Error)]
-pub enum EnclosureError {
+pub enum CgroupError {
     #[error("{path}: version 2 has no `{wanted}` controller here, it has {} (version 1 holds it; boot with one hierarchy)", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
     NoController { path: PathBuf, wanted: &'static str, found: String },
     #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
@@ -39,14 +39,14 @@ pub enum EnclosureError {
     },
 }
 
-impl EnclosureError {
+impl CgroupError {
     fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
 }
 
 /// A file of a control group takes a whole value with one write.
-fn put(folder: &Path, name: &str, value: &str) -> Result<(), EnclosureError> {
+fn put(folder: &Path, name: &str, value: &str) -> Result<(), CgroupError> {
     let path = folder.join(name);
-    std::fs::write(&path, value).map_err(EnclosureError::io("write it", &path))
+    std::fs::write(&path, value).map_err(CgroupError::io("write it", &path))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::units::Bytes;
 
-use super::{EnclosureError, put};
+use super::{CgroupError, put};
 
 /// `memory.events` has nine short lines.
 const EVENTS_BYTES: usize = 4 << 10;
@@ -34,8 +34,8 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    pub(super) fn create(path: PathBuf, limits: LeafLimits) -> Result<Self, EnclosureError> {
-        std::fs::create_dir(&path).map_err(EnclosureError::io("make the group", &path))?;
+    pub(super) fn create(path: PathBuf, limits: LeafLimits) -> Result<Self, CgroupError> {
+        std::fs::create_dir(&path).map_err(CgroupError::io("make the group", &path))?;
         let leaf = Self { path, limits };
         match leaf.limit() {
             Ok(()) => Ok(leaf),
@@ -46,13 +46,13 @@ impl Leaf {
         }
     }
 
-    fn limit(&self) -> Result<(), EnclosureError> {
+    fn limit(&self) -> Result<(), CgroupError> {
         put(&self.path, "memory.max", &self.limits.memory.get().to_string())?;
         put(&self.path, "pids.max", &self.limits.tasks.to_string())?;
         put(&self.path, "memory.oom.group", "1")?;
         match put(&self.path, "memory.swap.max", "0") {
             // A kernel without swap, or that does not account for it, has no such file.
-            Err(EnclosureError::Io { source, .. })
+            Err(CgroupError::Io { source, .. })
                 if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
             {
                 Ok(())
@@ -66,16 +66,16 @@ impl Leaf {
     }
 
     /// Moves a process with all its threads. The caller holds the pid: it is watched, and reaped on our word only.
-    pub fn enter(&self, pid: u32) -> Result<(), EnclosureError> {
+    pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         put(&self.path, "cgroup.procs", &pid.to_string())
     }
 
     /// Every member at once. Linux 5.14; without it the caller's own signals have to do.
-    pub fn kill(&self) -> Result<(), EnclosureError> {
+    pub fn kill(&self) -> Result<(), CgroupError> {
         kill(&self.path)
     }
 
-    pub fn events(&self) -> Result<Events, EnclosureError> {
+    pub fn events(&self) -> Result<Events, CgroupError> {
         let path = self.path.join("memory.events");
         let text = read(&path)?;
         let mut events = Events::default();
@@ -87,7 +87,7 @@ impl Leaf {
                 _ => continue,
             };
             *figure = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| {
-                EnclosureError::io("find a count in it", &path)(io::ErrorKind::InvalidData.into())
+                CgroupError::io("find a count in it", &path)(io::ErrorKind::InvalidData.into())
             })?;
         }
         Ok(events)
@@ -99,7 +99,7 @@ impl Leaf {
     }
 }
 
-pub(super) fn kill(path: &Path) -> Result<(), EnclosureError> {
+pub(super) fn kill(path: &Path) -> Result<(), CgroupError> {
     put(path, "cgroup.kill", "1")
 }
 
@@ -111,12 +111,12 @@ pub(super) fn remove(path: &Path) -> bool {
     }
 }
 
-pub(super) fn read(path: &Path) -> Result<String, EnclosureError> {
+pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
     use std::io::Read as _;
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(EVENTS_BYTES as u64).read_to_string(&mut text))
-        .map_err(EnclosureError::io("read it", path))?;
+        .map_err(CgroupError::io("read it", path))?;
     Ok(text)
 }
 

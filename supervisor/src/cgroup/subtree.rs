@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::leaf::{self, Leaf, LeafLimits};
-use super::{EnclosureError, put};
+use super::{CgroupError, put};
 
 /// Begins the name of every group that we make.
 const PREFIX: &str = "opt-run-";
@@ -42,24 +42,24 @@ pub struct Subtree {
 impl Subtree {
     /// `key` names the run, and no other that may be alive; `root` is `/`; `pid` is this process, which moves into a
     /// group of its own.
-    pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, EnclosureError> {
+    pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
         let folder = home.folder.clone();
         let path = folder.join("cgroup.controllers");
         let found = leaf::read(&path)?;
         for wanted in CONTROLLERS {
             if !found.split_ascii_whitespace().any(|it| it == wanted) {
-                return Err(EnclosureError::NoController { path, wanted, found: found.trim().to_owned() });
+                return Err(CgroupError::NoController { path, wanted, found: found.trim().to_owned() });
             }
         }
         if !may_divide(root, home) {
-            return Err(EnclosureError::NotDelegated { path: folder });
+            return Err(CgroupError::NotDelegated { path: folder });
         }
         let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
         subtree.clear();
         let own = subtree.own();
         match std::fs::create_dir(&own) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(EnclosureError::io("make a group below it", &subtree.folder)(error));
+                return Err(CgroupError::io("make a group below it", &subtree.folder)(error));
             }
             _ => {}
         }
@@ -73,7 +73,7 @@ impl Subtree {
         self.folder.join(format!("{PREFIX}{}-home", self.key))
     }
 
-    fn enable(&mut self) -> Result<(), EnclosureError> {
+    fn enable(&mut self) -> Result<(), CgroupError> {
         let path = self.folder.join("cgroup.subtree_control");
         let on = leaf::read(&path).unwrap_or_default();
         for controller in CONTROLLERS {
@@ -82,8 +82,8 @@ impl Subtree {
             }
             match put(&self.folder, "cgroup.subtree_control", &format!("+{controller}")) {
                 Ok(()) => self.enabled.push(controller),
-                Err(EnclosureError::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err(EnclosureError::Crowded { path: self.folder.clone() });
+                Err(CgroupError::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err(CgroupError::Crowded { path: self.folder.clone() });
                 }
                 Err(error) => return Err(error),
             }
@@ -92,7 +92,7 @@ impl Subtree {
     }
 
     /// A leaf for one process, which is to enter it before it does anything.
-    pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, EnclosureError> {
+    pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
     }
@@ -248,7 +248,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
         let taken = Subtree::take(root.path(), &home, "k1", 77);
         if rustix::process::geteuid().is_root() {
-            assert!(matches!(taken, Err(EnclosureError::NotDelegated { .. })), "{taken:?}");
+            assert!(matches!(taken, Err(CgroupError::NotDelegated { .. })), "{taken:?}");
         } else {
             assert!(taken.is_ok(), "the kernel decides: {taken:?}");
         }
