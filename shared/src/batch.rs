@@ -29,12 +29,12 @@ pub struct Share<'a> {
 
 /// The sum of a batch with every constant counted once.
 #[derive(Debug, Default)]
-pub struct Together {
+pub struct BatchSum {
     seen: BTreeSet<u32>,
     sum: Bytes,
 }
 
-impl Together {
+impl BatchSum {
     /// `total` of an entry, of which `part` says how much each constant is. Returns the sum with it.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
@@ -50,26 +50,26 @@ impl Together {
 
 /// Of a batch.
 pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
-    let mut together = Together::default();
+    let mut sum = BatchSum::default();
     entries.iter().for_each(|entry| {
-        together.add(entry.inputs, entry.constants, |constant| constant.bytes);
+        sum.add(entry.inputs, entry.constants, |constant| constant.bytes);
     });
-    together.sum
+    sum.sum
 }
 
 /// Ranges of `entries`, none empty, in order, each at most `cap` together unless it holds one entry.
 pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    let mut together = Together::default();
+    let mut sum = BatchSum::default();
     for (index, entry) in entries.iter().enumerate() {
         match ranges.last_mut() {
-            Some(range) if together.with(entry) <= cap => range.end = index + 1,
+            Some(range) if sum.with(entry) <= cap => range.end = index + 1,
             _ => {
                 ranges.push(index..index + 1);
-                together = Together::default();
+                sum = BatchSum::default();
             }
         }
-        together.add(entry.inputs, entry.constants, |constant| constant.bytes);
+        sum.add(entry.inputs, entry.constants, |constant| constant.bytes);
     }
     ranges
 }

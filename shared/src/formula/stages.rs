@@ -1,7 +1,7 @@
 //! The sum of each stage, term by term.
 
 use super::{COMPARE_CHUNK, LOAD_SLOTS, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT};
-use crate::batch::{Constant, Together};
+use crate::batch::{Constant, BatchSum};
 use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings};
 use crate::units::Bytes;
@@ -54,9 +54,9 @@ pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, sides: u64) -> Vec<T
 }
 
 fn copied(batch: &[EntryNumbers]) -> Bytes {
-    let mut together = Together::default();
+    let mut sum = BatchSum::default();
     let placed = |constant: &Constant| constant.placed;
-    let sums = batch.iter().map(|entry| together.add(entry.copied, &entry.constants, placed));
+    let sums = batch.iter().map(|entry| sum.add(entry.copied, &entry.constants, placed));
     sums.last().unwrap_or_default()
 }
 

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use opt_shared::arguments::Piece;
-use opt_shared::batch::Together;
+use opt_shared::batch::BatchSum;
 use opt_shared::capture::store::BlobId;
 use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::ids::EntryId;
@@ -125,10 +125,10 @@ impl CopiedInputs {
 
 /// Of a batch, with what its entries have in common once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
-    let mut together = Together::default();
+    let mut sum = BatchSum::default();
     entries
         .iter()
-        .map(|entry| together.add(entry.numbers.copied, &entry.numbers.constants, |constant| constant.placed))
+        .map(|entry| sum.add(entry.numbers.copied, &entry.numbers.constants, |constant| constant.placed))
         .last()
         .unwrap_or_default()
 }
