@@ -1,7 +1,7 @@
 //! The sum of each stage, term by term.
 
 use super::{COMPARE_CHUNK, LOAD_SLOTS, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT};
-use crate::batch::{Constant, BatchSum};
+use crate::batch::{BatchSum, Constant};
 use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings};
 use crate::units::Bytes;

@@ -1,16 +1,16 @@
 //! What is started next: the one place that grants leases.
 //!
-//! Which worker takes a lease, and which go for it, is `staff`'s and `room`'s; what comes next in a job is `job`'s.
+//! Which worker takes a lease, and which go for it, is `assign`'s and `evict`'s; what comes next in a job is `job`'s.
 
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
+use super::assign::Fit;
 use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, next};
 use super::ledger::{Demand, Refusal};
 use super::spec::StageSpec;
-use super::staff::Fit;
 use super::unit::Progress;
 use super::worker::{Lease, State};
 use super::{Core, Ending};

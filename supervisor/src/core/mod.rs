@@ -4,9 +4,11 @@
 //! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
 //! states the laws that must hold after every step.
 
+mod assign;
 pub mod control;
 mod estimate;
 pub mod event;
+mod evict;
 mod grant;
 mod job;
 mod ledger;
@@ -14,13 +16,11 @@ mod lives;
 mod outcome;
 pub mod pace;
 pub mod predict;
+mod pressure;
 pub mod recycle;
-mod relief;
 pub mod request;
-mod room;
 mod sampling;
 pub mod spec;
-mod staff;
 mod supply;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
@@ -35,15 +35,15 @@ use std::time::Duration;
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 
+use self::assign::{Backoff, Said};
 use self::control::Wishes;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
 use self::job::Job;
 use self::ledger::Ledger;
 pub use self::ledger::{Ceilings, Demand, Refusal};
-use self::relief::Machine;
+use self::pressure::Machine;
 use self::spec::RunSpec;
-use self::staff::{Backoff, Said};
 use self::supply::Supply;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};

@@ -1,7 +1,7 @@
 //! What samples mean: charges, peaks, runners over their limit, and what the machine's own figures say.
 //!
 //! Kills runners that owe more than their limit. What is done when the whole tree or the machine is in trouble is
-//! `relief`'s.
+//! `pressure`'s.
 
 use std::collections::BTreeMap;
 

@@ -2,20 +2,20 @@
 //!
 //! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
 
+mod assign;
 mod control;
 mod desk;
 mod ends;
+mod evict;
 mod laws;
 mod losses;
 mod memory;
 mod order;
 mod predictions;
+mod pressure;
 mod reasons;
-mod relief;
 mod replays;
-mod room;
 mod sources;
-mod staff;
 mod views;
 mod want;
 mod wear;

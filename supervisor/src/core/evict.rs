@@ -1,6 +1,6 @@
 //! Who goes so that a lease fits, and how a run winds down: workers that are told to end.
 //!
-//! Never in the middle of a lease. What makes the machine itself breathe again is `relief`'s.
+//! Never in the middle of a lease. What makes the machine itself breathe again is `pressure`'s.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;

@@ -10,8 +10,8 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Plan, SUPERVISOR, plan};
 use crate::core::Ceilings;
+use crate::core::assign::Backoff;
 use crate::core::event::{Action, Control, Event, Process, Stage, StopReason};
-use crate::core::staff::Backoff;
 
 fn starts(desk: &Desk, wanted: Role) -> usize {
     desk.log
