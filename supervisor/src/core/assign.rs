@@ -98,7 +98,8 @@ impl Core {
     /// No worker is on its way out for its wear. Those that make room for others, or go before a profile, go on
     /// purpose and together.
     fn permit_is_free(&self) -> bool {
-        let worn = |it: &Worker| it.told.and_then(|told| told.reason).is_some_and(RecycleReason::is_wear);
+        let worn =
+            |it: &Worker| it.drain_order.and_then(|told| told.reason).is_some_and(RecycleReason::is_wear);
         !self.workers.values().any(worn)
     }
 

@@ -18,7 +18,7 @@ use super::event::{Action, Answer, AttemptEnd, Control, Moment, StopReason};
 use super::recycle::RecycleReason;
 pub use super::request::{Mode, Which};
 use super::unit::Progress;
-use super::worker::{Lease, State, Told};
+use super::worker::{DrainOrder, Lease, State};
 use super::{Core, Ending};
 
 /// What a unit is said to have ended of.
@@ -117,7 +117,8 @@ impl Core {
                     vec![("worker", u64::from(worker.0)), ("lease", lease), ("owed_bytes", owed.get())],
                 );
                 if let Some(it) = self.workers.get_mut(&worker) {
-                    it.told = Some(Told { at: now, reason: Some(RecycleReason::Requested), owed });
+                    it.drain_order =
+                        Some(DrainOrder { at: now, reason: Some(RecycleReason::Requested), owed });
                 }
                 self.kill_runners(worker, KillReason::Requested);
                 self.kill_worker(now, worker, KillReason::Requested);

@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::event::{Action, Moment, Order, StopReason};
 use super::ledger::{Demand, Refusal};
 use super::recycle::RecycleReason;
-use super::worker::{State, Told, Worker};
+use super::worker::{DrainOrder, State, Worker};
 use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
 
 impl Core {
@@ -17,7 +17,7 @@ impl Core {
     fn tell_to_end(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
         let owed = self.ledger.owed().sum();
         if let Some(it) = self.workers.get_mut(&worker) {
-            it.told = Some(Told { at: now, reason, owed });
+            it.drain_order = Some(DrainOrder { at: now, reason, owed });
             it.state = State::Draining { deadline: now + DRAIN_DEADLINE };
             self.actions.push(Action::Shutdown { worker });
         }

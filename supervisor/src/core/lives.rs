@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::event::{Action, Moment, WorkerEndClass};
 use super::ledger::Demand;
-use super::worker::{Returning, Runner, State, Told, Worker, owed_by};
+use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
 use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_PATIENCE, START_DEADLINE};
 
 impl Core {
@@ -75,7 +75,7 @@ impl Core {
         self.actions.push(Action::WorkerEnded {
             worker,
             class,
-            recycled: it.told.and_then(|told| told.reason),
+            recycled: it.drain_order.and_then(|told| told.reason),
             leases: it.leases,
             peak_owed: it.peak_owed,
         });
@@ -86,7 +86,7 @@ impl Core {
             role: it.role,
             runners: std::mem::take(&mut it.runners),
             since: now,
-            told: it.told,
+            drain_order: it.drain_order,
             overdue: false,
         };
         if left_runners {
@@ -114,7 +114,7 @@ impl Core {
     fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
         let before = self.ledger.charged();
         self.ledger.close(worker);
-        if let Some(Told { at, reason: Some(reason), owed }) = returning.told {
+        if let Some(DrainOrder { at, reason: Some(reason), owed }) = returning.drain_order {
             let took = now.saturating_sub(at).as_millis();
             self.policy(
                 "recycled",
@@ -280,8 +280,8 @@ fn class(it: &Worker) -> (WorkerEndClass, bool) {
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
         // One that was told to end and took too long had done its work.
-        Some(_) => (WorkerEndClass::Killed, it.told.is_none()),
-        None if it.told.is_some() => (WorkerEndClass::Ended, false),
+        Some(_) => (WorkerEndClass::Killed, it.drain_order.is_none()),
+        None if it.drain_order.is_some() => (WorkerEndClass::Ended, false),
         None => (WorkerEndClass::Unknown, true),
     }
 }

@@ -24,7 +24,7 @@ const GAP_PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel repeats itself every two seconds as long as it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// An idle worker that was told to end for want of memory is gone long before this.
-const TOLD_PATIENCE: Duration = Duration::from_secs(1);
+const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is remembered of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,10 +147,10 @@ impl Core {
     /// Memory of the killed takes a while to come back; what was told to end for this has a second.
     fn relief_is_under_way(&self, now: Moment) -> bool {
         let going = |it: &Worker| {
-            let told = it.told.filter(|told| told.reason == Some(RecycleReason::Pressure));
+            let told = it.drain_order.filter(|told| told.reason == Some(RecycleReason::Pressure));
             // One that does not die ends the run.
             it.killed.is_some()
-                || told.is_some_and(|told| now < told.at + TOLD_PATIENCE)
+                || told.is_some_and(|told| now < told.at + DRAINED_MEMORY_DELAY)
                 || it.runners.values().any(|runner| runner.killed.is_some())
         };
         self.returning.values().any(|it| !it.overdue) || self.workers.values().any(going)

@@ -29,7 +29,7 @@ pub(crate) enum State {
     },
     Idle,
     Leased(Lease),
-    /// Told to end.
+    /// It was told to end.
     Draining {
         deadline: Moment,
     },
@@ -70,7 +70,7 @@ pub(crate) struct Returning {
     pub(crate) role: Role,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) since: Moment,
-    pub(crate) told: Option<Told>,
+    pub(crate) drain_order: Option<DrainOrder>,
     /// It was said that its memory takes too long to come back.
     pub(crate) overdue: bool,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Worker {
     pub(crate) peak_owed: Bytes,
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
-    pub(crate) told: Option<Told>,
+    pub(crate) drain_order: Option<DrainOrder>,
     /// We ordered its end, for this.
     pub(crate) killed: Option<KillReason>,
     pub(crate) killed_at: Option<Moment>,
@@ -100,9 +100,9 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// It was told to end by itself.
+/// The order to drain: to end by itself, between two leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
     /// None where the run has no more work for it.
     pub(crate) reason: Option<RecycleReason>,
@@ -133,7 +133,7 @@ impl Worker {
             peak_owed: Bytes::ZERO,
             validated: Bytes::ZERO,
             runners: BTreeMap::new(),
-            told: None,
+            drain_order: None,
             killed: None,
             killed_at: None,
             overdue: false,

@@ -127,7 +127,7 @@ impl Core {
                 held: now.saturating_sub(lease.started),
                 left: lease.deadline.saturating_sub(now),
             }),
-            asked_to_go: self.wishes.recycle.contains(&id) || it.told.is_some() || it.killed.is_some(),
+            asked_to_go: self.wishes.recycle.contains(&id) || it.drain_order.is_some() || it.killed.is_some(),
         }
     }
 
