@@ -15,10 +15,10 @@ pub fn timespec(bound: Duration) -> Timespec {
 
 /// Whether there is something to read in time, or an end to be seen; of a pidfd: whether its process is dead. Signals do
 /// not cut it short.
-pub fn readable(descriptor: impl AsFd, patience: Duration) -> rustix::io::Result<bool> {
+pub fn readable(descriptor: impl AsFd, timeout: Duration) -> rustix::io::Result<bool> {
     let began = Instant::now();
     loop {
-        let left = timespec(patience.saturating_sub(began.elapsed()));
+        let left = timespec(timeout.saturating_sub(began.elapsed()));
         match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
             Err(rustix::io::Errno::INTR) => {}
             answer => return answer.map(|ready| 0 < ready),

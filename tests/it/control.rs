@@ -6,7 +6,7 @@ mod hostile;
 mod metrics;
 mod open;
 
-use opt_tests::patience::until;
+use opt_tests::waiting::until;
 use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
 

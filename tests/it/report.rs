@@ -3,7 +3,7 @@
 pub mod browser;
 
 use browser::Browser;
-use opt_tests::patience::until;
+use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary, summary::list};
 use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};

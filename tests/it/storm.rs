@@ -140,7 +140,7 @@ fn an_interrupt_drains_and_two_of_them_kill() {
 fn two_interrupts_kill_at_once() {
     for asked in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
-        // Its first call would take longer than this test has patience.
+        // Its first call would take longer than this test waits.
         let kernel = fixture.folder.join("kernels/fast.c");
         let good = std::fs::read_to_string(&kernel).expect("a kernel");
         let endless = good.replacen("(void)self;", "(void)self; for (volatile int i = 0;; i++) {}", 1);

@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
-use opt_tests::patience::{LONG, holds_within};
 use opt_tests::processes::ends_within;
+use opt_tests::waiting::{LONG, holds_within};
 use opt_tests::{Scenario, repository};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};

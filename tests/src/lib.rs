@@ -5,13 +5,13 @@
 
 pub mod cycles;
 pub mod outcome;
-pub mod patience;
 pub mod places;
 pub mod processes;
 pub mod scenario;
 pub mod storm;
 pub mod summary;
 pub mod users;
+pub mod waiting;
 
 pub use self::outcome::Outcome;
 pub use self::places::{binary, built, data, repository};

@@ -10,10 +10,10 @@ use std::time::Duration;
 use opt_shared::wait::readable;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::patience::holds_within;
+use crate::waiting::holds_within;
 
 /// What dies by its parent's death is given this long to be gone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -27,11 +27,11 @@ pub fn adopt_orphans() {
     rustix::process::set_child_subreaper(Pid::from_raw(1)).expect("Linux has subreapers");
 }
 
-/// What is still alive of the run, after some patience.
+/// What is still alive of the run, after a wait.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     let mut left = Vec::new();
     // What is still there when the time is up is the answer.
-    let _ = holds_within(PATIENCE, || {
+    let _ = holds_within(TIMEOUT, || {
         left = alive(supervisor, folder);
         left.is_empty()
     });
@@ -54,10 +54,10 @@ pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
 }
 
 /// Whether a child of ours, which nobody has reaped, ends in time.
-pub fn ends_within(child: &Child, patience: Duration) -> bool {
+pub fn ends_within(child: &Child, timeout: Duration) -> bool {
     // An unreaped child of ours keeps its pid.
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a pidfd of a child");
-    readable(&pidfd, patience).expect("waiting for the program")
+    readable(&pidfd, timeout).expect("waiting for the program")
 }
 
 fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {

@@ -15,7 +15,7 @@ use crate::processes;
 use crate::summary::Summary;
 
 /// No command takes a tenth of this on an idle machine; a busy one may take its time.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One test's folder; gone with it.
 pub struct Scenario {
@@ -103,7 +103,7 @@ impl Scenario {
     pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
-        let in_time = processes::ends_within(&child, PATIENCE);
+        let in_time = processes::ends_within(&child, TIMEOUT);
         if !in_time {
             let _ = child.kill();
         }

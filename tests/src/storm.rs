@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::patience::{LONG, holds_within};
 use crate::places::{files_below, repository};
 use crate::processes::{Process, kill_if, look, pids};
+use crate::waiting::{LONG, holds_within};
 
 /// Candidates of the plan, and how each has to end: status and blame.
 pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[

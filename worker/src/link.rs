@@ -16,7 +16,7 @@ use opt_shared::units::Bytes;
 use crate::sandbox::spawn::Namespaces;
 
 /// The supervisor answers at once unless the machine is drowning; it is gone long before this.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages that may wait: at most one task, and a word for each runner.
 const INBOX: usize = 64;
 
@@ -30,7 +30,7 @@ pub(crate) enum LinkError {
     Send(#[source] ipc_channel::IpcError),
     #[error("the supervisor is gone")]
     Gone,
-    #[error("the supervisor did not answer within {ANSWER_PATIENCE:?}")]
+    #[error("the supervisor did not answer within {ANSWER_TIMEOUT:?}")]
     Silent,
 }
 
@@ -107,7 +107,7 @@ impl Link {
     }
 
     pub(crate) fn answer_patience(&self) -> Duration {
-        ANSWER_PATIENCE
+        ANSWER_TIMEOUT
     }
 
     /// The next task; none when this worker should end.
@@ -174,7 +174,7 @@ impl Link {
             let message = early.remove(at);
             return pick(&message).ok_or(LinkError::Silent);
         }
-        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.inbox.recv_deadline(deadline) {
                 Ok(ToWorker::Shutdown) | Err(RecvTimeoutError::Disconnected) => return Err(LinkError::Gone),

@@ -14,7 +14,7 @@ const PREFIX: &str = "opt-run-";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// A killed process is out of its group within milliseconds, unless it hangs in the kernel.
 /// The plain folders of tests are never empty.
-const REMOVAL_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
+const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// Groups of earlier runs that are looked at.
 const MOST_LEFT: usize = 10_000;
@@ -139,7 +139,7 @@ impl Subtree {
 
 impl Drop for Subtree {
     fn drop(&mut self) {
-        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while !self.dying.is_empty() {
             self.sweep();
             if deadline <= Instant::now() {
@@ -159,7 +159,7 @@ impl Drop for Subtree {
 }
 
 fn remove_soon(path: &Path) {
-    let deadline = Instant::now() + REMOVAL_PATIENCE;
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !leaf::remove(path) && Instant::now() < deadline {
         std::thread::sleep(REMOVAL_PAUSE);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// An answer that is not waited for comes at once; a supervisor that swaps may take its time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Of an answer: more than any queue of the server's.
 const MAX_ANSWER: u64 = 8 << 20;
 
@@ -46,8 +46,8 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let socket = UnixStream::connect(path)
             .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { reader: BufReader::new(socket), next: 1 })
     }
 

@@ -191,7 +191,7 @@ impl Connection {
         self.input = Vec::new();
     }
 
-    /// Whether its patience, or ours, has ended.
+    /// Whether its timeout, or ours, has ended.
     pub(super) fn overdue(&self, now: Instant) -> Option<Cut> {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, cut)| cut)
     }

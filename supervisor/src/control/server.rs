@@ -265,8 +265,8 @@ impl Server {
     }
 
     /// The last answers leave, as far as somebody reads them.
-    pub fn close(mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub fn close(mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         loop {
             let now = Instant::now();
             self.connections.retain(|_, it| it.wants_to_write() && it.flush(now).is_ok() && 0 < it.queued());

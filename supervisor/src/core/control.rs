@@ -167,7 +167,7 @@ impl Core {
             return Answer::Already("the run is paused".to_owned());
         }
         self.wishes.paused = true;
-        // Nobody waits for memory in a pause, so nobody's patience may end in it.
+        // Nobody waits for memory in a pause, so no timeout may end in it.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
         let what = format!("no lease is granted any more, {running} running");

@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::event::{Action, Moment, WorkerEndClass};
 use super::ledger::Demand;
 use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
-use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_PATIENCE, START_DEADLINE};
+use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
 
 impl Core {
     /// Not before a start that failed is long enough ago.
@@ -145,7 +145,7 @@ impl Core {
             let Some(it) = self.workers.get_mut(&worker) else { continue };
             it.overdue = true;
             let why =
-                format!("{} {worker} was killed {RETURN_PATIENCE:?} ago and does not die", it.role.name());
+                format!("{} {worker} was killed {RETURN_TIMEOUT:?} ago and does not die", it.role.name());
             let numbers = vec![("worker", u64::from(worker.0)), ("owed_bytes", owed.get())];
             self.policy("worker_not_gone", why.clone(), numbers.clone());
             if matches!(self.ending, Ending::No | Ending::Drain(_)) {
@@ -159,7 +159,7 @@ impl Core {
         let overdue: Vec<WorkerId> = self
             .returning
             .iter()
-            .filter(|(_, it)| !it.overdue && it.since + RETURN_PATIENCE <= now)
+            .filter(|(_, it)| !it.overdue && it.since + RETURN_TIMEOUT <= now)
             .map(|(&worker, _)| worker)
             .collect();
         for worker in overdue {
@@ -167,7 +167,7 @@ impl Core {
             let Some(it) = self.returning.get_mut(&worker) else { continue };
             it.overdue = true;
             let text = format!(
-                "{} {worker} is dead and processes it started are not (killed {RETURN_PATIENCE:?} ago): what they owe \
+                "{} {worker} is dead and processes it started are not (killed {RETURN_TIMEOUT:?} ago): what they owe \
                  stays charged",
                 it.role.name()
             );

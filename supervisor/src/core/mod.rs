@@ -63,9 +63,9 @@ const MOST_SHORT_OF_MEMORY: u32 = 1;
 /// A unit with which so many workers were lost is not given another.
 const MOST_WORKERS_LOST: u32 = 2;
 /// From a worker's death to the end of every process it started, all of them killed.
-const RETURN_PATIENCE: Duration = Duration::from_secs(20);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that others on this machine hold, before the run gives up on the host.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(600);
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How the run is going to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,14 +218,14 @@ impl Core {
             .chain(self.impatient_at())
             .chain(self.sources_by().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
-            .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_PATIENCE))
+            .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
             .min()
     }
 
     /// When a wait for memory ends the run. Not while leases of ours hold it: those have deadlines of their own.
     fn impatient_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
-        self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_PATIENCE)
+        self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
     /// Stuck workers are killed; memory that does not come ends the run.
@@ -251,7 +251,7 @@ impl Core {
             && self.impatient_at().is_some_and(|at| at <= now)
             && self.ending == Ending::No
         {
-            let why = format!("memory for the next lease did not come within {MEMORY_PATIENCE:?}: {refusal}");
+            let why = format!("memory for the next lease did not come within {MEMORY_TIMEOUT:?}: {refusal}");
             self.stop_for_the_host(now, why, refusal.numbers());
         }
     }

@@ -29,7 +29,7 @@ impl Core {
         self.phase(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
-            // Its patience is with others on this machine, not with our own leases.
+            // It waits for others on this machine, not for our own leases.
             waiting.since = now;
         }
         if left_runners {

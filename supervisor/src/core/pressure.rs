@@ -20,7 +20,7 @@ use super::worker::{Runner, Worker};
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// Freed pages sit in lists of each processor for seconds before the kernel calls them available again.
-const GAP_PATIENCE: Duration = Duration::from_secs(10);
+const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The kernel repeats itself every two seconds as long as it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// An idle worker that was told to end for want of memory is gone long before this.
@@ -78,7 +78,7 @@ impl Core {
             return;
         }
         let since = *self.machine.gap_since.get_or_insert(now);
-        if self.machine.gap_said || now < since + GAP_PATIENCE {
+        if self.machine.gap_said || now < since + GAP_TIMEOUT {
             return;
         }
         self.machine.gap_said = true;

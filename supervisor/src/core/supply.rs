@@ -1,7 +1,7 @@
 //! Where units come from: sources that are asked when a job runs short, and that offer of themselves.
 //!
 //! ```text
-//!           short of units                     offered, nothing more to come; or its patience is over
+//!           short of units                     offered, nothing more to come; or its timeout is over
 //!   Open ───────────────────▶ Asked ─────────────────────────────────────────────▶ Dry
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
@@ -21,7 +21,7 @@ use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
 /// How long an asked source is waited for. It may still offer later.
-pub(super) const SOURCE_PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Units that a source is asked for, for every verifier: none of them waits for an answer.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
@@ -109,7 +109,7 @@ impl Core {
         let is_first = it.units.is_empty();
         match by {
             Offer::Asked { more: false } => it.supply = Supply::Dry,
-            // Nothing yet: it is not asked again for that, and its patience goes on.
+            // Nothing yet: it is not asked again for that, and its timeout goes on.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
@@ -177,7 +177,7 @@ impl Core {
     /// When a source that was asked is not waited for any more.
     pub(super) fn sources_by(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
-            Supply::Asked { since } => Some(since + SOURCE_PATIENCE),
+            Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),
             Supply::Open | Supply::Dry => None,
         })
     }
@@ -189,9 +189,9 @@ impl Core {
         }
         for index in 0..self.jobs.len() {
             let Supply::Asked { since } = self.jobs[index].supply else { continue };
-            if since + SOURCE_PATIENCE <= now {
+            if since + SOURCE_TIMEOUT <= now {
                 self.jobs[index].supply = Supply::Dry;
-                let text = format!("its source was asked {SOURCE_PATIENCE:?} ago and says nothing");
+                let text = format!("its source was asked {SOURCE_TIMEOUT:?} ago and says nothing");
                 self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
             }
         }

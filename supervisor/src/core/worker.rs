@@ -18,7 +18,7 @@ use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
-use super::RETURN_PATIENCE;
+use super::RETURN_TIMEOUT;
 use super::event::{Moment, Order};
 use super::recycle::{RecycleReason, Wear};
 
@@ -158,7 +158,7 @@ impl Worker {
 
     /// A killed one: by when it has to be gone.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
-        self.killed_at.map(|at| at + RETURN_PATIENCE)
+        self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {

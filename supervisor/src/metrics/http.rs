@@ -14,7 +14,7 @@ const MOST_CLIENTS: usize = 8;
 /// Of a request, headers included.
 const MAX_REQUEST: usize = 8 << 10;
 /// From connection to the last byte.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What OpenMetrics calls itself.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -74,7 +74,7 @@ impl Responder {
         while self.clients.len() < MOST_CLIENTS {
             let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
-                let until = now + PATIENCE;
+                let until = now + TIMEOUT;
                 self.clients.push(Client {
                     stream,
                     until,
@@ -219,7 +219,7 @@ mod tests {
         }
         responder.serve(now, &|| None);
         assert_eq!(responder.clients.len(), MOST_CLIENTS);
-        responder.serve(now + PATIENCE, &|| None);
+        responder.serve(now + TIMEOUT, &|| None);
         assert!(responder.clients.len() <= 2);
         drop(sockets);
     }

@@ -56,10 +56,10 @@ impl Canary {
     }
 
     /// What it says until it ends, if that is soon enough.
-    pub fn hear(&mut self, patience: Duration) -> io::Result<String> {
+    pub fn hear(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
-        if !self.ends_within(patience) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {patience:?}")));
+        if !self.ends_within(timeout) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {timeout:?}")));
         }
         let mut said = String::new();
         // Its end closed the pipe, which holds more than it says.
@@ -71,8 +71,8 @@ impl Canary {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    pub fn ends_within(&self, patience: Duration) -> bool {
-        dies_within(&self.pidfd, patience)
+    pub fn ends_within(&self, timeout: Duration) -> bool {
+        dies_within(&self.pidfd, timeout)
     }
 
     /// Whether SIGKILL ended it. None if it has not ended.

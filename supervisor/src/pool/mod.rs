@@ -106,7 +106,7 @@ pub struct Pool {
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// At the end of the run: how long what is killed may take to die.
-const ORPHAN_PATIENCE: Duration = Duration::from_secs(20);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pool {
     pub fn new(log_folder: PathBuf, children: ChildrenOf) -> Result<Self, PoolError> {
@@ -307,13 +307,13 @@ impl Drop for Pool {
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
         for (worker, member) in std::mem::take(&mut self.members) {
-            dies_within(&member.pidfd, ORPHAN_PATIENCE);
+            dies_within(&member.pidfd, ORPHAN_TIMEOUT);
             self.bury(worker, member);
         }
         // Of whomever: nobody asks any more.
         let left = self.strangers();
         self.kill_left(WorkerId(0), left);
-        let deadline = Instant::now() + ORPHAN_PATIENCE;
+        let deadline = Instant::now() + ORPHAN_TIMEOUT;
         for orphan in self.orphans.drain(..) {
             dies_within(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));
             reap_if_dead(&orphan.pidfd);
@@ -334,8 +334,8 @@ fn is_dead(pidfd: &OwnedFd) -> bool {
     dies_within(pidfd, Duration::ZERO)
 }
 
-fn dies_within(pidfd: &OwnedFd, patience: Duration) -> bool {
-    readable(pidfd, patience).unwrap_or(false)
+fn dies_within(pidfd: &OwnedFd, timeout: Duration) -> bool {
+    readable(pidfd, timeout).unwrap_or(false)
 }
 
 /// In words, and whether it ended by itself as it should.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use opt_tests::patience::until;
 use opt_tests::places::files_below;
 use opt_tests::storm::Chance;
+use opt_tests::waiting::until;
 use opt_tests::{Scenario, data};
 use serde_json::Value;
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use opt_tests::patience::until;
+use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
 
 /// For something that happens soon, on a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A run of `plan.toml` that goes on while the test does other things.
 pub struct Going<'s> {
@@ -105,7 +105,7 @@ pub struct Client {
 impl Client {
     pub fn connect(path: &Path) -> Self {
         let socket = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a time limit");
         Self { reader: BufReader::new(socket), id: 0 }
     }
 

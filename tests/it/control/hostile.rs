@@ -6,8 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use opt_tests::Scenario;
-use opt_tests::patience::until;
 use opt_tests::users::{User, set_mode};
+use opt_tests::waiting::until;
 use serde_json::{Value, json};
 
 use super::client::{Client, Going};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use opt_shared::capture::CaptureFile;
-use opt_tests::patience::until;
+use opt_tests::waiting::until;
 use opt_tests::{Scenario, repository, summary::list};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

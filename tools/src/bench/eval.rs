@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 
 /// An answer may take so many times its build and calls.
 const MOST_OVER: f64 = 1.5;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One answer: how long it took, and the part of it that was build and calls.
 struct Answered {
@@ -91,7 +91,7 @@ impl Fixture {
             .spawn()
             .context("starting opt-supervisor run --keep-open")?;
         let open = Open { child };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.folder.join("runs/plan/control.sock").exists() {
             ensure!(Instant::now() < deadline, "the open run has no socket");
             std::thread::sleep(Duration::from_millis(5));

@@ -20,7 +20,7 @@ const CHUNK: usize = 64 << 20;
 /// Where nobody stops it, it stops here: so far over its limit.
 const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What both see.
 #[repr(C)]
@@ -75,7 +75,7 @@ impl Filler {
             .spawn()
             .context("starting a filler")?;
         let filler = Self { child, count, _page: page, huge };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while count.ready.load(Ordering::Acquire) == 0 {
             ensure!(Instant::now() < deadline, "the filler does not get ready");
             std::thread::sleep(Duration::from_micros(200));
@@ -124,7 +124,7 @@ fn fill(arguments: &[String]) -> Result<()> {
         setrlimit(Resource::Data, Rlimit { current: Some(data), maximum: Some(data) })?;
     }
     count.ready.store(1, Ordering::Release);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while count.go.load(Ordering::Acquire) == 0 {
         ensure!(Instant::now() < deadline, "nobody said go");
         std::thread::sleep(Duration::from_micros(50));

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 /// Nothing here takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// For a worker to come to rest after its hello.
 const REST: Duration = Duration::from_millis(20);
 /// An idle worker owes less.
@@ -95,7 +95,7 @@ impl Crew {
         self.pool.send(worker, ToWorker::Shutdown);
         self.gone(worker)?;
         while matches!(memory.sample()?, Seen::Alive(_)) {
-            if PATIENCE < began.elapsed() {
+            if TIMEOUT < began.elapsed() {
                 bail!("the memory of {worker} is not back");
             }
             std::thread::yield_now();
@@ -108,7 +108,7 @@ impl Crew {
     }
 
     fn hear(&mut self, wanted: impl Fn(&Happening) -> bool) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             self.heard.extend(self.pool.happenings());
             if let Some(place) = self.heard.iter().position(&wanted) {
@@ -123,7 +123,7 @@ impl Crew {
                 Err(error) => return Err(error).context("waiting for a worker"),
             }
             if deadline < Instant::now() {
-                bail!("nothing was heard within {PATIENCE:?} but {:?}", self.heard);
+                bail!("nothing was heard within {TIMEOUT:?} but {:?}", self.heard);
             }
         }
     }
@@ -156,7 +156,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             library_path: Vec::new(),
             env: std::collections::BTreeMap::new(),
             memory: Bytes::gib(1),
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
         },
         artifacts: folder.join("artifacts"),
         scratch: folder.join("scratch"),

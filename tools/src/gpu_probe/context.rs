@@ -14,7 +14,7 @@ use crate::{Section, command};
 pub(crate) const HELD: u64 = 1 << 30;
 /// Other processes may take a little meanwhile.
 const SLACK: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let before = resident();
@@ -55,12 +55,12 @@ pub(crate) fn kill_rows(device: i32) -> Result<Vec<Row>> {
     child.wait().context("reaping the child")?;
     let reaped = killed.elapsed();
     let at_reaping = open.free()?;
-    while open.free()? + SLACK < before && killed.elapsed() < PATIENCE {
+    while open.free()? + SLACK < before && killed.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
     }
     let back = killed.elapsed();
     let answer = if open.free()? + SLACK < before {
-        format!("not within {} s", PATIENCE.as_secs())
+        format!("not within {} s", TIMEOUT.as_secs())
     } else if at_reaping + SLACK >= before {
         "yes, by the time it is reaped".to_owned()
     } else {

@@ -11,7 +11,7 @@ use crate::table::{Row, mib};
 
 const ASKED: usize = 200;
 const HELD: u64 = 512 << 20;
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// As many processes as are looked at.
 const MOST: usize = 256;
 /// NVML's "unknown".
@@ -97,7 +97,7 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let own = Row::new("NVML: memory of this process", mib(used), "with a context and nothing else");
     let wait = |wanted: &dyn Fn(u64) -> bool| -> Result<Option<Duration>> {
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < TIMEOUT {
             if nvml.own()?.is_some_and(wanted) {
                 return Ok(Some(started.elapsed()));
             }
@@ -110,7 +110,7 @@ pub(crate) fn rows(device: i32) -> Result<Vec<Row>> {
     let fallen = wait(&|now| now < used + HELD / 2)?;
     let shown = |time: Option<Duration>| match time {
         Some(time) => format!("{:.1} ms", time.as_secs_f64() * 1e3),
-        None => format!("not within {} s", PATIENCE.as_secs()),
+        None => format!("not within {} s", TIMEOUT.as_secs()),
     };
     let stale = Row::new(
         "NVML: how late it shows an allocation",

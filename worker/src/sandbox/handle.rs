@@ -117,15 +117,15 @@ impl RunnerHandle {
     /// None of its own instructions runs after this. The kernel reports a stop just before it switches away from the
     /// thread, though, and where that switch is itself preempted the clock may still gain the microseconds it takes.
     ///
-    /// A kernel call of the runner that cannot be interrupted delays this; after `patience` it is an error.
-    pub fn stop(&mut self, patience: Duration) -> Result<Stop, HandleError> {
+    /// A kernel call of the runner that cannot be interrupted delays this; after `timeout` it is an error.
+    pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
         }
         if self.reaped.is_some() || !self.signal(Signal::STOP, "sending SIGSTOP")? {
             return Ok(Stop::Ended);
         }
-        let pause = Pause { pid: self.pid, started: Instant::now(), patience };
+        let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
         // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
         loop {
             let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
@@ -281,13 +281,13 @@ impl Drop for RunnerHandle {
 struct Pause {
     pid: u32,
     started: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Pause {
     fn once_more(&self) -> Result<(), HandleError> {
         let waited = self.started.elapsed();
-        if waited > self.patience {
+        if waited > self.timeout {
             return Err(HandleError::WouldNotStop { pid: self.pid, waited });
         }
         if waited > STOP_SPIN {

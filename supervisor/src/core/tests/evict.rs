@@ -7,7 +7,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, Plan, a_candidate, plan, two_jobs};
-use crate::core::RETURN_PATIENCE;
+use crate::core::RETURN_TIMEOUT;
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
 
@@ -104,7 +104,7 @@ fn what_a_dead_worker_left_is_counted_on_until_it_takes_too_long() {
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
     // 48 are missing: what is left of the dead one is enough, if it goes.
     assert_eq!(told(&desk.finish(first, Status::Passed)), []);
-    desk.now = since + RETURN_PATIENCE - Duration::from_millis(2);
+    desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told(&desk.sample(&seen)), []);
     assert_eq!(told(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
 }

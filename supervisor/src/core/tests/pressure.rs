@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, Plan, kills, plan, two_jobs};
 use crate::core::event::{Action, Control, Event, Process, ProcessSample, Sample, Stage, StopReason};
-use crate::core::{Ceilings, RETURN_PATIENCE};
+use crate::core::{Ceilings, RETURN_TIMEOUT};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -287,7 +287,7 @@ fn what_a_dead_worker_left_is_waited_for_before_anybody_else_is_ended() {
     desk.feed(Event::WorkerGone { worker: first.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = desk.now;
     desk.available = Some(Bytes::gib(1) - Bytes::mib(1));
-    for now in [since, since + RETURN_PATIENCE - Duration::from_millis(2)] {
+    for now in [since, since + RETURN_TIMEOUT - Duration::from_millis(2)] {
         desk.now = now;
         assert!(kills(&desk.sample(&seen)).is_empty(), "its memory is on its way back");
     }

@@ -11,7 +11,7 @@ use super::desk::{Desk, Plan, STAGE, a_candidate, a_job, a_replay, plan, two_job
 use crate::core::control::Mode;
 use crate::core::event::{Action, Answer, Control, Event, Offer, StopReason};
 use crate::core::spec::{StageSpec, UnitSpec};
-use crate::core::supply::SOURCE_PATIENCE;
+use crate::core::supply::SOURCE_TIMEOUT;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -106,8 +106,8 @@ fn a_source_that_never_answers_holds_nobody_up() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     let asked = desk.now;
-    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_PATIENCE));
-    desk.now = asked + SOURCE_PATIENCE - Duration::from_millis(2);
+    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT));
+    desk.now = asked + SOURCE_TIMEOUT - Duration::from_millis(2);
     desk.feed(Event::Tick);
     assert_eq!(desk.stopped(), None);
     desk.feed(Event::Tick);
@@ -123,7 +123,7 @@ fn a_source_that_has_nothing_yet_is_waited_for_and_not_asked_again() {
     for _ in 0..3 {
         assert_eq!(wanted(&offer(&mut desk, 0..0, true)), []);
     }
-    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_PATIENCE), "its patience goes on");
+    assert_eq!(desk.core.next_deadline(), Some(asked + SOURCE_TIMEOUT), "its timeout goes on");
     offer(&mut desk, 0..1, false);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!(desk.orders(), "B0 V0 P0");
@@ -173,7 +173,7 @@ fn a_silent_source_lets_other_jobs_go_on_and_may_still_speak() {
     desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
     let given = desk.lease();
     assert_eq!(given.order.unit, UnitId(0), "of the second job");
-    desk.pass_time(SOURCE_PATIENCE);
+    desk.pass_time(SOURCE_TIMEOUT);
     assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
     // Late, and taken up all the same.
     let actions = offer(&mut desk, 1..2, false);

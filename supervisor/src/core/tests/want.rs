@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, Plan, kills, plan, two_jobs};
 use crate::core::Ceilings;
-use crate::core::RETURN_PATIENCE;
+use crate::core::RETURN_TIMEOUT;
 use crate::core::control::Mode;
 use crate::core::event::{
     Action, AttemptEnd, Control, Event, Process, ProcessSample, Sample, Stage, StopReason, WorkerEndClass,
@@ -82,13 +82,13 @@ fn what_a_dead_worker_left_is_spoken_of_once_when_it_takes_too_long() {
     desk.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = desk.now;
     let rows = |desk: &Desk| desk.policies("memory_not_returned").len();
-    desk.now = since + RETURN_PATIENCE - Duration::from_millis(2);
+    desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     desk.feed(Event::Tick);
     assert_eq!(rows(&desk), 0);
     desk.feed(Event::Tick);
     assert_eq!(rows(&desk), 1);
     for _ in 0..3 {
-        desk.pass_time(RETURN_PATIENCE);
+        desk.pass_time(RETURN_TIMEOUT);
     }
     assert_eq!(rows(&desk), 1, "once");
 }

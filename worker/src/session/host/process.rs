@@ -31,17 +31,17 @@ use crate::session::{Called, Loaded};
 /// How much of standard error is reported.
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless the runner hangs in the kernel.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A killed runner that is not dead by then is in the kernel's hands (D state): the worker gives up.
-const DEATH_PATIENCE: Duration = Duration::from_secs(60);
+const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Waiting for a done-mark also looks at the pidfd, first often, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
 /// A runner that maps and copies its inputs does what we ask of it, at the disk's rate; this is a disk that hangs.
-const SETUP_PATIENCE: Duration = Duration::from_mins(10);
+const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 /// Between a runner's closing its socket and its being seen dead, if it is dying.
-const CLOSED_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 /// What is said of a library that speaks in its runner's name while it is being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
@@ -81,7 +81,7 @@ pub(crate) enum RunnerError {
     Link(#[from] LinkError),
     #[error("a runner could not be set up: {text}")]
     Setup { text: String },
-    #[error("a runner was not set up within {SETUP_PATIENCE:?} (is a disk hanging?)")]
+    #[error("a runner was not set up within {SETUP_TIMEOUT:?} (is a disk hanging?)")]
     NotSetUp,
     #[error(
         "a runner did not answer an empty block within {waited:?} (is the machine too busy to time anything?)"
@@ -89,7 +89,7 @@ pub(crate) enum RunnerError {
     Asleep { waited: Duration },
     #[error("holding a runner")]
     Handle(#[from] HandleError),
-    #[error("a killed runner did not end within {DEATH_PATIENCE:?}")]
+    #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]
     Undead,
 }
 
@@ -226,7 +226,7 @@ impl Runner {
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Heard<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.tell(&ToRunner::Begin, &[])?;
-        let mut limit = Timeout::of(self.handle.pid(), SETUP_PATIENCE);
+        let mut limit = Timeout::of(self.handle.pid(), SETUP_TIMEOUT);
         let mut slice = FIRST_SLICE;
         // Until it says that it is locked down, nothing foreign was loaded and its word is ours.
         let mut locked = false;
@@ -259,7 +259,7 @@ impl Runner {
                 }
                 // A runner that ends closes the socket before it is seen dead.
                 Err(FrameError::Closed) => {
-                    if self.handle.wait_dead(CLOSED_PATIENCE)? {
+                    if self.handle.wait_dead(CLOSED_TIMEOUT)? {
                         return Ok(Heard::Died);
                     }
                     if !locked {
@@ -332,7 +332,7 @@ impl Runner {
         if self.is_dead()? {
             return Ok(false);
         }
-        Ok(self.handle.stop(STOP_PATIENCE)? == Stop::Stopped)
+        Ok(self.handle.stop(STOP_TIMEOUT)? == Stop::Stopped)
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), RunnerError> {
@@ -361,7 +361,7 @@ impl Runner {
     }
 
     fn wait_dead(&self) -> Result<(), RunnerError> {
-        if self.handle.wait_dead(DEATH_PATIENCE)? { Ok(()) } else { Err(RunnerError::Undead) }
+        if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
     /// Asks the supervisor to end it, for a reason that is written down first.

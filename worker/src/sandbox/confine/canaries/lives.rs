@@ -16,7 +16,7 @@ use crate::sandbox::handle::{End, Stop};
 use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
 
 /// How long a test waits for what must happen before it says that it did not.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_stopped_runner_stands_still_and_goes_on() {
@@ -26,13 +26,13 @@ fn a_stopped_runner_stands_still_and_goes_on() {
             let mut running = start("two_spinning_threads", folder.path(), None, namespaces);
             for _ in 0..3 {
                 let before = running.runner.cpu_time().expect("its clock is readable");
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = Instant::now() + TIMEOUT;
                 while running.runner.cpu_time().expect("its clock is readable") <= before {
                     assert!(Instant::now() < deadline, "it does not run");
                     std::thread::yield_now();
                 }
-                assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
-                assert_eq!(running.runner.stop(PATIENCE).expect("it is stopped"), Stop::Stopped);
+                assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
+                assert_eq!(running.runner.stop(TIMEOUT).expect("it is stopped"), Stop::Stopped);
                 // What the kernel needs to switch away may still be counted; then the clock stands.
                 let mut still = (running.runner.cpu_time().expect("its clock is readable"), 0);
                 while still.1 < 1000 {
@@ -47,7 +47,7 @@ fn a_stopped_runner_stands_still_and_goes_on() {
             }
             running.runner.kill().expect("it can be killed");
             assert_eq!(running.runner.reap().expect("it is ours"), End::Signalled { signal: libc::SIGKILL });
-            assert_eq!(running.runner.stop(PATIENCE).expect("nothing to stop"), Stop::Ended);
+            assert_eq!(running.runner.stop(TIMEOUT).expect("nothing to stop"), Stop::Ended);
             assert!(running.runner.cpu_time().is_err());
         }
     });
@@ -64,13 +64,13 @@ fn between_standstills_the_clock_tells_who_works() {
             let mut line = String::new();
             BufReader::new(&mut running.said).read_line(&mut line).expect("its output is text");
         }
-        assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+        assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
         let mut rounds: Vec<Duration> = (0..40)
             .map(|_| {
                 let before = running.runner.cpu_time().expect("its clock is readable");
                 running.runner.cont().expect("it goes on");
                 std::thread::sleep(Duration::from_millis(10));
-                assert_eq!(running.runner.stop(PATIENCE).expect("it stops"), Stop::Stopped);
+                assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
                 running.runner.cpu_time().expect("its clock is readable") - before
             })
             .collect();
@@ -140,9 +140,9 @@ pub(super) fn waits_for_ages() {
     locked_down();
     println!("ready");
     // Should the test fail, nobody else would end this.
-    let ages = Instant::now() + 3 * PATIENCE;
+    let ages = Instant::now() + 3 * TIMEOUT;
     while Instant::now() < ages {
-        std::thread::park_timeout(PATIENCE);
+        std::thread::park_timeout(TIMEOUT);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::runner::map::{Mapped, map_input};
 
 const SIZE: usize = 96 << 20;
 /// For what a thread does in milliseconds on a quiet machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Where the input starts: in the middle of a page, as records of a capture do.
 const START: u64 = 4 * 4096 + 64;
 
@@ -129,7 +129,7 @@ fn what_the_entry_before_used_whole_is_read_from_the_start() {
     if let Some(before) = pages() {
         assert_eq!(before, 0, "it is not its turn");
         drop(done);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while pages() == Some(0) {
             assert!(Instant::now() < deadline, "its turn came and nothing was read");
             std::thread::yield_now();
@@ -146,7 +146,7 @@ fn the_next_one_has_its_turn_once_all_is_read() {
     let Some((mut watch, mapped)) = watch(&file, &range, Way::CacheStat) else { return };
     let turn = watch.take_turn().expect("not taken before");
     assert!(!turn.has_come());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut at = 0;
     // From front to back, and again: pages may have left the cache.
     while !turn.has_come() {

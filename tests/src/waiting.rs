@@ -9,8 +9,8 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// Whether it held before the time was up.
 #[must_use]
-pub fn holds_within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
+pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
     while !holds() {
         if deadline <= Instant::now() {
             return false;
