@@ -40,7 +40,7 @@ pub struct Metrics {
 
 /// How things stand at the moment of a scrape.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct GaugeValues {
     /// Role and state of each worker.
     pub workers: Vec<(&'static str, &'static str)>,
     /// Stage of each lease that is held.
@@ -113,22 +113,22 @@ impl Metrics {
     }
 
     /// The whole page.
-    pub fn page(&self, standing: &Standing) -> Result<String, fmt::Error> {
+    pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
         // What is no more is gone, not zero for ever.
         self.workers.clear();
         self.leases.clear();
-        for &(role, state) in &standing.workers {
+        for &(role, state) in &gauges.workers {
             self.workers.get_or_create(&vec![("role", role), ("state", state)]).inc();
         }
-        for &stage in &standing.leases {
+        for &stage in &gauges.leases {
             self.leases.get_or_create(&vec![("stage", stage)]).inc();
         }
         for (gauge, bytes) in [
-            (&self.owed, standing.owed),
-            (&self.charged, standing.charged),
-            (&self.ceiling, standing.ceiling),
-            (&self.reclaimable, standing.reclaimable),
-            (&self.available, standing.available),
+            (&self.owed, gauges.owed),
+            (&self.charged, gauges.charged),
+            (&self.ceiling, gauges.ceiling),
+            (&self.reclaimable, gauges.reclaimable),
+            (&self.available, gauges.available),
         ] {
             gauge.set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
         }
@@ -151,12 +151,12 @@ mod tests {
         metrics.candidate_ended("CRASHED");
         metrics.worker_ended("ended", Some("before_profile"));
         metrics.worker_ended("killed", None);
-        let standing = Standing {
+        let gauges = GaugeValues {
             workers: vec![("verifier", "idle"), ("verifier", "idle")],
             ceiling: Bytes::gib(2),
-            ..Standing::default()
+            ..GaugeValues::default()
         };
-        let page = metrics.page(&standing).expect("a page");
+        let page = metrics.page(&gauges).expect("a page");
         for line in [
             "opt_supervisor_attempts_total{stage=\"build\",status=\"PASSED\"} 2",
             "opt_supervisor_phase_seconds_total{stage=\"build\"} 2.0",
@@ -169,7 +169,7 @@ mod tests {
             assert!(page.lines().any(|it| it == line), "{line}\n{page}");
         }
         assert!(page.ends_with("# EOF\n"));
-        let later = metrics.page(&Standing::default()).expect("a page");
+        let later = metrics.page(&GaugeValues::default()).expect("a page");
         assert!(!later.contains("state=\"idle\""), "{later}");
     }
 }

@@ -3,7 +3,7 @@
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::model::{Candidate, Model, Pane, Popup, Standing, Wish};
+use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
 
 const OVER: &str = "the run is over: q quits";
 /// Rows that page up and page down go.
@@ -126,7 +126,7 @@ fn cancel(model: &mut Model) {
         model.note = Some("there is no candidate to cancel".to_owned());
         return;
     };
-    if let Some(Standing::Ended(status)) = chosen.map(|it| &it.standing) {
+    if let Some(CandidateState::Ended(status)) = chosen.map(|it| &it.state) {
         model.note = Some(format!("{job}/{candidate} has ended as {status}: a verdict is not taken back"));
         return;
     }
@@ -162,12 +162,12 @@ fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
     let steps = replay.steps.map_or_else(|| "?".to_owned(), |steps| steps.to_string());
-    let standing = match &it.standing {
-        Standing::Ended(status) => status.clone(),
-        Standing::Running(_) => "runs".to_owned(),
-        Standing::Waiting(_) | Standing::Unknown => "waits for the jobs".to_owned(),
+    let state = match &it.state {
+        CandidateState::Ended(status) => status.clone(),
+        CandidateState::Running(_) => "runs".to_owned(),
+        CandidateState::Waiting(_) | CandidateState::Unknown => "waits for the jobs".to_owned(),
     };
-    let plan = format!("{}: {standing}, {steps} steps under a budget of {}", it.name, size(replay.budget));
+    let plan = format!("{}: {state}, {steps} steps under a budget of {}", it.name, size(replay.budget));
     let Some((total, stalled)) = replay.total.zip(replay.stalled) else { return Some(plan) };
     let (peak, moved) = (size(replay.peak), size(replay.moved));
     Some(format!(

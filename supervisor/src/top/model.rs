@@ -135,7 +135,7 @@ pub(super) struct Runner {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum CandidateState {
     #[default]
     Unknown,
     Running(String),
@@ -147,7 +147,7 @@ pub(super) enum Standing {
 pub(super) struct Candidate {
     pub name: String,
     pub is_baseline: bool,
-    pub standing: Standing,
+    pub state: CandidateState,
     pub rank: Option<u32>,
     /// Value, and its interval.
     pub speedup: Option<[f64; 3]>,
@@ -155,7 +155,7 @@ pub(super) struct Candidate {
     pub replay: Option<Replay>,
 }
 
-/// What is shown of a replay beside its name and standing.
+/// What is shown of a replay beside its name and state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Replay {
     pub steps: Option<u32>,
@@ -348,13 +348,13 @@ impl Model {
     /// As they are shown: what runs, replays that are over (they are the latest), the ranking, what else ended, what
     /// waits; within each as in the plan.
     pub(super) fn order(&self) -> Vec<&Candidate> {
-        let class = |it: &Candidate| match &it.standing {
-            Standing::Running(_) => 0,
-            Standing::Ended(status) if status == "PASSED" => 1,
-            Standing::Ended(_) => 2,
-            Standing::Waiting(_) | Standing::Unknown => 3,
+        let class = |it: &Candidate| match &it.state {
+            CandidateState::Running(_) => 0,
+            CandidateState::Ended(status) if status == "PASSED" => 1,
+            CandidateState::Ended(_) => 2,
+            CandidateState::Waiting(_) | CandidateState::Unknown => 3,
         };
-        let is_over = |it: &&Candidate| matches!(it.standing, Standing::Ended(_));
+        let is_over = |it: &&Candidate| matches!(it.state, CandidateState::Ended(_));
         let (over, others): (Vec<_>, Vec<_>) = self.replays.iter().partition(is_over);
         let mut jobs: Vec<&str> = Vec::new();
         let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
@@ -385,7 +385,7 @@ impl Model {
         if self.candidates.len() < self.run.candidates {
             return self.run.ended;
         }
-        self.candidates.iter().filter(|it| matches!(it.standing, Standing::Ended(_))).count()
+        self.candidates.iter().filter(|it| matches!(it.state, CandidateState::Ended(_))).count()
     }
 
     /// Where the chosen candidate stands in the order; the first is chosen where none is.
@@ -442,11 +442,11 @@ fn candidate(row: &Value) -> Candidate {
     Candidate {
         name: text(&row["candidate"]),
         is_baseline: row["baseline"] == true,
-        standing: match (row["status"].as_str(), row["running"].as_bool()) {
-            (Some(status), _) => Standing::Ended(clean(status)),
-            (None, Some(true)) => Standing::Running(stage()),
-            (None, Some(false)) => Standing::Waiting(stage()),
-            (None, None) => Standing::Unknown,
+        state: match (row["status"].as_str(), row["running"].as_bool()) {
+            (Some(status), _) => CandidateState::Ended(clean(status)),
+            (None, Some(true)) => CandidateState::Running(stage()),
+            (None, Some(false)) => CandidateState::Waiting(stage()),
+            (None, None) => CandidateState::Unknown,
         },
         rank: number(&row["rank"]),
         speedup: match speedup {
@@ -461,10 +461,10 @@ fn replay(row: &Value) -> Candidate {
     let is_running = row["running"] == true;
     Candidate {
         name: format!("replay {}", text(&row["name"])),
-        standing: match row["status"].as_str() {
-            Some(status) => Standing::Ended(clean(status)),
-            None if is_running => Standing::Running("replay".to_owned()),
-            None => Standing::Waiting("the jobs".to_owned()),
+        state: match row["status"].as_str() {
+            Some(status) => CandidateState::Ended(clean(status)),
+            None if is_running => CandidateState::Running("replay".to_owned()),
+            None => CandidateState::Waiting("the jobs".to_owned()),
         },
         replay: Some(Replay {
             steps: number(&row["steps"]),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::draw::{Theme, draw};
 use super::keys::press;
 use super::link::request;
-use super::model::{Model, News, Pane, Popup, Standing, Wish};
+use super::model::{CandidateState, Model, News, Pane, Popup, Wish};
 use crate::snapshot;
 
 const MIB: u64 = 1 << 20;
@@ -261,7 +261,7 @@ fn what_happens_changes_what_is_shown() {
     assert_eq!(names[1..5], ["embedding/fast", "embedding/naive", "softmax/fast", "softmax/naive"]);
     model.hear(News::Event(json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 })));
     let now = model.candidates.iter().find(|it| it.name == name).expect("it is there");
-    assert_eq!((&now.standing, now.rank), (&Standing::Ended("PASSED".to_owned()), Some(1)));
+    assert_eq!((&now.state, now.rank), (&CandidateState::Ended("PASSED".to_owned()), Some(1)));
     // Heard twice, as an event and in the answer: one row.
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
@@ -282,7 +282,7 @@ fn what_happens_changes_what_is_shown() {
 #[test]
 fn replays_are_shown_as_they_go_and_end() {
     let mut model = model();
-    let standing = |status: Value, running: bool, total: Value| {
+    let state = |status: Value, running: bool, total: Value| {
         json!({
             "name": "model", "status": status, "running": running, "steps": 12, "budget_bytes": 512 * MIB,
             "total_ms": total, "stall_ms": total, "bytes_moved": 900 * MIB, "peak_pool_bytes": 500 * MIB
@@ -300,12 +300,12 @@ fn replays_are_shown_as_they_go_and_end() {
         (json!("CAPTURE_ERROR"), false, Value::Null, "replay model CAPTURE_ERROR 12 steps in 512 MiB"),
     ] {
         let mut answer = self::status();
-        answer["replays"] = json!([standing(status, running, total)]);
+        answer["replays"] = json!([state(status, running, total)]);
         model.hear(News::Status(answer));
         assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
     }
     // The last word comes as an event: the run is over before it is asked again.
-    let mut event = standing(json!("PASSED"), false, json!(1500.0));
+    let mut event = state(json!("PASSED"), false, json!(1500.0));
     event["kind"] = json!("replay");
     model.hear(News::Event(event));
     assert!(row(&model).contains("replay model PASSED 1.50 s 1.50 s stalled"), "{}", row(&model));

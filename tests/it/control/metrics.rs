@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
 
-use opt_supervisor::metrics::{Metrics, Standing};
+use opt_supervisor::metrics::{GaugeValues, Metrics};
 use opt_tests::summary::list;
 use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
@@ -89,9 +89,9 @@ fn the_dashboard_knows_no_metric_that_is_not_served() {
     metrics.attempt_ended("build", "PASSED", std::time::Duration::from_secs(1));
     metrics.candidate_ended("PASSED");
     metrics.worker_ended("ended", Some("age"));
-    let standing =
-        Standing { workers: vec![("verifier", "idle")], leases: vec!["build"], ..Standing::default() };
-    let page = metrics.page(&standing).expect("a page");
+    let gauges =
+        GaugeValues { workers: vec![("verifier", "idle")], leases: vec!["build"], ..GaugeValues::default() };
+    let page = metrics.page(&gauges).expect("a page");
     // Counters have an ending of their own in a sample.
     let served: Vec<String> = page
         .lines()

@@ -22,7 +22,7 @@ use crate::driver::RunError;
 use crate::driver::folder::{RunFolder, clear_if_dead, is_locked};
 use crate::driver::run::Run;
 use crate::exit::Exit;
-use crate::metrics::Standing;
+use crate::metrics::GaugeValues;
 use crate::plan::Amount;
 
 /// For a client to read the last answers.
@@ -69,7 +69,7 @@ impl Run<'_> {
 
     fn scrape(&mut self) {
         let Some(mut responder) = self.desk.responder.take() else { return };
-        responder.serve(Instant::now(), &|| self.desk.metrics.page(&self.view().standing()).ok());
+        responder.serve(Instant::now(), &|| self.desk.metrics.page(&self.view().gauges()).ok());
         self.desk.responder = Some(responder);
     }
 
@@ -164,11 +164,11 @@ impl Run<'_> {
 
 impl View<'_> {
     /// How the run stands, for a scrape of metrics.
-    fn standing(&self) -> Standing {
+    fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
         let look = &self.machine.sampler.look;
-        Standing {
+        GaugeValues {
             workers: workers.iter().map(|it| (it.role.name(), it.state)).collect(),
             leases: workers.iter().filter_map(|it| Some(it.lease?.stage.name())).collect(),
             owed: view.owed,

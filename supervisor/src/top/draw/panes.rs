@@ -8,7 +8,7 @@ use ratatui::text::{Line, Text};
 
 use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
-use crate::top::model::{Candidate, Lease, Model, Pane, Replay, Standing};
+use crate::top::model::{Candidate, CandidateState, Lease, Model, Pane, Replay};
 
 /// Below it there is no room for every column of the workers.
 const NARROW: u16 = 64;
@@ -94,13 +94,13 @@ pub(super) fn candidates(frame: &mut Frame<'_>, model: &Model, theme: Theme, are
 }
 
 fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
-    let (standing, style) = match &it.standing {
-        Standing::Running(stage) => (format!("in {stage}"), theme.busy()),
-        Standing::Waiting(stage) => (format!("waits for {stage}"), theme.faint()),
-        Standing::Ended(status) if status == "PASSED" => (status.clone(), theme.good()),
-        Standing::Ended(status) if status == "SKIPPED" => (status.clone(), theme.faint()),
-        Standing::Ended(status) => (status.clone(), theme.bad()),
-        Standing::Unknown => ("?".to_owned(), theme.faint()),
+    let (state, style) = match &it.state {
+        CandidateState::Running(stage) => (format!("in {stage}"), theme.busy()),
+        CandidateState::Waiting(stage) => (format!("waits for {stage}"), theme.faint()),
+        CandidateState::Ended(status) if status == "PASSED" => (status.clone(), theme.good()),
+        CandidateState::Ended(status) if status == "SKIPPED" => (status.clone(), theme.faint()),
+        CandidateState::Ended(status) => (status.clone(), theme.bad()),
+        CandidateState::Unknown => ("?".to_owned(), theme.faint()),
     };
     let (value, interval) = match it.speedup {
         _ if it.replay.is_some() => it.replay.as_ref().map(replayed).unwrap_or_default(),
@@ -111,7 +111,7 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     [
         Cell::right(it.rank.map_or_else(String::new, |rank| rank.to_string())),
         Cell::plain(it.name.clone()),
-        Cell::new(standing, style),
+        Cell::new(state, style),
         Cell::right(value),
         Cell::plain(interval),
     ]
