@@ -6,6 +6,7 @@ mod circles;
 mod edges;
 mod papers;
 mod sources;
+mod words;
 
 use std::path::{Path, PathBuf};
 

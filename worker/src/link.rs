@@ -106,7 +106,7 @@ impl Link {
         self.namespaces
     }
 
-    pub(crate) fn answer_patience(&self) -> Duration {
+    pub(crate) fn answer_timeout(&self) -> Duration {
         ANSWER_TIMEOUT
     }
 

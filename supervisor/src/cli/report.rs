@@ -113,7 +113,7 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool) -> Result<String, Fa
     Ok(text::render(&record, &timeline, folder, style))
 }
 
-/// Results are worth telling without their drawing: damaged samples are said aloud, and left out.
+/// Results are worth telling without their drawing: damaged samples are reported and left out.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         eprintln!("warning: memory over time is not shown: {error}");

@@ -132,7 +132,7 @@ impl Core {
 
     pub(super) fn relieve(&mut self, now: Moment, sample: &Sample) {
         let Some(strain) = self.strain(sample) else { return };
-        if self.relief_is_under_way(now) {
+        if self.eviction_is_under_way(now) {
             return;
         }
         if let Some(offender) = self.offender(&strain) {
@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Memory of the killed takes a while to come back; what was told to end for this has a second.
-    fn relief_is_under_way(&self, now: Moment) -> bool {
+    fn eviction_is_under_way(&self, now: Moment) -> bool {
         let going = |it: &Worker| {
             let told = it.drain_order.filter(|told| told.reason == Some(RecycleReason::Pressure));
             // One that does not die ends the run.

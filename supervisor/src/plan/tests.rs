@@ -104,7 +104,7 @@ fn the_defaults_have_every_key_and_no_other() {
 }
 
 #[test]
-fn the_least_plan_has_the_documented_defaults() {
+fn smallest_plan_has_the_documented_defaults() {
     let folder = place();
     let plan = plan(LEAST, folder.path(), &[]);
     assert_eq!(plan.run.name, "plan");

@@ -297,7 +297,7 @@ fn every_database_that_is_not_ours_to_read_says_so() {
 
     assert!(refusal().contains("there is no run database"));
     std::fs::write(&path, b"").expect("writes");
-    assert!(refusal().contains("the run ended before it had begun"));
+    assert!(refusal().contains("the run ended before it began"));
     std::fs::write(&path, b"this is no database, but long enough to be looked at").expect("writes");
     assert!(refusal().contains("damaged"), "{}", refusal());
 

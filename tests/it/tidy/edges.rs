@@ -1,4 +1,4 @@
-//! Who may know whom: between crates, between the rooms of the supervisor, and what the core may not know at all.
+//! Which crates and modules may depend on which, and what the core must not use at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,52 +7,53 @@ use serde_json::Value;
 
 use super::{none, root, texts};
 
-/// Every edge there may be; one that is not here is a mistake, one that is not used is no mistake.
+/// Every dependency that is allowed. One that is not listed is a mistake; one that is listed and not used is fine.
 const CRATES: [(&str, &[&str]); 5] = [
     ("opt-shared", &[]),
     ("opt-worker", &["opt-shared"]),
-    // To the worker by `main.rs` alone, see below.
+    // Only `main.rs` uses the worker, see below.
     ("opt-supervisor", &["opt-shared", "opt-worker"]),
     ("opt-tests", &["opt-shared", "opt-supervisor", "opt-worker"]),
     ("opt-tools", &["opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 
-/// The rooms of the supervisor that meet in `driver` and nowhere else, with the rooms that each may name.
-const ROOMS: [(&str, &[&str]); 14] = [
-    // Known by the command line alone; says how a command ends.
+/// The modules of the supervisor that meet in `driver` and nowhere else, with the modules that each may use.
+const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
+    // Used by the command line alone; says how a command ends.
     ("captures", &["captures", "exit"]),
     ("control", &["control"]),
     ("metrics", &["metrics"]),
     ("notify", &[]),
     ("core", &["core"]),
     ("cgroup", &["cgroup"]),
-    ("plan", &["plan"]),
+    // Texts that were read are compared with files, in tests.
+    ("plan", &["plan", "snapshot"]),
     ("pool", &["pool"]),
     ("memory", &["memory"]),
     ("record", &["record"]),
-    // Both speak of a run's document.
+    // Both use the run's document.
     ("store", &["store", "record"]),
-    ("report", &["report", "record"]),
+    ("report", &["report", "record", "snapshot"]),
     ("signal", &[]),
-    // A client of the socket, known by the command line alone.
-    ("top", &["top", "control", "signal"]),
+    // A client of the socket, used by the command line alone.
+    ("top", &["top", "control", "signal", "snapshot"]),
 ];
 
-/// The rooms of the worker, with the rooms that each may name.
-const ROOMS_OF_THE_WORKER: [(&str, &[&str]); 12] = [
+/// The modules of the worker, with the modules that each may use.
+const WORKER_MODULES: [(&str, &[&str]); 12] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("machine", &[]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
     ("residency", &["memfd", "residency"]),
-    // Knows nothing of what runs in it.
+    // Independent of what runs in it.
     ("sandbox", &["memfd", "sandbox"]),
     // The untrusted side.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
     ("toolchain", &["link", "runner", "sandbox"]),
-    // The seam, and what runs kernels behind it.
+    // The seam between policy and devices, and the code that runs kernels behind it.
     (
         "session",
         &[
@@ -68,14 +69,14 @@ const ROOMS_OF_THE_WORKER: [(&str, &[&str]); 12] = [
             "session",
         ],
     ),
-    // Policy: what it may know of processes is how a compiler ended.
+    // Policy. Of processes it may know only how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],
     ),
 ];
 
-/// What policy may not name, whatever it is called: a call, a pid, a descriptor. A build runs a compiler, and is not held to it.
+/// What policy must not use: system calls, pids, descriptors. The build stage runs a compiler and is exempt.
 const NOT_IN_POLICY: [&str; 7] =
     ["session::host", "runner::", "libc::", "OwnedFd", "BorrowedFd", "pidfd", "std::process"];
 
@@ -100,7 +101,7 @@ const NOT_IN_THE_CORE: [&str; 16] = [
 ];
 
 #[test]
-fn crates_know_only_whom_they_may() {
+fn crates_depend_on_allowed_crates_only() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let answer = Command::new(cargo)
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -125,12 +126,12 @@ fn crates_know_only_whom_they_may() {
             }
         }
     }
-    none("crates that know whom they may not know", &wrong);
+    none("crates that depend on one that they must not use", &wrong);
     assert_eq!(packages.len(), CRATES.len(), "a crate of the table is gone");
 }
 
 #[test]
-fn the_supervisors_library_does_not_know_the_worker() {
+fn supervisor_library_does_not_use_the_worker() {
     let wrong: Vec<String> = texts("supervisor/src", &[".rs"])
         .iter()
         .filter(|file| file.path != "supervisor/src/main.rs")
@@ -141,21 +142,24 @@ fn the_supervisors_library_does_not_know_the_worker() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    none("only main.rs hands over to the worker", &wrong);
+    none("only main.rs may use the worker", &wrong);
 }
 
 #[test]
-fn rooms_of_the_supervisor_meet_in_the_driver_alone() {
-    none("rooms that know one another", &strangers("supervisor/src", &ROOMS));
+fn supervisor_modules_meet_in_the_driver_only() {
+    none(
+        "modules that use one that they must not use",
+        &forbidden_uses("supervisor/src", &SUPERVISOR_MODULES),
+    );
 }
 
 #[test]
-fn rooms_of_the_worker_know_only_whom_they_may() {
-    none("rooms that know one another", &strangers("worker/src", &ROOMS_OF_THE_WORKER));
+fn worker_modules_use_allowed_modules_only() {
+    none("modules that use one that they must not use", &forbidden_uses("worker/src", &WORKER_MODULES));
 }
 
 #[test]
-fn policy_knows_no_process() {
+fn policy_uses_no_process() {
     let mut wrong = Vec::new();
     for file in texts("worker/src/stage", &[".rs"]).iter().filter(|file| !file.path.ends_with("/build.rs")) {
         for (number, line) in file.code() {
@@ -169,33 +173,33 @@ fn policy_knows_no_process() {
     none("a stage is policy over a session", &wrong);
 }
 
-/// Where a room of `source` names one that it may not.
-fn strangers(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
+/// Where a module of `source` uses one that it must not use.
+fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
     let files = texts(source, &[".rs"]);
     let below = |path: &str| path.strip_prefix(source).map_or_else(String::new, |path| path[1..].to_owned());
-    let rooms: BTreeSet<String> = files
+    let modules: BTreeSet<String> = files
         .iter()
         .map(|file| below(&file.path).split(['/', '.']).next().unwrap_or_default().to_owned())
         .collect();
     let mut wrong = Vec::new();
-    for (room, may) in table {
-        assert!(rooms.contains(*room), "the room {room} is gone");
+    for (module, may) in table {
+        assert!(modules.contains(*module), "the module {module} is gone");
         for file in &files {
             let below = below(&file.path);
-            if below != format!("{room}.rs") && !below.starts_with(&format!("{room}/")) {
+            if below != format!("{module}.rs") && !below.starts_with(&format!("{module}/")) {
                 continue;
             }
             for (number, line) in file.code() {
                 for named in line.split("crate::").skip(1) {
                     let named =
                         named.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-                    if rooms.contains(named) && !may.contains(&named) {
-                        wrong.push(format!("{}:{number}: {room} names {named}", file.path));
+                    if modules.contains(named) && !may.contains(&named) {
+                        wrong.push(format!("{}:{number}: {module} uses {named}", file.path));
                     }
                 }
-                // `use crate::{a, b}` would hide a room from the search above.
+                // `use crate::{a, b}` would hide a module from the search above.
                 if line.contains("crate::{") {
-                    wrong.push(format!("{}:{number}: name one room in a line", file.path));
+                    wrong.push(format!("{}:{number}: import one module per line", file.path));
                 }
             }
         }
@@ -204,7 +208,7 @@ fn strangers(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
 }
 
 #[test]
-fn the_core_knows_no_clock_thread_file_or_log() {
+fn core_uses_no_clock_thread_file_or_log() {
     let mut wrong = Vec::new();
     for file in texts("supervisor/src/core", &[".rs"]) {
         for (number, line) in file.code() {
@@ -215,5 +219,5 @@ fn the_core_knows_no_clock_thread_file_or_log() {
             }
         }
     }
-    none("the core decides, and does nothing", &wrong);
+    none("the core decides, and does nothing else", &wrong);
 }

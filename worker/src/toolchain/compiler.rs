@@ -130,9 +130,9 @@ impl Compiler {
 
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), CompilerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
-        if !self.handle.wait_dead(link.answer_patience())? {
+        if !self.handle.wait_dead(link.answer_timeout())? {
             self.handle.kill()?;
-            self.handle.wait_dead(link.answer_patience())?;
+            self.handle.wait_dead(link.answer_timeout())?;
         }
         Ok(())
     }

@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// What a runner says that it could do to itself, held against what the canaries found; what has gone is said aloud.
+    /// What a runner says that it could do to itself, held against what the canaries found; what has gone is reported.
     pub(crate) fn confirm_protections(&mut self, reported: Vec<Rung>) {
         let gone = protections::confirm(&mut self.protections, reported);
         self.say_what_is_missing(Some(&gone));

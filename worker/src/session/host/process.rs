@@ -367,7 +367,7 @@ impl Runner {
     /// Asks the supervisor to end it, for a reason that is written down first.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
-        if !self.handle.wait_dead(link.answer_patience())? {
+        if !self.handle.wait_dead(link.answer_timeout())? {
             self.handle.kill()?;
         }
         Ok(())

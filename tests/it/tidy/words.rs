@@ -1,0 +1,93 @@
+//! Words that were given up stay given up: the glossary of CONTRIBUTING.md lists them, and no other file has one.
+
+use super::{none, read, texts};
+
+/// The table that follows this heading names a word or phrase in each row, and what is said instead.
+const HEADING: &str = "### Words that were given up";
+const GLOSSARY: &str = "CONTRIBUTING.md";
+
+/// What is looked for.
+enum Given {
+    /// A name as it is written, where only a type of that name was given up: the word itself is plain English.
+    Identifier(String),
+    /// Words in a row, in any case, also as parts of a name.
+    Words(Vec<String>),
+}
+
+fn given_up() -> Vec<(String, Given)> {
+    let text = read(GLOSSARY);
+    let table = text.split(HEADING).nth(1).unwrap_or_else(|| panic!("{GLOSSARY} has no `{HEADING}`"));
+    let rows =
+        table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let word = row.split('`').nth(1).expect("a word in backticks").to_owned();
+        let given = if word.starts_with(char::is_uppercase) {
+            Given::Identifier(word.clone())
+        } else {
+            Given::Words(word.split(' ').map(str::to_owned).collect())
+        };
+        (word, given)
+    })
+    .collect()
+}
+
+/// The words of a line in lower case; names are taken apart at underscores and capitals.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for char in line.chars() {
+        let begins = !char.is_alphanumeric() || (char.is_uppercase() && was_lower);
+        was_lower = char.is_lowercase();
+        if begins {
+            words.push(String::new());
+        }
+        if char.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(char.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn is_in(given: &Given, line: &str) -> bool {
+    match given {
+        Given::Identifier(name) => {
+            line.split(|char: char| !char.is_alphanumeric() && char != '_').any(|word| word == name)
+        }
+        Given::Words(wanted) => words(line).windows(wanted.len()).any(|found| found == wanted.as_slice()),
+    }
+}
+
+#[test]
+fn given_up_words_are_not_used() {
+    let given_up = given_up();
+    assert!(10 < given_up.len(), "the table is read");
+    let endings = [".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".txt", ".json", ".sh", "run"];
+    let mut wrong = Vec::new();
+    for file in texts("", &endings) {
+        // This file's own test has some.
+        if file.path == GLOSSARY || file.path == "tests/it/tidy/words.rs" {
+            continue;
+        }
+        for (number, line) in file.text.lines().enumerate() {
+            let found = given_up.iter().find(|(_, given)| is_in(given, line));
+            // A type's name is plain English where it is not code.
+            let found =
+                found.filter(|(_, given)| matches!(given, Given::Words(_)) || file.path.ends_with(".rs"));
+            wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));
+        }
+    }
+    none("words that were given up (CONTRIBUTING.md says what to write instead)", &wrong);
+}
+
+#[test]
+fn words_are_found_in_names_and_phrases() {
+    let words = |text: &str| Given::Words(text.split(' ').map(str::to_owned).collect());
+    assert!(is_in(&words("yard"), "let new_yard = YardKind::default();"));
+    assert!(!is_in(&words("yard"), "a backyard"));
+    assert!(is_in(&words("said aloud"), "// It is *said aloud*, once."));
+    assert!(is_in(&Given::Identifier("Told".to_owned()), "enum E { Told(u8) }"));
+    assert!(!is_in(&Given::Identifier("Told".to_owned()), "it was told; TOLD_TWICE"));
+}
