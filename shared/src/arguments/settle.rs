@@ -100,7 +100,7 @@ fn nearest(suggestion: Option<&str>, known: &[String]) -> String {
 
 /// Where an entry gives a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum ArgumentKey {
     Position(usize),
     Keyword(String),
 }
@@ -121,7 +121,7 @@ struct Tally {
 
 /// What is known of the values in one place.
 #[derive(Clone, Debug)]
-struct PlaceFacts {
+struct ArgumentFacts {
     first: String,
     print: Print,
     /// The first few entries whose value differs from the first one.
@@ -151,7 +151,7 @@ pub struct SignatureBuilder {
     keywords: Vec<String>,
     positional: usize,
     forms: BTreeMap<CallForm, Tally>,
-    places: BTreeMap<Place, PlaceFacts>,
+    places: BTreeMap<ArgumentKey, ArgumentFacts>,
     too_many: Option<SignatureError>,
 }
 
@@ -208,10 +208,10 @@ impl SignatureBuilder {
             .and_modify(|tally| tally.others += 1)
             .or_insert_with(|| Tally { first: entry_name.to_owned(), others: 0 });
         for (index, value) in entry.args.iter().enumerate() {
-            self.observe_value(Place::Position(index), entry_name, value);
+            self.observe_value(ArgumentKey::Position(index), entry_name, value);
         }
         for (name, value) in &entry.kwargs {
-            self.observe_value(Place::Keyword(name.to_string()), entry_name, value);
+            self.observe_value(ArgumentKey::Keyword(name.to_string()), entry_name, value);
         }
         self.too_many = if self.keywords.len() > MAX_NAMES {
             Some(SignatureError::TooMany { what: "parameter names", limit: MAX_NAMES })
@@ -222,11 +222,11 @@ impl SignatureBuilder {
         };
     }
 
-    fn observe_value(&mut self, place: Place, entry_name: &str, value: &Value) {
+    fn observe_value(&mut self, place: ArgumentKey, entry_name: &str, value: &Value) {
         let print = Print::of(value);
         let arguments = arguments_made(value);
         let list = !matches!(value, Value::Tensor(_)) && print == Print::Tensor;
-        let facts = self.places.entry(place).or_insert_with(|| PlaceFacts {
+        let facts = self.places.entry(place).or_insert_with(|| ArgumentFacts {
             first: entry_name.to_owned(),
             print: print.clone(),
             differing: Vec::new(),
@@ -393,9 +393,9 @@ impl SignatureBuilder {
         }
     }
 
-    fn facts_of(&self, name: &str, captured: &[String]) -> Vec<&PlaceFacts> {
-        let position = captured.iter().position(|known| known == name).map(Place::Position);
-        [position, Some(Place::Keyword(name.to_owned()))]
+    fn facts_of(&self, name: &str, captured: &[String]) -> Vec<&ArgumentFacts> {
+        let position = captured.iter().position(|known| known == name).map(ArgumentKey::Position);
+        [position, Some(ArgumentKey::Keyword(name.to_owned()))]
             .into_iter()
             .flatten()
             .filter_map(|place| self.places.get(&place))

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Failure, ctl_text, print_out};
 use crate::control::client::{Client, ClientError};
-use crate::control::{SubmitParams, place};
+use crate::control::{SubmitParams, socket};
 use crate::driver::answer::requests::{is_alive, living};
 use crate::exit::Exit;
 
@@ -253,7 +253,7 @@ pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<P
 }
 
 fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
-    let link = run.join(place::LINK);
+    let link = run.join(socket::LINK);
     if !is_alive(run) {
         let error = anyhow::anyhow!(
             "no run is going on in {} (`opt-supervisor report` shows how it ended, `run --resume` continues it)",
@@ -268,7 +268,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-fn only_one() -> Result<place::Found, Failure> {
+fn only_one() -> Result<socket::Found, Failure> {
     let mut all = living();
     if all.len() == 1 {
         return Ok(all.remove(0));

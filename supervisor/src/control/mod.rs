@@ -18,9 +18,9 @@ pub mod client;
 mod connection;
 mod message;
 mod methods;
-pub mod place;
 mod refusal;
 mod server;
+pub mod socket;
 #[cfg(test)]
 mod tests;
 

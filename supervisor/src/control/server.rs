@@ -16,8 +16,8 @@ use rustix::process::Uid;
 use super::connection::{Connection, Cut};
 use super::message::{self, Notification};
 use super::methods::Request;
-use super::place::{Place, PlaceError};
 use super::refusal::{Code, Refusal, Reply};
+use super::socket::{RunSocket, SocketError};
 
 /// Served at a time; a program needs one, a person two.
 const MOST_CONNECTIONS: usize = 32;
@@ -33,10 +33,10 @@ const LINES_A_TURN: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("finding a place for the control socket")]
-    Place(#[from] PlaceError),
+    #[error("preparing the folder of the control socket")]
+    Socket(#[from] SocketError),
     #[error("{action} the control socket {path}")]
-    Socket { action: &'static str, path: PathBuf, source: Errno },
+    Io { action: &'static str, path: PathBuf, source: Errno },
 }
 
 /// Whom to answer. One that has left meanwhile is answered in vain.
@@ -48,7 +48,7 @@ pub struct Token {
 
 pub struct Server {
     listener: OwnedFd,
-    place: Place,
+    socket: RunSocket,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     /// Those who were cut off, by reason, for the log.
@@ -57,11 +57,11 @@ pub struct Server {
 
 impl Server {
     /// Binds in a place that is ours alone: whoever held it before is dead, for we hold the run's lock.
-    pub fn open(place: Place) -> Result<Self, ControlError> {
+    pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = place.socket().to_owned();
         let fail = |action| {
             let path = path.clone();
-            move |source| ControlError::Socket { action, path, source }
+            move |source| ControlError::Io { action, path, source }
         };
         let address = SocketAddrUnix::new(&path).map_err(fail("naming"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::connection::{IDLE_TIME, LINE_TIME, MAX_QUEUED};
 use super::message::{self, Notification};
-use super::place::Place;
+use super::socket::RunSocket;
 use super::{Code, MAX_LINE, Request, Server, Token};
 
 /// A server in a folder of its own: the run's folder is not asked what it is.
@@ -25,7 +25,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = Place::take(folder.path()).expect("a place");
+        let place = RunSocket::take(folder.path()).expect("a place");
         Self { server: Server::open(place).expect("a server"), now: Instant::now(), _folder: folder }
     }
 
@@ -304,7 +304,7 @@ fn who_has_said_everything_still_hears_the_answers() {
 fn the_place_is_closed_to_others_and_cleared() {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::open(Place::take(folder.path()).expect("a place")).expect("a server");
+    let server = Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server");
     let path = server.path().to_owned();
     let socket = std::fs::metadata(&path).expect("the socket");
     assert!(socket.file_type().is_socket());
@@ -312,15 +312,15 @@ fn the_place_is_closed_to_others_and_cleared() {
     let parent = std::fs::metadata(path.parent().expect("a folder")).expect("the folder");
     assert_eq!(parent.mode() & 0o777, 0o700);
     assert_eq!(std::fs::read_link(folder.path().join("control.sock")).expect("a link"), path);
-    let ours = |run: &Path| super::place::runs().into_iter().find(|found| found.run == run);
+    let ours = |run: &Path| super::socket::runs().into_iter().find(|found| found.run == run);
     assert_eq!(ours(folder.path()).expect("it is found").socket, path);
     drop(server);
     assert!(!path.exists() && ours(folder.path()).is_none());
     assert!(std::fs::symlink_metadata(folder.path().join("control.sock")).is_err());
     // What a killed supervisor left is taken over.
-    std::mem::forget(Server::open(Place::take(folder.path()).expect("a place")).expect("a server"));
+    std::mem::forget(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
     assert!(path.exists());
-    drop(Server::open(Place::take(folder.path()).expect("a place")).expect("a server"));
+    drop(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
     assert!(!path.exists());
 }
 

@@ -3,8 +3,8 @@
 
 mod chart;
 mod columns;
+mod layout;
 mod panes;
-mod place;
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use self::columns::fit;
-use self::place::{Places, Wanted, places};
+use self::layout::{Layout, Wanted, layout};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
@@ -65,7 +65,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     if area.width == 0 || area.height == 0 {
         return;
     }
-    let Places { header, panes: shown, footer } = places(area, model.focus, wanted(model));
+    let Layout { header, panes: shown, footer } = layout(area, model.focus, wanted(model));
     frame.render_widget(Paragraph::new(head(model, theme, header)), header);
     for (pane, area) in shown {
         let inner = framed(frame, model, theme, pane, area);

@@ -22,7 +22,7 @@ const LEAST_PLAIN_SQUARES: f64 = 1e-270;
 
 /// The place with the largest finite error, and the first that failed, as row-major positions.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
+struct Extremes {
     worst: u64,
     first_failed: Option<u64>,
 }
@@ -117,7 +117,7 @@ pub(super) struct Tally<'a> {
     failed: u64,
     failed_not_finite: u64,
     records: Records,
-    places: Places,
+    extremes: Extremes,
     whole: Norms,
     chunks: Chunks,
     narrow: [Vec<f32>; 2],
@@ -133,7 +133,7 @@ impl<'a> Tally<'a> {
             failed: 0,
             failed_not_finite: 0,
             records: Records::default(),
-            places: Places::default(),
+            extremes: Extremes::default(),
             whole: Norms::default(),
             chunks: Chunks::default(),
             narrow: [vec![0.0; BLOCK_PARTS], vec![0.0; BLOCK_PARTS]],
@@ -268,13 +268,13 @@ impl<'a> Tally<'a> {
     #[inline(always)]
     fn count(&mut self, verdict: ElementVerdict, record: bool, position: impl Fn() -> u64) {
         if record {
-            self.places.worst = position();
+            self.extremes.worst = position();
         }
         if verdict.fails {
             self.failed += 1;
             self.failed_not_finite += u64::from(verdict.not_finite);
-            if self.places.first_failed.is_none() {
-                self.places.first_failed = Some(position());
+            if self.extremes.first_failed.is_none() {
+                self.extremes.first_failed = Some(position());
             }
         }
     }
@@ -299,6 +299,6 @@ impl<'a> Tally<'a> {
             worst_chunk_l2,
             mismatch: None,
         };
-        (comparison, self.places.first_failed.unwrap_or(self.places.worst))
+        (comparison, self.extremes.first_failed.unwrap_or(self.extremes.worst))
     }
 }

@@ -18,8 +18,8 @@ use opt_shared::units::Bytes;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
+use super::free_list::FreeList;
 use super::pages::Pages;
-use super::places::Places;
 use crate::memfd;
 
 const NAME: &str = "host memory";
@@ -34,7 +34,7 @@ pub struct HostDevice {
     arena: Arc<File>,
     capacity: Bytes,
     grain: Bytes,
-    places: Places,
+    free_list: FreeList,
     /// What is placed, by its address.
     placed: BTreeMap<u64, Placed>,
     marks: Marks,
@@ -110,7 +110,7 @@ impl HostDevice {
             arena,
             capacity,
             grain: Bytes::from(rustix::param::page_size()),
-            places: Places::new(addresses.get()),
+            free_list: FreeList::new(addresses.get()),
             placed: BTreeMap::new(),
             marks: Marks::default(),
             queued: Event(0),
@@ -241,7 +241,7 @@ impl Device for HostDevice {
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }
-        let address = self.places.take(placed.get());
+        let address = self.free_list.take(placed.get());
         let address = address.ok_or(DeviceError::NoPlace { device: NAME, asked: placed, free })?;
         self.placed.insert(address, Placed { bytes, placed, last: Event(0) });
         self.marks.placed += placed;
@@ -259,7 +259,7 @@ impl Device for HostDevice {
         fallocate(&*self.arena, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, placed.get())
             .map_err(|errno| failed("giving pages back", errno.into()))?;
         self.placed.remove(&at);
-        self.places.give(at, placed.get());
+        self.free_list.give(at, placed.get());
         self.marks.placed = self.marks.placed - placed;
         Ok(())
     }

@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 
 use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::{Accounted, Kind, Ledger};
-use super::staging::{PlaceError, Ring, Source};
+use super::staging::{Ring, Source, StagingError};
 
 /// Where a storage's bytes can be had, without touching them.
 pub trait Origin {
@@ -72,12 +72,12 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
     }
 
     /// Returns what was allocated after the tensors, in order.
-    pub fn load(&mut self, load: &Load<'_, K>) -> Result<Vec<Buffer>, PlaceError> {
+    pub fn load(&mut self, load: &Load<'_, K>) -> Result<Vec<Buffer>, StagingError> {
         let mut uses = vec![0_usize; load.storages.len()];
         for &storage in load.tensors {
             *uses
                 .get_mut(storage)
-                .ok_or(PlaceError::NoStorage { storage, storages: load.storages.len() })? += 1;
+                .ok_or(StagingError::NoStorage { storage, storages: load.storages.len() })? += 1;
         }
         // First what stays, so that the end of its former uses does not end it.
         let mut missing = Vec::new();
@@ -117,7 +117,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         last.map_or(Ok(()), |last| self.on.device().wait(last))
     }
 
-    fn allocate_all(&mut self, wanted: &[(Kind, Bytes)]) -> Result<Vec<Buffer>, PlaceError> {
+    fn allocate_all(&mut self, wanted: &[(Kind, Bytes)]) -> Result<Vec<Buffer>, StagingError> {
         wanted.iter().map(|&(kind, bytes)| Ok(self.on.allocate(kind, bytes)?)).collect()
     }
 
@@ -138,7 +138,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
     }
 
     /// Gives back all that is resident, and the slots. Returns the ledger, whose sum is what others still hold.
-    pub fn dissolve(mut self) -> Result<Ledger, PlaceError> {
+    pub fn dissolve(mut self) -> Result<Ledger, StagingError> {
         for resident in std::mem::take(&mut self.resident).into_values() {
             self.on.release(Kind::Weight, resident.buffer)?;
         }
@@ -147,6 +147,6 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
     }
 }
 
-fn open(origin: &dyn Origin) -> Result<Box<dyn Source + '_>, PlaceError> {
-    origin.open().map_err(|source| PlaceError::Open { source_name: origin.describe(), source })
+fn open(origin: &dyn Origin) -> Result<Box<dyn Source + '_>, StagingError> {
+    origin.open().map_err(|source| StagingError::Open { source_name: origin.describe(), source })
 }

@@ -7,11 +7,11 @@
 //! everything at once would be above it: the bench `residency` shows by how much.
 
 pub mod device;
+mod free_list;
 pub mod host;
 pub mod ledger;
 pub mod load;
 mod pages;
-mod places;
 pub mod staging;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub trait Source {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum StagingError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error("a tensor in storage {storage} of a load that has {storages}")]
@@ -82,10 +82,10 @@ impl<D: Device> Ring<D> {
         on: &mut Accounted<D>,
         source: &mut dyn Source,
         to: &Buffer,
-    ) -> Result<Option<Event>, PlaceError> {
+    ) -> Result<Option<Event>, StagingError> {
         let all = source.bytes();
         if all != to.bytes() {
-            return Err(PlaceError::Size { source_name: source.describe(), has: all, wanted: to.bytes() });
+            return Err(StagingError::Size { source_name: source.describe(), has: all, wanted: to.bytes() });
         }
         self.prepare(on, std::iter::once(all))?;
         let mut at = Bytes::ZERO;
@@ -95,7 +95,7 @@ impl<D: Device> Ring<D> {
             let mut slot = self.slot(on)?;
             if let Err(error) = source.read_at(at, &mut slot.as_mut()[..bytes.to_usize()]) {
                 self.idle.push(slot);
-                return Err(PlaceError::Read { source_name: source.describe(), at, bytes, source: error });
+                return Err(StagingError::Read { source_name: source.describe(), at, bytes, source: error });
             }
             last = Some(on.device().upload(slot, bytes, to, at)?);
             at += bytes;
@@ -104,7 +104,7 @@ impl<D: Device> Ring<D> {
     }
 
     /// Waits for all copies, and gives all slots back.
-    pub fn dissolve(mut self, on: &mut Accounted<D>) -> Result<(), PlaceError> {
+    pub fn dissolve(mut self, on: &mut Accounted<D>) -> Result<(), StagingError> {
         while let Some(slot) = on.device().reclaim()? {
             self.idle.push(slot);
         }
@@ -114,10 +114,10 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
-    fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, PlaceError> {
+    fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, StagingError> {
         match self.idle.pop() {
             Some(slot) => Ok(slot),
-            None => on.device().reclaim()?.ok_or(PlaceError::SlotLost),
+            None => on.device().reclaim()?.ok_or(StagingError::SlotLost),
         }
     }
 }

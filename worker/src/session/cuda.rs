@@ -6,7 +6,7 @@ use opt_shared::language::NO_CUDA;
 use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
-use super::{Backend, Candidate, Groups, PlaceFault, PoolSlot, Session, SessionError, Slots, Wanted};
+use super::{Backend, Candidate, Groups, InputFault, PoolSlot, Session, SessionError, Slots, Wanted};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
@@ -58,7 +58,7 @@ impl Backend for CudaBackend {
         _: Recorded,
         arena: &Infallible,
         _: &[Option<PoolSlot>],
-    ) -> Result<OnDevice, PlaceFault> {
+    ) -> Result<OnDevice, InputFault> {
         match *arena {}
     }
 

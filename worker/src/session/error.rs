@@ -7,7 +7,7 @@ use opt_shared::causes::is_want_of_means;
 
 use crate::judge::CompareError;
 use crate::recorded::RecordedError;
-use crate::residency::staging::PlaceError;
+use crate::residency::staging::StagingError;
 
 /// What a backend says of itself; policy does not look into it.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -26,7 +26,7 @@ pub(crate) enum SessionError {
     #[error(
         "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
     )]
-    Means { entry: String, source: Box<PlaceFault> },
+    Means { entry: String, source: Box<InputFault> },
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: io::Error },
     #[error("comparing the outputs of {entry}")]
@@ -45,14 +45,14 @@ pub(crate) enum SessionError {
 
 /// An entry cannot be shown to a candidate. The capture is to blame, unless the machine lacks the means to read it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaceFault {
+pub(crate) enum InputFault {
     #[error(transparent)]
     Recorded(#[from] RecordedError),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] StagingError),
 }
 
-impl PlaceFault {
+impl InputFault {
     /// An error of the worker if the machine, and not the capture, is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_want_of_means(&self) {

@@ -26,7 +26,7 @@ use opt_shared::outcome::{ReadReport, RunnerEnd, Status};
 use opt_shared::settings::InputMemory;
 use opt_shared::units::Bytes;
 
-pub(crate) use self::error::{PlaceFault, SessionError};
+pub(crate) use self::error::{InputFault, SessionError};
 use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
@@ -58,7 +58,7 @@ pub(crate) trait Backend {
         recorded: Recorded,
         arena: &Self::Arena,
         slots: &[Option<PoolSlot>],
-    ) -> Result<Self::Placed, PlaceFault>;
+    ) -> Result<Self::Placed, InputFault>;
 
     /// Starts a session over these entries. All inputs are in place, and cannot be changed, before it loads anything.
     fn start<'b>(
@@ -110,7 +110,7 @@ pub(crate) struct Group<P> {
     /// Which of the wanted entries.
     pub(crate) range: Range<usize>,
     /// One for each of the range; or what is wrong with the entry at this place of the range.
-    pub(crate) placed: Result<Vec<P>, (usize, PlaceFault)>,
+    pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
 /// Where an input lies in a pool's arena.

@@ -5,7 +5,7 @@ use opt_shared::causes::chain;
 use opt_shared::outcome::{EntryFailure, Status};
 
 use crate::recorded::{Recorded, RecordedError};
-use crate::session::{Called, PlaceFault, SessionError, UNSUPPORTED, Verdict};
+use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
 /// Which calls are spoken of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFa
 }
 
 /// An entry that cannot be shown to any candidate; an error of the worker if the machine is to blame.
-pub(crate) fn of_the_capture(entry: &str, fault: PlaceFault) -> Result<EntryFailure, SessionError> {
+pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
         entry: entry.to_owned(),
@@ -83,7 +83,7 @@ pub(crate) fn unless_damaged(
     }
     let Err(source) = recorded.check_crcs().and_then(|()| elsewhere()) else { return Ok(failure) };
     let (name, cause) = (recorded.name.clone(), chain(&source));
-    PlaceFault::from(RecordedError::Capture { name, source }).of_the_capture(&recorded.name)?;
+    InputFault::from(RecordedError::Capture { name, source }).of_the_capture(&recorded.name)?;
     Ok(EntryFailure {
         status: Status::CaptureError,
         detail: format!("{cause} (seen after the candidate ended as {})", failure.status),

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 pub(super) struct Limit<K> {
     most: u32,
     every: Duration,
-    places: HashMap<K, Place>,
+    places: HashMap<K, CallSite>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct CallSite {
     since: Instant,
     lines: u32,
     left_out: u64,
@@ -42,7 +42,7 @@ impl<K: Copy + Eq + Hash> Limit<K> {
 
     /// Whether a line may be written now; `what` is only asked for where it may not. Call `over` first.
     pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
-        let fresh = || Place { since: now, lines: 0, left_out: 0, last: String::new() };
+        let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
         let it = self.places.entry(place).or_insert_with(fresh);
         if it.lines < self.most {
             it.lines += 1;
@@ -64,7 +64,7 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         self.take(|_| true)
     }
 
-    fn take(&mut self, is_over: impl Fn(&Place) -> bool) -> Vec<LeftOut<K>> {
+    fn take(&mut self, is_over: impl Fn(&CallSite) -> bool) -> Vec<LeftOut<K>> {
         let over = self.places.extract_if(|_, it| is_over(it));
         over.filter(|(_, it)| 0 < it.left_out)
             .map(|(place, it)| LeftOut { place, count: it.left_out, last: it.last })

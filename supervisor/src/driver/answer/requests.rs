@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::{View, notifications};
-use crate::control::place::{self, Place};
+use crate::control::socket::{self, RunSocket};
 use crate::control::{
     CancelParams, Code, ControlError, RecycleParams, Refusal, Reply, Request, Server, Token,
 };
@@ -30,10 +30,10 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A run can do without its socket, unless it is to stay open for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
-    for found in place::runs() {
-        clear_if_dead(&found.run, || place::clear(&found));
+    for found in socket::runs() {
+        clear_if_dead(&found.run, || socket::clear(&found));
     }
-    let server = Place::take(folder.path()).map_err(ControlError::from).and_then(Server::open);
+    let server = RunSocket::take(folder.path()).map_err(ControlError::from).and_then(Server::open);
     match server {
         Ok(server) => Ok(Some(server)),
         Err(error) if is_needed => Err(error.into()),
@@ -45,8 +45,8 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
 }
 
 /// Runs of this user that go on now, by their locks.
-pub fn living() -> Vec<place::Found> {
-    place::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
+pub fn living() -> Vec<socket::Found> {
+    socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
 
 /// Whether a supervisor works in this folder now.

@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::*;
 use crate::residency::ledger::{Accounted, Kind};
-use crate::residency::staging::{PlaceError, Ring, Source};
+use crate::residency::staging::{Ring, Source, StagingError};
 
 /// Bytes that say where they are.
 struct Pattern(u64);
@@ -165,7 +165,7 @@ fn what_is_asked_wrongly_is_refused() {
     let mut on = Accounted::new(device);
     let mut ring = Ring::new(1, Bytes::kib(4));
     let error = ring.upload(&mut on, &mut Pattern(99), &buffer);
-    assert!(matches!(error, Err(PlaceError::Size { .. })));
+    assert!(matches!(error, Err(StagingError::Size { .. })));
 }
 
 #[test]

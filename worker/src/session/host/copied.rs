@@ -25,14 +25,14 @@ use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
-use crate::residency::staging::{PlaceError, Source};
+use crate::residency::staging::{Source, StagingError};
 
 /// Inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
     /// Of the batch: the one whose capture could not be read.
     pub(crate) entry: Option<usize>,
-    pub(crate) error: PlaceError,
+    pub(crate) error: StagingError,
 }
 
 /// What is the same wherever it is found.
@@ -116,7 +116,7 @@ impl CopiedInputs {
             };
             entry.move_inputs(&self.arena, place).ok_or(Uncopied {
                 entry: None,
-                error: PlaceError::NoStorage { storage: contents.len(), storages: pieces.len() },
+                error: StagingError::NoStorage { storage: contents.len(), storages: pieces.len() },
             })?;
         }
         Ok(())

@@ -262,7 +262,7 @@ impl<'b> HostGroups<'b> {
     fn copy(
         &mut self,
         placed: &mut [Placed],
-    ) -> Result<Option<(usize, crate::session::PlaceFault)>, SessionError> {
+    ) -> Result<Option<(usize, crate::session::InputFault)>, SessionError> {
         let Some(copied) = &mut self.copied else { return Ok(None) };
         match copied.load(self.link, placed) {
             Ok(()) => Ok(None),

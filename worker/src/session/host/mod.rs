@@ -28,7 +28,7 @@ use self::callable::Callable;
 use self::groups::HostGroups;
 use self::placed::Placed;
 use self::session::HostSession;
-use super::{Backend, Groups, PlaceFault, PoolSlot, Session, SessionError, Slots, Wanted};
+use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, Slots, Wanted};
 use crate::link::Link;
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
@@ -73,7 +73,7 @@ impl Backend for HostBackend<'_> {
         recorded: Recorded,
         arena: &Arc<File>,
         slots: &[Option<PoolSlot>],
-    ) -> Result<Placed, PlaceFault> {
+    ) -> Result<Placed, InputFault> {
         let mut placed = Placed::in_files(recorded)?;
         placed.move_into_pool(arena, slots);
         Ok(placed)

@@ -25,7 +25,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Where one output leaf lies in the memfd.
 #[derive(Clone, Debug)]
-struct Place {
+struct OutputRegion {
     /// The span of the leaf, page-aligned, slack included.
     file_offset: u64,
     span: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Outputs {
     /// Of this layout; the memfd may be larger.
     bytes: u64,
     memfd_bytes: u64,
-    places: Vec<Place>,
+    places: Vec<OutputRegion>,
     slots: u32,
 }
 
@@ -62,7 +62,7 @@ impl Outputs {
             .collect())
     }
 
-    fn lay_out(leaves: &[OutputLeaf], layout: Slots) -> (Vec<Place>, u64, u32) {
+    fn lay_out(leaves: &[OutputLeaf], layout: Slots) -> (Vec<OutputRegion>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
         let slots = match layout {
@@ -105,7 +105,7 @@ impl Outputs {
                 stride: signed(&tensor.stride),
                 regions: regions.clone(),
             };
-            places.push(Place { file_offset: offset, span, extent, regions, wire });
+            places.push(OutputRegion { file_offset: offset, span, extent, regions, wire });
             offset += span;
         }
         (places, offset.max(page), slots)

@@ -39,7 +39,7 @@ pub(crate) struct Reached {
 
 /// Which memory an entry's inputs are mapped from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InputPlace {
+enum InputMemory {
     /// The capture's own files, or values written out of them.
     Files,
     /// Copies in memory of this worker.
@@ -67,7 +67,7 @@ pub(crate) struct Placed {
     materialised: Option<OwnedFd>,
     materialised_bytes: Bytes,
     input_bytes: Bytes,
-    place: InputPlace,
+    memory: InputMemory,
     /// Whether a runner maps its inputs without the kernel's read-ahead.
     pub(super) page_by_page: bool,
     /// Who reads ahead of the runner, until it is over.
@@ -110,7 +110,7 @@ impl Placed {
             materialised: memfd,
             materialised_bytes: Bytes::new(written),
             input_bytes,
-            place: InputPlace::Files,
+            memory: InputMemory::Files,
             page_by_page: false,
             watch: RefCell::new(None),
             learned: RefCell::default(),
@@ -133,7 +133,7 @@ impl Placed {
         };
         self.inputs = self.inputs.iter().zip(&self.reached).map(moved).collect::<Option<_>>()?;
         self.files = vec![Arc::clone(arena)];
-        self.place = InputPlace::Copied;
+        self.memory = InputMemory::Copied;
         Some(())
     }
 
@@ -156,7 +156,7 @@ impl Placed {
         self.inputs = inputs;
         self.files = vec![Arc::clone(arena)];
         (self.materialised, self.materialised_bytes) = (None, Bytes::ZERO);
-        self.place = InputPlace::Pool;
+        self.memory = InputMemory::Pool;
     }
 
     pub(crate) fn inputs(&self) -> &[InputRange] {
@@ -186,8 +186,8 @@ impl Placed {
             arguments: self.wire.clone(),
             outputs,
             page_by_page: self.page_by_page,
-            resident: self.place != InputPlace::Files,
-            pooled: self.place == InputPlace::Pool,
+            resident: self.memory != InputMemory::Files,
+            pooled: self.memory == InputMemory::Pool,
         }
     }
 
@@ -212,12 +212,12 @@ impl Placed {
 
     /// Of them, in the page cache: mapped from files.
     pub(super) fn mapped_bytes(&self) -> Bytes {
-        if self.place == InputPlace::Pool { Bytes::ZERO } else { self.input_bytes() }
+        if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
     /// Input bytes that a runner has pages of its own for: edge pages and odd placements.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
-        if self.place == InputPlace::Pool {
+        if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
         }
         let page = rustix::param::page_size() as u64;
@@ -258,11 +258,11 @@ impl Placed {
 /// What a runner maps of memory that this worker holds. Copies: whole pages that it has in its page tables, an input that
 /// several entries have being one map there. A pool's slots: as often as they are mapped, or it could owe as much unseen.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
-    let pooled = entries.iter().filter(|entry| entry.place == InputPlace::Pool);
+    let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
     let copied: BTreeSet<(usize, InputRange)> = entries
         .iter()
-        .filter(|entry| entry.place == InputPlace::Copied)
+        .filter(|entry| entry.memory == InputMemory::Copied)
         .flat_map(|entry| entry.inputs.iter().zip(&entry.reached).enumerate())
         .filter_map(|(index, (range, reached))| reached.as_ref().map(|_| (index, *range)))
         .collect();

@@ -18,8 +18,9 @@ use opt_shared::units::Bytes;
 
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
-    Answer, Backend, Block, BlockOrder, Called, Candidate, Clock, Ending, Group, Groups, IdleRound, Lifetime,
-    Loaded, PlaceFault, PoolSlot, Session, SessionError, Slots, Trespass, Verdict, WakeCost, Wanted,
+    Answer, Backend, Block, BlockOrder, Called, Candidate, Clock, Ending, Group, Groups, IdleRound,
+    InputFault, Lifetime, Loaded, PoolSlot, Session, SessionError, Slots, Trespass, Verdict, WakeCost,
+    Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -200,7 +201,7 @@ impl Backend for ScriptedBackend {
         recorded: Recorded,
         (): &(),
         _: &[Option<PoolSlot>],
-    ) -> Result<Recorded, PlaceFault> {
+    ) -> Result<Recorded, InputFault> {
         Ok(recorded)
     }
 

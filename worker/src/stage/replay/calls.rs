@@ -11,7 +11,7 @@ use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
 use super::captures::{CapturesError, Locations, Looked, look};
-use super::pool::Place;
+use super::pool::ReadySlot;
 use super::steps::Caller;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
@@ -83,7 +83,7 @@ impl<B: Backend> Caller for Calls<'_, B> {
         Ok(Some((name, needs)))
     }
 
-    fn call(&mut self, step: usize, places: &[Place]) -> Result<(), StepError> {
+    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), StepError> {
         let Some(looked) = self.looked.take() else { return Ok(()) };
         let entry = looked.recorded.name.clone();
         let took = self.one_call(step, looked, places)?;
@@ -112,12 +112,12 @@ impl<B: Backend> Calls<'_, B> {
     }
 
     /// How long the call took, its hand-off included.
-    fn one_call(&mut self, step: usize, looked: Looked, places: &[Place]) -> Result<Duration, StepError> {
+    fn one_call(&mut self, step: usize, looked: Looked, places: &[ReadySlot]) -> Result<Duration, StepError> {
         let Looked { recorded, needs, need_of_tensor } = looked;
         let name = recorded.name.clone();
         let slots: Vec<Option<PoolSlot>> = need_of_tensor
             .iter()
-            .map(|need| need.and_then(|need| places.get(need)).map(Place::slot))
+            .map(|need| need.and_then(|need| places.get(need)).map(ReadySlot::slot))
             .collect();
         let (backend, number) = (self.backend, self.task.steps[step].callee as usize);
         let placed = match backend.place_in_pool(recorded, &self.arena, &slots) {

@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use super::planner::{Move, Plan};
 use crate::residency::device::{Buffer, Device, DeviceError, Event};
 use crate::residency::ledger::{Accounted, Kind};
-use crate::residency::staging::{PlaceError, Ring, Source};
+use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
 /// NaN in every float type, -1 in every signed one, true and no bool at all: no kernel takes it for a weight.
@@ -23,7 +23,7 @@ pub const POISON: u8 = 0xff;
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
-    Place(#[from] PlaceError),
+    Place(#[from] StagingError),
     #[error("making room in the pool")]
     Device(#[from] DeviceError),
     #[error("finding the bytes of `{name}`")]
@@ -41,13 +41,13 @@ pub enum PoolError {
 }
 
 /// Where a constant's bytes are found; opened for each load, so that nothing is held between two.
-pub trait Store: Send {
+pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
 
 /// One slot of the pool, ready: where its bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ReadySlot {
     pub constant: u32,
     /// In the arena.
     pub address: u64,
@@ -55,14 +55,14 @@ pub struct Place {
     pub bytes: Bytes,
 }
 
-impl Place {
+impl ReadySlot {
     pub(super) fn slot(&self) -> PoolSlot {
         PoolSlot { address: self.address, phase: self.phase, bytes: self.bytes }
     }
 }
 
 /// To who computes: everything that a step uses is there.
-pub type Ready = Result<Vec<Place>, PoolError>;
+pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
 /// What the copy queue has done, by its own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct Moved {
     pub busy: Duration,
 }
 
-pub struct Pool<'a, D: Device, S: Store> {
+pub struct Pool<'a, D: Device, S: ConstantReader> {
     on: Accounted<D>,
     ring: Ring<D>,
     store: S,
@@ -89,7 +89,7 @@ pub struct Pool<'a, D: Device, S: Store> {
     moved: Moved,
 }
 
-impl<'a, D: Device, S: Store> Pool<'a, D, S> {
+impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     pub fn new(device: D, store: S, constants: &'a [Constant], plan: &'a Plan, sets: &'a [Vec<u32>]) -> Self {
         Self {
             on: Accounted::new(device),
@@ -184,13 +184,18 @@ impl<'a, D: Device, S: Store> Pool<'a, D, S> {
         Ok(event)
     }
 
-    fn places(&self, step: usize) -> Result<Vec<Place>, PoolError> {
+    fn places(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()
             .map(|&constant| {
                 let buffer = self.placed.get(&constant).ok_or(PoolError::Plan)?;
                 let known = self.constants.get(constant as usize).ok_or(PoolError::Plan)?;
-                Ok(Place { constant, address: buffer.address(), phase: known.phase, bytes: buffer.placed() })
+                Ok(ReadySlot {
+                    constant,
+                    address: buffer.address(),
+                    phase: known.phase,
+                    bytes: buffer.placed(),
+                })
             })
             .collect()
     }

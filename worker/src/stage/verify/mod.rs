@@ -20,7 +20,7 @@ use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Ending, Group, Lifetime, Loaded, PlaceFault, Session, SessionError, Slots, Verdict,
+    Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Slots, Verdict,
     Wanted,
 };
 
@@ -129,7 +129,7 @@ struct Outcome {
 
 impl<B: Backend> Verification<'_, B> {
     /// An entry that cannot be shown to any candidate. Whether enough have failed.
-    fn unplaced(&mut self, at: usize, fault: PlaceFault) -> Result<bool, SessionError> {
+    fn unplaced(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
         Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
     }

@@ -4,7 +4,7 @@ use ratatui::layout::Rect;
 
 use crate::top::model::Pane;
 
-pub(super) struct Places {
+pub(super) struct Layout {
     pub header: Rect,
     /// In the order in which they stand.
     pub panes: Vec<(Pane, Rect)>,
@@ -33,7 +33,7 @@ const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::P
 /// From here on two columns.
 const WIDE: (u16, u16) = (140, 30);
 
-pub(super) fn places(area: Rect, focus: Pane, wanted: Wanted) -> Places {
+pub(super) fn layout(area: Rect, focus: Pane, wanted: Wanted) -> Layout {
     let head = area.height.min(2);
     let foot = u16::from(head < area.height);
     let header = Rect { height: head, ..area };
@@ -44,7 +44,7 @@ pub(super) fn places(area: Rect, focus: Pane, wanted: Wanted) -> Places {
     } else {
         in_one_column(middle, focus, wanted)
     };
-    Places { header, panes, footer }
+    Layout { header, panes, footer }
 }
 
 fn in_two_columns(area: Rect, wanted: Wanted) -> Vec<(Pane, Rect)> {
@@ -104,7 +104,7 @@ mod tests {
                     for workers in [0, 1, 5, 40, u16::MAX] {
                         let area = Rect { x: 0, y: 0, width, height };
                         let wanted = Wanted { workers, decisions: workers / 2 };
-                        let places = places(area, focus, wanted);
+                        let places = layout(area, focus, wanted);
                         let rows: u32 = places.panes.iter().map(|(_, it)| u32::from(it.height)).sum();
                         for (pane, it) in &places.panes {
                             assert_eq!(it.intersection(area), *it, "{pane:?} at {width}x{height}");
@@ -128,7 +128,7 @@ mod tests {
     fn small_screens_have_fewer_panes() {
         let shown = |width, height, focus| {
             let wanted = Wanted { workers: 2, decisions: 100 };
-            let places = places(Rect { x: 0, y: 0, width, height }, focus, wanted);
+            let places = layout(Rect { x: 0, y: 0, width, height }, focus, wanted);
             places.panes.iter().map(|(pane, _)| *pane).collect::<Vec<_>>()
         };
         assert_eq!(shown(80, 24, Pane::Candidates), ORDER);

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 /// Free pieces, by where they begin.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct FreeList {
     free: BTreeMap<u64, u64>,
 }
 
-impl Places {
+impl FreeList {
     pub(super) fn new(addresses: u64) -> Self {
         Self { free: std::iter::once((0, addresses)).filter(|&(_, length)| 0 < length).collect() }
     }
@@ -57,29 +57,29 @@ mod tests {
         fn places_are_disjoint_and_come_together_again(
             steps in prop::collection::vec((1u64..40, any::<prop::sample::Index>(), any::<bool>()), 0..200)
         ) {
-            let mut places = Places::new(500);
+            let mut free_list = FreeList::new(500);
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for (length, which, give) in steps {
                 if give && !taken.is_empty() {
                     let (at, length) = taken.swap_remove(which.index(taken.len()));
-                    places.give(at, length);
-                } else if let Some(at) = places.take(length) {
+                    free_list.give(at, length);
+                } else if let Some(at) = free_list.take(length) {
                     prop_assert!(at + length <= 500);
                     prop_assert!(taken.iter().all(|&(other, long)| at + length <= other || other + long <= at));
                     taken.push((at, length));
                 }
             }
             for (at, length) in taken.drain(..) {
-                places.give(at, length);
+                free_list.give(at, length);
             }
-            prop_assert_eq!(places.take(500), Some(0));
+            prop_assert_eq!(free_list.take(500), Some(0));
         }
     }
 
     #[test]
     fn nothing_has_no_place() {
-        assert_eq!(Places::new(0).take(1), None);
-        assert_eq!(Places::new(10).take(0), None);
-        assert_eq!(Places::new(10).take(11), None);
+        assert_eq!(FreeList::new(0).take(1), None);
+        assert_eq!(FreeList::new(10).take(0), None);
+        assert_eq!(FreeList::new(10).take(11), None);
     }
 }

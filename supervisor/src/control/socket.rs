@@ -23,7 +23,7 @@ const NAME: usize = 16;
 const MOST_RUNS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum SocketError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} is too long for a folder of sockets (a socket's path holds {LONGEST} bytes)")]
@@ -32,27 +32,27 @@ pub enum PlaceError {
     Foreign { path: PathBuf },
 }
 
-fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PlaceError + 'a {
-    move |source| PlaceError::Io { action, path: path.to_owned(), source }
+fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> SocketError + 'a {
+    move |source| SocketError::Io { action, path: path.to_owned(), source }
 }
 
 /// The socket of one run. Both links and the socket go with this value.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunSocket {
     run: PathBuf,
     socket: PathBuf,
     back: PathBuf,
     link: PathBuf,
 }
 
-impl Place {
+impl RunSocket {
     /// For the run whose lock the caller holds: what lies there already is a dead supervisor's.
-    pub fn take(run: &Path) -> Result<Self, PlaceError> {
+    pub fn take(run: &Path) -> Result<Self, SocketError> {
         let name = name_of(run);
         let all = folders();
         let fits = |folder: &&PathBuf| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= LONGEST;
         let Some(folder) = all.iter().find(fits).cloned() else {
-            return Err(PlaceError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
+            return Err(SocketError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
         };
         make_private(&folder)?;
         let place = Self {
@@ -72,13 +72,13 @@ impl Place {
     }
 
     /// Makes it findable, from both ends.
-    pub(super) fn publish(&self) -> Result<(), PlaceError> {
+    pub(super) fn publish(&self) -> Result<(), SocketError> {
         symlink(&self.run, &self.back).map_err(failed("making the link", &self.back))?;
         symlink(&self.socket, &self.link).map_err(failed("making the link", &self.link))
     }
 }
 
-impl Drop for Place {
+impl Drop for RunSocket {
     fn drop(&mut self) {
         for path in [&self.link, &self.back, &self.socket] {
             let _ = remove(path);
@@ -148,7 +148,7 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
-fn make_private(folder: &Path) -> Result<(), PlaceError> {
+fn make_private(folder: &Path) -> Result<(), SocketError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -156,7 +156,7 @@ fn make_private(folder: &Path) -> Result<(), PlaceError> {
         .map_err(failed("making the folder", folder))?;
     let metadata = fs::symlink_metadata(folder).map_err(failed("looking at", folder))?;
     if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(PlaceError::Foreign { path: folder.to_owned() });
+        return Err(SocketError::Foreign { path: folder.to_owned() });
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
         .map_err(failed("closing to others", folder))
