@@ -22,7 +22,7 @@ use opt_shared::replay::{
 };
 use opt_shared::units::Bytes;
 
-use super::pool::Store;
+use super::pool::ConstantReader;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
@@ -237,7 +237,7 @@ pub(crate) struct Outside<'a> {
     pub(crate) drop_cache: bool,
 }
 
-impl Store for Outside<'_> {
+impl ConstantReader for Outside<'_> {
     fn open(&mut self, constant: u32) -> io::Result<Box<dyn Source + '_>> {
         let constant = self.constants.get(constant as usize).ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(self.locations.open(constant, self.drop_cache)?))

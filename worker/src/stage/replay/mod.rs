@@ -23,7 +23,7 @@ use opt_shared::units::Bytes;
 
 use self::calls::{Calls, StepError};
 use self::captures::{CapturesError, FileError, Locations, Outside};
-use self::planner::{BelowFloor, Plan, Wanted};
+use self::planner::{BelowFloor, MovePlan, Wanted};
 use self::pool::{Pool, PoolError};
 use self::steps::{Done, StepsError};
 use crate::residency::device::DeviceError;
@@ -124,7 +124,7 @@ fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Lo
 fn result<B: Backend>(
     task: &ReplayTask,
     recording: &Recording,
-    plan: &Plan,
+    plan: &MovePlan,
     done: Done,
     calls: Calls<'_, B>,
 ) -> ReplayResult {

@@ -26,7 +26,7 @@ pub struct StepMoves {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct MovePlan {
     pub steps: Vec<StepMoves>,
     pub bytes_moved: Bytes,
     pub evictions: u64,
@@ -57,7 +57,7 @@ pub struct Wanted<'a> {
     pub depth: u32,
 }
 
-pub fn plan(wanted: Wanted<'_>) -> Result<Plan, BelowFloor> {
+pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     let floor = opt_shared::replay::floor(wanted.sets, wanted.slots, wanted.pinned);
     if wanted.budget < floor.bytes() {
         return Err(BelowFloor { budget: wanted.budget, floor });
@@ -65,7 +65,7 @@ pub fn plan(wanted: Wanted<'_>) -> Result<Plan, BelowFloor> {
     let mut planner = Planner::new(wanted);
     let steps = (0..wanted.sets.len()).map(|step| planner.step(step)).collect();
     let Planner { moved, evictions, peak, .. } = planner;
-    Ok(Plan { steps, bytes_moved: moved, evictions, peak })
+    Ok(MovePlan { steps, bytes_moved: moved, evictions, peak })
 }
 
 struct Planner<'a> {

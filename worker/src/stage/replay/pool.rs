@@ -11,7 +11,7 @@ use opt_shared::formula::{REPLAY_SLOTS, STAGING_SLOT};
 use opt_shared::replay::{Constant, Digest};
 use opt_shared::units::Bytes;
 
-use super::planner::{Move, Plan};
+use super::planner::{Move, MovePlan};
 use crate::residency::device::{Buffer, Device, DeviceError, Event};
 use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
@@ -83,14 +83,20 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     ring: Ring<D>,
     store: S,
     constants: &'a [Constant],
-    plan: &'a Plan,
+    plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
     placed: HashMap<u32, Buffer>,
     moved: Moved,
 }
 
 impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
-    pub fn new(device: D, store: S, constants: &'a [Constant], plan: &'a Plan, sets: &'a [Vec<u32>]) -> Self {
+    pub fn new(
+        device: D,
+        store: S,
+        constants: &'a [Constant],
+        plan: &'a MovePlan,
+        sets: &'a [Vec<u32>],
+    ) -> Self {
         Self {
             on: Accounted::new(device),
             ring: Ring::new(REPLAY_SLOTS, STAGING_SLOT),

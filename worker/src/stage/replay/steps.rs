@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use opt_shared::replay::{Need, Recording, Step};
 
 use super::cursor::{Cursor, Disagreement};
-use super::planner::Plan;
-use super::pool::{Moved, Place, Pool, PoolError, Ready, Store};
+use super::planner::MovePlan;
+use super::pool::{ConstantReader, Moved, Place, Pool, PoolError, Ready};
 use crate::residency::device::Device;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +61,9 @@ pub struct Done {
 }
 
 /// Replays all steps of the recording.
-pub fn replay<C: Caller, D: Device + Send, S: Store>(
+pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     recording: &Recording,
-    plan: &Plan,
+    plan: &MovePlan,
     pool: Pool<'_, D, S>,
     caller: &mut C,
 ) -> Result<Done, StepsError<C::Error>> {

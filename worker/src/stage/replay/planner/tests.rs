@@ -84,7 +84,7 @@ impl Case {
         opt_shared::replay::floor(&self.sets, &bytes(&self.slots), &self.pinned).bytes().get()
     }
 
-    fn plan(&self, budget: u64, depth: u32) -> Result<Plan, BelowFloor> {
+    fn plan(&self, budget: u64, depth: u32) -> Result<MovePlan, BelowFloor> {
         let slots = bytes(&self.slots);
         plan(Wanted {
             sets: &self.sets,
@@ -98,7 +98,7 @@ impl Case {
 }
 
 /// Carries the moves out on paper; whatever is wrong with them is a panic.
-fn walk(case: &Case, plan: &Plan, budget: u64) {
+fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let obey = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
         match one {

@@ -91,7 +91,7 @@ impl Source for Piece {
     }
 }
 
-impl Store for Memory {
+impl ConstantReader for Memory {
     fn open(&mut self, constant: u32) -> io::Result<Box<dyn Source + '_>> {
         let constant = *self.keys.get(constant as usize).ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(Piece { constant, spoiled: self.spoiled == Some(constant) }))
@@ -132,7 +132,7 @@ impl Caller for Reading<'_> {
 struct Outcome {
     result: Result<Done, StepsError<Wrong>>,
     called: Vec<usize>,
-    planned: Plan,
+    planned: MovePlan,
 }
 
 fn run(recording: &Recording, truth: &[Vec<u8>], budget: Bytes, depth: u32, spoiled: Option<u8>) -> Outcome {
@@ -355,7 +355,7 @@ impl Source for SlowPiece<'_> {
     }
 }
 
-impl Store for Slow {
+impl ConstantReader for Slow {
     fn open(&mut self, _: u32) -> io::Result<Box<dyn Source + '_>> {
         Ok(Box::new(SlowPiece(self)))
     }
