@@ -8,7 +8,7 @@ use super::{Answer, Failure, ReportArguments, ReportFormat, color_on_stdout};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
 use crate::record::timeline::Timeline;
-use crate::report::compare::{self, Comparison, Side, compare};
+use crate::report::compare::{self, ComparedRun, Comparison, compare};
 use crate::report::digest::{Digest, Limits};
 use crate::report::table::TableWriter;
 use crate::report::text::{self, Style};
@@ -121,10 +121,11 @@ fn timeline(store: &Store) -> Timeline {
     })
 }
 
-fn side(folder: &Path) -> Result<Side, Failure> {
+fn side(folder: &Path) -> Result<ComparedRun, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
-    let mut side = Side::new(document.run().map_err(Failure::host)?, document.host().map_err(Failure::host)?);
+    let mut side =
+        ComparedRun::new(document.run().map_err(Failure::host)?, document.host().map_err(Failure::host)?);
     for (key, job) in document.jobs().map_err(Failure::host)? {
         side.job(job);
         let Ok(()) = document

@@ -65,14 +65,14 @@ pub struct Ceilings {
 
 /// Which sum a ceiling is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CeilingScope {
     Host,
     Device,
     /// One sum of both.
     Unified,
 }
 
-impl Side {
+impl CeilingScope {
     /// The plan's key for it.
     pub const fn key(self) -> &'static str {
         match self {
@@ -89,19 +89,22 @@ impl Ceilings {
     }
 
     /// The sums that are kept: what each is now, and what it may be.
-    fn sums(self, demand: Demand) -> impl Iterator<Item = (Side, Bytes, Bytes)> {
+    fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
             // A unified machine without a device in use has no ceiling for one.
             let least = if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
-            [Some((Side::Unified, demand.sum(), least)), None]
+            [Some((CeilingScope::Unified, demand.sum(), least)), None]
         } else {
-            [Some((Side::Host, demand.host, self.host)), Some((Side::Device, demand.device, self.device))]
+            [
+                Some((CeilingScope::Host, demand.host, self.host)),
+                Some((CeilingScope::Device, demand.device, self.device)),
+            ]
         };
         sums.into_iter().flatten()
     }
 
     /// The first sum that is over its ceiling.
-    pub fn over(self, demand: Demand) -> Option<(Side, Bytes, Bytes)> {
+    pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
 }
@@ -140,7 +143,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The charges and the lease are over a ceiling.
-    Ceiling { side: Side, charged: Bytes, wanted: Bytes, ceiling: Bytes },
+    Ceiling { side: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine would fall below its floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
 }
@@ -264,9 +267,9 @@ impl Ledger {
         let charge = wanted.max(own.measured);
         if let Some((side, sum, ceiling)) = self.ceilings.over(others + charge) {
             let (charged, wanted) = match side {
-                Side::Host => (others.host, charge.host),
-                Side::Device => (others.device, charge.device),
-                Side::Unified => (others.sum(), charge.sum()),
+                CeilingScope::Host => (others.host, charge.host),
+                CeilingScope::Device => (others.device, charge.device),
+                CeilingScope::Unified => (others.sum(), charge.sum()),
             };
             debug_assert_eq!(sum, charged + wanted);
             return Err(Refusal::Ceiling { side, charged, wanted, ceiling });
@@ -304,7 +307,7 @@ impl Ledger {
     }
 
     /// Why a lease could not be granted even with nobody else charged but the supervisor.
-    pub fn never_fits(&self, wanted: Demand) -> Option<(Side, Bytes, Bytes)> {
+    pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // What it owes at one moment says nothing of ever.
         self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
     }
@@ -394,12 +397,12 @@ mod tests {
         let apart = Ceilings { host: Bytes::new(100), device: Bytes::new(80), unified: false };
         assert_eq!(apart.over(demand), None);
         let one = Ceilings { unified: true, ..apart };
-        assert_eq!(one.over(demand), Some((Side::Unified, Bytes::new(120), Bytes::new(80))));
+        assert_eq!(one.over(demand), Some((CeilingScope::Unified, Bytes::new(120), Bytes::new(80))));
         assert_eq!(one.over(Demand::host(Bytes::new(80))), None);
         let no_device = Ceilings { device: Bytes::ZERO, ..one };
         assert_eq!(no_device.over(Demand::host(Bytes::new(100))), None);
         let device = Demand { host: Bytes::ZERO, device: Bytes::new(81) };
-        assert_eq!(apart.over(device), Some((Side::Device, Bytes::new(81), Bytes::new(80))));
+        assert_eq!(apart.over(device), Some((CeilingScope::Device, Bytes::new(81), Bytes::new(80))));
         let mut ledger = ledger(apart);
         ledger.open(WorkerId(1), Bytes::ZERO);
         let refusal = ledger.grant(WorkerId(1), device).expect_err("over the device's ceiling");
@@ -412,7 +415,10 @@ mod tests {
         let mut ledger = Ledger::new(Ceilings::host(Bytes::new(100)), Bytes::ZERO, Bytes::new(20));
         let wanted = |bytes| Demand::host(Bytes::new(bytes));
         assert_eq!(ledger.never_fits(wanted(80)), None);
-        assert_eq!(ledger.never_fits(wanted(81)), Some((Side::Host, Bytes::new(101), Bytes::new(100))));
+        assert_eq!(
+            ledger.never_fits(wanted(81)),
+            Some((CeilingScope::Host, Bytes::new(101), Bytes::new(100)))
+        );
         ledger.measure_machine(Bytes::new(30), None);
         assert_eq!(ledger.never_fits(wanted(80)), None, "it may owe less the next time");
         ledger.raise_supervisor(Bytes::new(1));

@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 use super::Core;
 use super::event::{Moment, Sample};
-use super::ledger::Side;
+use super::ledger::CeilingScope;
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
@@ -116,8 +116,8 @@ impl Core {
     fn strain(&self, sample: &Sample) -> Option<Strain> {
         if let Some((side, owed, ceiling)) = self.ledger.ceilings().over(self.ledger.owed()) {
             let text = match side {
-                Side::Host | Side::Unified => "the process tree owes more than its ceiling",
-                Side::Device => "the process tree owes more on the device than its ceiling",
+                CeilingScope::Host | CeilingScope::Unified => "the process tree owes more than its ceiling",
+                CeilingScope::Device => "the process tree owes more on the device than its ceiling",
             };
             let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
             return Some(Strain { reason: KillReason::HostCeiling { owed, ceiling }, text, numbers });

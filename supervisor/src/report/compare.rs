@@ -22,16 +22,16 @@ const SCHEMA: u32 = 1;
 
 /// One of the two runs, reduced to what is compared.
 #[derive(Debug)]
-pub struct Side {
+pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
-    jobs: Vec<SideJob>,
+    jobs: Vec<ComparedJob>,
     /// A plan has a handful.
     pub replays: Vec<ReplayRecord>,
 }
 
 #[derive(Debug)]
-struct SideJob {
+struct ComparedJob {
     job: JobRecord<()>,
     candidates: BTreeMap<String, Ended>,
     order: Vec<String>,
@@ -46,14 +46,14 @@ pub struct Ended {
     pub median_time: Option<Estimate>,
 }
 
-impl Side {
+impl ComparedRun {
     pub fn new(run: RunInfo, host: HostRecord) -> Self {
         Self { run, host, jobs: Vec::new(), replays: Vec::new() }
     }
 
     /// The candidates that follow are of this job.
     pub fn job(&mut self, job: JobRecord<()>) {
-        self.jobs.push(SideJob { job, candidates: BTreeMap::new(), order: Vec::new() });
+        self.jobs.push(ComparedJob { job, candidates: BTreeMap::new(), order: Vec::new() });
     }
 
     pub fn candidate(&mut self, candidate: &CandidateRecord) {
@@ -148,8 +148,8 @@ pub struct Comparison {
     pub replays_only_in_second: Vec<String>,
 }
 
-pub fn compare(first: Side, second: Side) -> Comparison {
-    let mut later: BTreeMap<String, SideJob> =
+pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
+    let mut later: BTreeMap<String, ComparedJob> =
         second.jobs.into_iter().map(|job| (job.job.name.clone(), job)).collect();
     let later_order: Vec<String> = later.keys().cloned().collect();
     let (mut jobs, mut only_in_first) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ pub fn compare(first: Side, second: Side) -> Comparison {
     }
 }
 
-fn compare_job(first: SideJob, mut second: SideJob) -> ComparedJob {
+fn compare_job(first: ComparedJob, mut second: ComparedJob) -> ComparedJob {
     let same_baseline = first.job.baseline.is_some() && first.job.baseline == second.job.baseline;
     let (mut candidates, mut only_in_first) = (Vec::new(), Vec::new());
     for name in first.order {
@@ -247,8 +247,8 @@ pub(in crate::report) mod tests {
     use crate::record::RunRecord;
     use crate::record::sample::sample;
 
-    pub(in crate::report) fn side(run: RunRecord) -> Side {
-        let mut side = Side::new(run.run, run.host);
+    pub(in crate::report) fn side(run: RunRecord) -> ComparedRun {
+        let mut side = ComparedRun::new(run.run, run.host);
         side.replays = run.replays;
         for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
             run.jobs

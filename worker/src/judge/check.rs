@@ -4,7 +4,9 @@ use opt_shared::capture::Tensor;
 use opt_shared::causes::is_want_of_means;
 use opt_shared::settings::VerifySettings;
 
-use super::compare::{BytesSource, COMPARE_CHUNK, CompareError, Comparison, Rules, Side, Subject, compare};
+use super::compare::{
+    ByteSource, BytesSource, COMPARE_CHUNK, CompareError, Comparison, Rules, Subject, compare,
+};
 use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
@@ -61,6 +63,8 @@ impl OutputCheck<'_> {
 
 /// Whether a comparison failed because of what was recorded: the capture's fault, not the worker's.
 pub(crate) fn is_the_captures(error: &CompareError) -> bool {
-    matches!(error, CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: Side::Expected, .. })
-        && !is_want_of_means(error)
+    matches!(
+        error,
+        CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: ByteSource::Expected, .. }
+    ) && !is_want_of_means(error)
 }

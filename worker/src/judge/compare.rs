@@ -53,7 +53,7 @@ impl BytesSource for &[u8] {
 
 /// Whose bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ByteSource {
     Expected,
     Actual,
     /// Of two differently poisoned calls.
@@ -61,7 +61,7 @@ pub enum Side {
     SecondCall,
 }
 
-impl std::fmt::Display for Side {
+impl std::fmt::Display for ByteSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Expected => "expected output",
@@ -78,7 +78,7 @@ pub enum CompareError {
     Layout(#[from] LayoutError),
     #[error("cannot read {length} at byte {offset} of the {side} (was the file truncated meanwhile?)")]
     Read {
-        side: Side,
+        side: ByteSource,
         offset: u64,
         length: Bytes,
         #[source]
@@ -197,7 +197,7 @@ pub fn compare<'s>(
 ) -> Result<Comparison, CompareError> {
     let size = subject.dtype.size();
     let walk = Walk::new(subject.shape, subject.expected_stride, subject.actual_stride, size)?;
-    let sources = [(expected, Side::Expected), (actual, Side::Actual)];
+    let sources = [(expected, ByteSource::Expected), (actual, ByteSource::Actual)];
     let mut feed = Feed::new(walk, size, sources, rules.chunk)?;
     let mut tally = Tally::new(subject, rules);
     feed.each_tile(|walk, tile, bytes| tally.take_tile(walk, tile, bytes))?;

@@ -5,7 +5,7 @@
 
 use opt_shared::units::{Bytes, to_index};
 
-use super::compare::{BytesSource, CompareError, Side};
+use super::compare::{ByteSource, BytesSource, CompareError};
 use super::layout::{Tile, Walk};
 
 /// A chunk is never smaller, so that the largest element (complex128) fits both halves.
@@ -14,7 +14,7 @@ const SMALLEST_CHUNK: usize = 64;
 pub(super) struct Feed<'s> {
     walk: Walk,
     size: usize,
-    sources: [(&'s mut dyn BytesSource, Side); 2],
+    sources: [(&'s mut dyn BytesSource, ByteSource); 2],
     /// What the caller sees of each side.
     tiles: [Vec<u8>; 2],
     /// Where bytes between wanted elements pass through; empty where there are none.
@@ -25,7 +25,7 @@ impl<'s> Feed<'s> {
     pub(super) fn new(
         walk: Walk,
         size: u64,
-        sources: [(&'s mut dyn BytesSource, Side); 2],
+        sources: [(&'s mut dyn BytesSource, ByteSource); 2],
         chunk: Bytes,
     ) -> Result<Self, CompareError> {
         // An element has at most 16 bytes, and no tensor needs more than it holds.
@@ -101,8 +101,8 @@ mod tests {
         for stride in [[4096, 1], [1, 4096], [9000, 2], [0, 0]] {
             let walk = Walk::new(&[4096, 4096], &stride, &[4096, 1], 16).expect("a plain shape");
             let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
-            let sources: [(&mut dyn BytesSource, Side); 2] =
-                [(&mut one, Side::Expected), (&mut other, Side::Actual)];
+            let sources: [(&mut dyn BytesSource, ByteSource); 2] =
+                [(&mut one, ByteSource::Expected), (&mut other, ByteSource::Actual)];
             let feed = Feed::new(walk, 16, sources, chunk).expect("little memory");
             let held: usize = feed.tiles.iter().chain(&feed.scratch).map(Vec::capacity).sum();
             assert!(Bytes::from(held) <= chunk.saturating_mul(2), "{held} bytes for {stride:?}");
@@ -110,8 +110,8 @@ mod tests {
         // And no more than a small tensor needs.
         let walk = Walk::new(&[3], &[1], &[1], 4).expect("a plain shape");
         let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
-        let sources: [(&mut dyn BytesSource, Side); 2] =
-            [(&mut one, Side::Expected), (&mut other, Side::Actual)];
+        let sources: [(&mut dyn BytesSource, ByteSource); 2] =
+            [(&mut one, ByteSource::Expected), (&mut other, ByteSource::Actual)];
         let feed = Feed::new(walk, 4, sources, chunk).expect("little memory");
         assert_eq!(feed.tiles[0].capacity(), SMALLEST_CHUNK);
     }

@@ -23,7 +23,8 @@ mod unwritten;
 mod agreement;
 
 pub use compare::{
-    BytesSource, COMPARE_CHUNK, CompareError, Comparison, L2_CHUNK_ELEMENTS, Rules, Side, Subject, compare,
+    ByteSource, BytesSource, COMPARE_CHUNK, CompareError, Comparison, L2_CHUNK_ELEMENTS, Rules, Subject,
+    compare,
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;

@@ -5,7 +5,7 @@
 use opt_shared::capture::DType;
 use opt_shared::units::{Bytes, to_index};
 
-use super::compare::{BytesSource, CompareError, Side};
+use super::compare::{ByteSource, BytesSource, CompareError};
 use super::decode::Number;
 use super::feed::Feed;
 use super::layout::{ReadError, Walk, read};
@@ -48,8 +48,8 @@ pub fn estimate_scale(
         let mut visited = 0;
         // A feed walks two tensors; here both are the one, and the second side is not looked at.
         let mut nothing = Nothing;
-        let sources: [(&mut dyn BytesSource, Side); 2] =
-            [(source, Side::Expected), (&mut nothing, Side::Expected)];
+        let sources: [(&mut dyn BytesSource, ByteSource); 2] =
+            [(source, ByteSource::Expected), (&mut nothing, ByteSource::Expected)];
         let mut feed = Feed::new(walk, size, sources, chunk)?;
         feed.each_tile(|_, _, bytes| {
             for element in bytes[0].chunks_exact(to_index(size)) {
@@ -67,7 +67,7 @@ pub fn estimate_scale(
             let offset: u64 =
                 walk.coordinates(position).iter().zip(stride).map(|(&at, &step)| at * step).sum();
             read(source, offset * size, &mut element).map_err(|error: ReadError| CompareError::Read {
-                side: Side::Expected,
+                side: ByteSource::Expected,
                 offset: error.offset,
                 length: error.length,
                 source: error.source,

@@ -7,7 +7,7 @@
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;
 
-use super::compare::{BytesSource, CompareError, Side};
+use super::compare::{ByteSource, BytesSource, CompareError};
 use super::feed::Feed;
 use super::layout::Walk;
 
@@ -72,7 +72,7 @@ pub fn scan_unwritten<'s>(
         return Err(CompareError::SamePoison);
     }
     let walk = Walk::new(shape, stride, stride, dtype.size())?;
-    let sources = [(first.0, Side::FirstCall), (second.0, Side::SecondCall)];
+    let sources = [(first.0, ByteSource::FirstCall), (second.0, ByteSource::SecondCall)];
     let mut feed = Feed::new(walk, dtype.size(), sources, chunk)?;
     let size = dtype.element_len();
     let mut count = 0;

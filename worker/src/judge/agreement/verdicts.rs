@@ -207,7 +207,7 @@ fn a_source_that_ends_early_is_an_error_that_names_the_side() {
     let (mut expected, mut actual) = (case.expected.as_slice(), &case.actual[..396]);
     let found = compare(&mut expected, &mut actual, &case.subject(), &case.rules);
     let error = found.expect_err("one element is missing");
-    assert!(matches!(error, CompareError::Read { side: Side::Actual, .. }));
+    assert!(matches!(error, CompareError::Read { side: ByteSource::Actual, .. }));
     assert!(error.to_string().starts_with("cannot read 400 B at byte 0 of the actual output"), "{error}");
 }
 

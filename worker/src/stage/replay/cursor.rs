@@ -20,7 +20,7 @@ pub struct Disagreement {
 
 /// What a use is, on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Side {
+enum ScheduledUse {
     Use {
         id: u32,
         step: u32,
@@ -41,7 +41,7 @@ enum Side {
     Over,
 }
 
-impl std::fmt::Display for Side {
+impl std::fmt::Display for ScheduledUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Use { id, step, epoch, name, key, bytes } => {
@@ -74,15 +74,18 @@ impl<'a> Cursor<'a> {
 
     /// The next step is this one and uses this, in this order. Gives the constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
-        let begins =
-            |it: &Step| Side::Begins { step: self.step, job: it.job.clone(), entry: it.entry.clone() };
-        let expected = self.recording.steps.get(self.step as usize).map_or(Side::Over, begins);
+        let begins = |it: &Step| ScheduledUse::Begins {
+            step: self.step,
+            job: it.job.clone(),
+            entry: it.entry.clone(),
+        };
+        let expected = self.recording.steps.get(self.step as usize).map_or(ScheduledUse::Over, begins);
         let actual = begins(name);
         self.agree(expected, actual)?;
         let mut constants = Vec::with_capacity(needs.len());
         for need in needs {
             let epoch = self.epochs.get(&need.key).copied().unwrap_or(0);
-            let actual = Side::Use {
+            let actual = ScheduledUse::Use {
                 id: u32::try_from(self.at).unwrap_or(u32::MAX),
                 step: self.step,
                 epoch,
@@ -98,9 +101,9 @@ impl<'a> Cursor<'a> {
         let expected = match self.recording.uses.get(self.at) {
             // Whether the next one is of the next step is asked there.
             Some(it) if it.step == self.step => self.expected(),
-            _ => Side::StepEnds { step: self.step },
+            _ => ScheduledUse::StepEnds { step: self.step },
         };
-        self.agree(expected, Side::StepEnds { step: self.step })?;
+        self.agree(expected, ScheduledUse::StepEnds { step: self.step })?;
         self.step += 1;
         Ok(constants)
     }
@@ -109,12 +112,12 @@ impl<'a> Cursor<'a> {
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());
-            self.agree(Side::Begins { step: self.step, job, entry }, Side::Over)?;
+            self.agree(ScheduledUse::Begins { step: self.step, job, entry }, ScheduledUse::Over)?;
         }
-        self.agree(self.expected(), Side::Over)
+        self.agree(self.expected(), ScheduledUse::Over)
     }
 
-    fn agree(&mut self, expected: Side, actual: Side) -> Result<(), Disagreement> {
+    fn agree(&mut self, expected: ScheduledUse, actual: ScheduledUse) -> Result<(), Disagreement> {
         if let Some(parted) = &self.parted {
             return Err(parted.clone());
         }
@@ -127,12 +130,12 @@ impl<'a> Cursor<'a> {
         Err(parted)
     }
 
-    fn expected(&self) -> Side {
-        let Some(it) = self.recording.uses.get(self.at) else { return Side::Over };
+    fn expected(&self) -> ScheduledUse {
+        let Some(it) = self.recording.uses.get(self.at) else { return ScheduledUse::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
         // A size that differs from its own constant's is nobody's.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
-        Side::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
+        ScheduledUse::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }
 }
