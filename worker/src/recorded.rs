@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, ArgumentValue, Entry, OutputLeaf, Piece, PlainValue, Signature, bind, outputs, pieces,
+    Argument, ArgumentValue, Entry, OutputTensor, Piece, PlainValue, Signature, bind, outputs, pieces,
 };
 use opt_shared::capture::{CaptureError, CaptureFile, Tensor};
 use opt_shared::ids::{EntryId, StorageId};
@@ -53,7 +53,7 @@ pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
-    pub(crate) leaves: Vec<OutputLeaf>,
+    pub(crate) leaves: Vec<OutputTensor>,
 }
 
 impl Recorded {

@@ -8,7 +8,7 @@ use super::entry::kind_name;
 use super::heavy::walkable;
 use super::pieces::is_resolved;
 use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
-use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputLeaf, Signature};
+use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputTensor, Signature};
 use crate::capture::Value;
 
 /// Why an entry does not fit its job's signature.
@@ -148,7 +148,7 @@ fn flatten_within(
 
 /// The tensors that the call returned, in order; `None` beside them is skipped. Empty where the capture holds no
 /// output at all.
-pub fn outputs(entry: &Entry) -> Result<Vec<OutputLeaf>, BindError> {
+pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     let mut leaves = Vec::new();
     if let Some(output) = &entry.output {
         collect_outputs(output, 0, &mut Budget::new(), &mut "output".to_owned(), &mut leaves)?;
@@ -161,7 +161,7 @@ fn collect_outputs(
     depth: usize,
     budget: &mut Budget,
     path: &mut String,
-    leaves: &mut Vec<OutputLeaf>,
+    leaves: &mut Vec<OutputTensor>,
 ) -> Result<(), BindError> {
     let refused = |path: &str, reason| BindError::OutputValue { path: path.to_owned(), reason };
     budget.visit(depth).map_err(|reason| refused(path, reason))?;
@@ -172,7 +172,7 @@ fn collect_outputs(
                 return Err(refused(path, Refusal::TooManyArguments));
             }
             walkable(tensor).map_err(|reason| refused(path, reason.into()))?;
-            leaves.push(OutputLeaf { path: path.clone(), tensor: tensor.clone() });
+            leaves.push(OutputTensor { path: path.clone(), tensor: tensor.clone() });
             Ok(())
         }
         other => {

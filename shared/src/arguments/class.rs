@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::plain::shorten;
-use super::{Argument, ArgumentValue, OutputLeaf};
+use super::{Argument, ArgumentValue, OutputTensor};
 use crate::capture::{DType, Tensor};
 
 /// `f32`, `bf16`, `i64`, `f8e4m3fn`, `c64`.
@@ -36,7 +36,7 @@ pub fn short_name(dtype: DType) -> &'static str {
 
 /// `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are written where the tensor is not contiguous
 /// (`f32[8,16|1,8]`), and a view of conjugates or negatives is marked (`conj:c64[3]`).
-pub fn class_key(arguments: &[Argument], outputs: &[OutputLeaf]) -> String {
+pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
     let mut words: Vec<String> = arguments
         .iter()
         .map(|argument| match &argument.value {
@@ -80,8 +80,8 @@ mod tests {
         Argument { parameter: path.into(), path: path.into(), value: ArgumentValue::Plain(value) }
     }
 
-    fn leaf(tensor: Tensor) -> OutputLeaf {
-        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+    fn leaf(tensor: Tensor) -> OutputTensor {
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
     }
 
     #[test]

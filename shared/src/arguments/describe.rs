@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::plain::shorten;
-use super::{Argument, ArgumentValue, OutputLeaf, PlainValue, Signature};
+use super::{Argument, ArgumentValue, OutputTensor, PlainValue, Signature};
 use crate::capture::DType;
 
 /// Kinds of a plain value, as a person names them.
@@ -52,7 +52,7 @@ impl Observed {
     }
 
     /// Once for each entry: what `bind` and `outputs` made of it.
-    pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputLeaf]) {
+    pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputTensor]) {
         self.entries += 1;
         for (index, argument) in arguments.iter().enumerate() {
             let seen = place(&mut self.arguments, index);

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::pieces::{Piece, distinct_ranges, find, is_resolved, pieces};
-use super::{Argument, ArgumentValue, OutputLeaf, PlainValue};
+use super::{Argument, ArgumentValue, OutputTensor, PlainValue};
 use crate::capture::{Storage, Tensor};
 use crate::formula;
 use crate::placement::whole_grains;
@@ -38,7 +38,7 @@ pub struct EntryFacts {
 
 impl EntryFacts {
     /// `storages` are those of the entry's file; `page` is the machine's page size.
-    pub fn of(storages: &[Storage], arguments: &[Argument], outputs: &[OutputLeaf], page: Bytes) -> Self {
+    pub fn of(storages: &[Storage], arguments: &[Argument], outputs: &[OutputTensor], page: Bytes) -> Self {
         let inputs: Vec<&Tensor> = arguments
             .iter()
             .filter_map(|argument| match &argument.value {
@@ -126,8 +126,8 @@ mod tests {
         Argument { parameter: "x".into(), path: "x".into(), value: ArgumentValue::Tensor(Arc::new(tensor)) }
     }
 
-    fn leaf(tensor: Tensor) -> OutputLeaf {
-        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+    fn leaf(tensor: Tensor) -> OutputTensor {
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
     }
 
     fn unmapped(file_offset: u64, elements: u64, first: u64) -> u64 {

@@ -98,7 +98,7 @@ pub struct Argument {
 
 /// One tensor that the call returned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OutputLeaf {
+pub struct OutputTensor {
     /// `output`, or `output[1]`.
     pub path: String,
     pub tensor: Arc<Tensor>,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
 
-use opt_shared::arguments::{Argument, ArgumentValue, BindError, Entry, OutputLeaf, PlainValue, Signature};
+use opt_shared::arguments::{Argument, ArgumentValue, BindError, Entry, OutputTensor, PlainValue, Signature};
 use opt_shared::arguments::{EntryFacts, plain_value};
 use opt_shared::capture::{Storage, Tensor, Value};
 use opt_shared::causes::chain;
@@ -79,7 +79,7 @@ pub struct Subject<'a> {
     pub signature: &'a Signature,
     pub storages: &'a [Storage],
     pub arguments: &'a [Argument],
-    pub outputs: &'a [OutputLeaf],
+    pub outputs: &'a [OutputTensor],
 }
 
 impl Lint {

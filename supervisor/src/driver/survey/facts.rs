@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use opt_shared::arguments::{
-    Argument, Entry, EntryFacts, OutputLeaf, Signature, SignatureBuilder, bind, class_key, outputs,
+    Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, outputs,
 };
 use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, Storage};
@@ -245,7 +245,7 @@ pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],
     signature: &Signature,
-) -> Vec<(Vec<Argument>, Vec<OutputLeaf>)> {
+) -> Vec<(Vec<Argument>, Vec<OutputTensor>)> {
     let mut all = Vec::new();
     for path in files {
         let Ok(Some(Looked { entry, .. })) = look(path, job.dtypes.as_deref()) else { continue };

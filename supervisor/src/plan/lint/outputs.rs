@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use opt_shared::arguments::OutputLeaf;
+use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::{DType, Tensor};
 use opt_shared::ids::StorageId;
 use opt_shared::units::to_index;
@@ -43,7 +43,7 @@ pub fn of_values<E: Error + 'static>(
     lints
 }
 
-fn of_statistics(entry: &str, leaf: &OutputLeaf, found: &Statistics, atol: f64) -> Vec<Lint> {
+fn of_statistics(entry: &str, leaf: &OutputTensor, found: &Statistics, atol: f64) -> Vec<Lint> {
     let mut lints = Vec::new();
     let path = &leaf.path;
     let largest = found.largest_magnitude();
@@ -175,7 +175,7 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
 /// equal, so it costs little where they are not.
 fn equal_input<E>(
     subject: &Subject<'_>,
-    leaf: &OutputLeaf,
+    leaf: &OutputTensor,
     buffer: &mut [u8],
     read: &mut ReadRange<'_, E>,
 ) -> Result<Option<Lint>, E> {

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use opt_shared::arguments::OutputLeaf;
+use opt_shared::arguments::OutputTensor;
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
 use rustix::io::{pread, pwrite};
@@ -46,7 +46,7 @@ pub(crate) struct Outputs {
 
 impl Outputs {
     /// Layouts for several entries over one memfd of the largest one's size: only one entry is called at a time.
-    pub(crate) fn create_shared(entries: &[&[OutputLeaf]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
+    pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let layouts: Vec<_> = entries.iter().map(|leaves| Self::lay_out(leaves, layout)).collect();
         let memfd_bytes = layouts.iter().map(|(_, bytes, _)| *bytes).max().unwrap_or(0);
         let memfd = Arc::new(memfd::fixed("opt-outputs", Bytes::new(memfd_bytes))?);
@@ -62,7 +62,7 @@ impl Outputs {
             .collect())
     }
 
-    fn lay_out(leaves: &[OutputLeaf], layout: Slots) -> (Vec<OutputRegion>, u64, u32) {
+    fn lay_out(leaves: &[OutputTensor], layout: Slots) -> (Vec<OutputRegion>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
         let slots = match layout {
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    fn leaf(elements: u64) -> OutputLeaf {
+    fn leaf(elements: u64) -> OutputTensor {
         let tensor = Tensor {
             object: 0,
             dtype: DType::Float32,
@@ -255,7 +255,7 @@ mod tests {
             conjugate: false,
             negative: false,
         };
-        OutputLeaf { path: "output".into(), tensor: Arc::new(tensor) }
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
     }
 
     proptest! {
