@@ -77,7 +77,7 @@ pub enum Unwatched {
     /// It has died.
     Gone,
     /// It lives, for all that is known.
-    Trouble(String),
+    Failed(String),
 }
 
 /// A process that a dead worker left behind.
@@ -173,7 +173,7 @@ impl Pool {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
             rustix::io::Errno::SRCH => Unwatched::Gone,
-            errno => Unwatched::Trouble(format!("opening a pidfd: {errno}")),
+            errno => Unwatched::Failed(format!("opening a pidfd: {errno}")),
         })?;
         let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
         // Another process by now, or one whose worker has died over it.

@@ -1,6 +1,6 @@
 //! Replays for people: what the pool held, what was moved, what that cost, against keeping everything.
 //!
-//! Owns [`Told`], what every format says of a replay, in words already; and its text. What a format does with a
+//! Owns [`ReplayText`], what every format says of a replay, in words already; and its text. What a format does with a
 //! stranger's names is its own affair: they are as they came.
 
 pub(super) mod markdown;
@@ -17,7 +17,7 @@ const MOST_STEPS: usize = 3;
 const LEAST_SHARE: f64 = 0.01;
 
 /// One replay.
-pub(super) struct Told<'r> {
+pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
     /// Where it is not the candidate's.
@@ -150,7 +150,7 @@ impl Figures {
     }
 }
 
-impl<'r> Told<'r> {
+impl<'r> ReplayText<'r> {
     /// `winner` knows who won a job.
     pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         let outcome = match result(replay) {
@@ -333,7 +333,7 @@ mod tests {
             "  entry_000000 of embedding: 20.0 ms, of it 12.0 ms waiting",
             "",
         ];
-        assert_eq!(Told::of(replay, |_| Some("fast.c")).lines(), wanted);
+        assert_eq!(ReplayText::of(replay, |_| Some("fast.c")).lines(), wanted);
     }
 
     /// Whatever a row holds: what did not pass shows no figure.
@@ -342,7 +342,10 @@ mod tests {
         let mut replay = sample().replays.remove(0);
         replay.status = Some(Status::InfraError);
         replay.detail = Some("differs at use 7".to_owned());
-        assert_eq!(Told::of(&replay, |_| None).lines(), ["replay model: INFRA_ERROR: differs at use 7", ""]);
+        assert_eq!(
+            ReplayText::of(&replay, |_| None).lines(),
+            ["replay model: INFRA_ERROR: differs at use 7", ""]
+        );
     }
 
     #[test]
@@ -358,7 +361,7 @@ mod tests {
     #[test]
     fn who_calls_in_a_winners_place_is_said() {
         let replay = &sample().replays[0];
-        let told = Told::of(replay, |_| Some("part.c")).lines();
+        let told = ReplayText::of(replay, |_| Some("part.c")).lines();
         assert!(told.contains(&"  calls by fast.c (embedding, which part.c won)".to_owned()), "{told:?}");
     }
 
@@ -368,7 +371,7 @@ mod tests {
         let mut replay = run.replays.remove(0);
         (replay.status, replay.result) = (Some(Status::IncorrectNumerical), None);
         replay.failure = run.jobs[0].candidates[0].failures.first().cloned();
-        let told = Told::of(&replay, |_| None).lines();
+        let told = ReplayText::of(&replay, |_| None).lines();
         assert!(told[1].starts_with("  entry_000003: ") && told[1].contains("expected"), "{told:?}");
     }
 }

@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{counted, is_unsettled, one_line, percent, printable, shorten, small, speedup, time};
-use super::replays::Told;
+use super::replays::ReplayText;
 use super::{memory, summary};
 use crate::record::timeline::Timeline;
 use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
@@ -57,7 +57,7 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         page.line("");
     }
     let winner = |job: &str| run.jobs.iter().find(|it| it.name == job)?.winner.as_deref();
-    for line in run.replays.iter().flat_map(|replay| Told::of(replay, winner).lines()) {
+    for line in run.replays.iter().flat_map(|replay| ReplayText::of(replay, winner).lines()) {
         page.wrapped("", &line);
     }
     page.memory(run, timeline);

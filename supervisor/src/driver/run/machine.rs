@@ -129,7 +129,7 @@ impl Machine {
         self.pool.watch_runner(worker, pid, start_time)?;
         self.sampler
             .watch(Process::Runner(worker, pid), pid, Some(limit), files, pack.tree)
-            .map_err(|error| Unwatched::Trouble(chain(&error)))?;
+            .map_err(|error| Unwatched::Failed(chain(&error)))?;
         self.leaves.announce(worker, pid, limit, pack);
         Ok(())
     }

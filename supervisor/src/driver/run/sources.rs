@@ -68,7 +68,7 @@ impl Run<'_> {
                         tracing::debug!(%worker, pid, "a runner died before it was watched")
                     }
                     // A candidate that nobody watches has no limit: it is not let loose.
-                    Err(Unwatched::Trouble(why)) => {
+                    Err(Unwatched::Failed(why)) => {
                         let detail = format!("its runner {pid} could not be watched: {why}");
                         return self.feed(Event::WorkerFault { worker, detail });
                     }

@@ -5,7 +5,7 @@ use opt_shared::outcome::{Blame, Status};
 
 use super::super::digest::Digest;
 use super::super::figures::{counted, one_line, percent};
-use super::super::replays::{Against, Figures, Outcome, Passed, Step, Told};
+use super::super::replays::{Against, Figures, Outcome, Passed, ReplayText, Step};
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
@@ -34,7 +34,7 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
         (Some(_), Some(Blame::Candidate)) => "bad",
         _ => "other",
     };
-    let told = Told::of(replay, |job| digest.winner_of(job));
+    let told = ReplayText::of(replay, |job| digest.winner_of(job));
     html! {
         h3 { (one_line(told.name)) " " span class={ "chip " (tone) } { (told.status) }
             @if let Some(blame) = told.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }

@@ -1,6 +1,6 @@
 //! Replays for a pull request: a row for each, what is behind it folded away.
 
-use super::{Figures, Outcome, Step, Told};
+use super::{Figures, Outcome, ReplayText, Step};
 use crate::report::digest::Digest;
 use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
@@ -16,8 +16,8 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     if digest.replays.is_empty() {
         return String::new();
     }
-    let replays: Vec<Told<'_>> =
-        digest.replays.iter().map(|it| Told::of(it, |job| digest.winner_of(job))).collect();
+    let replays: Vec<ReplayText<'_>> =
+        digest.replays.iter().map(|it| ReplayText::of(it, |job| digest.winner_of(job))).collect();
     let mut page = format!(
         "### Replays under a budget\n\n| replay | status | {} |\n|:--|:--|{}\n",
         Figures::NAMES.join(" | "),
@@ -40,14 +40,14 @@ pub(in crate::report) fn section(digest: &Digest) -> String {
     page
 }
 
-fn row(replay: &Told<'_>) -> String {
+fn row(replay: &ReplayText<'_>) -> String {
     let blame = replay.blame.map(|blame| format!(" ({})", blame.name())).unwrap_or_default();
     let figures = replay.figures.all().map(|figure| figure.unwrap_or("–"));
     let name = cell(&shorten(replay.name, MAX_NAME));
     format!("| {name} | {}{blame} | {} |\n", replay.status, figures.join(" | "))
 }
 
-fn story(replay: &Told<'_>) -> String {
+fn story(replay: &ReplayText<'_>) -> String {
     let name = code(&shorten(replay.name, MAX_NAME));
     let passed = match &replay.outcome {
         Outcome::Passed(passed) => passed,
