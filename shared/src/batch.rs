@@ -48,7 +48,7 @@ impl BatchSum {
     }
 }
 
-/// Of a batch.
+/// The input bytes of a batch.
 pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     let mut sum = BatchSum::default();
     entries.iter().for_each(|entry| {

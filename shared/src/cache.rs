@@ -21,7 +21,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// What is looked at as one in a file that was in the cache for the most part.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// Of dropping what may still be on its way from the disk, and between two of them.
+/// How often pages that may still be on their way from the disk are dropped, and the pause between two tries.
 const MOST_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -247,7 +247,7 @@ pub struct ReplayCallee {
 /// What a runner may take along into its control group, beside what it may owe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
-    /// Of files, for the page cache that the kernel charges to whoever touches it first: it is given back on demand, but
+    /// Bytes of files, for the page cache that the kernel charges to whoever touches it first: it is given back on demand, but
     /// must not be thrown out of a group while its owner is being timed.
     pub files: Bytes,
     /// Threads and processes.
@@ -268,7 +268,7 @@ pub enum FromWorker {
         limit: Bytes,
         /// Size of every memfd that it maps: owed by the tree once, whatever the maps count.
         shared: Bytes,
-        /// Of memory files that it maps and its worker holds: owed by the worker.
+        /// Bytes of memory files that it maps and its worker holds: owed by the worker.
         of_worker: Bytes,
         pack: Pack,
     },

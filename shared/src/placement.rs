@@ -46,7 +46,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Of distinct storages that are used and none of which is resident, and what is allocated after them.
+    /// The peak of distinct storages that are used and not resident, and of what is allocated after them.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
@@ -74,7 +74,7 @@ impl Peak {
     }
 }
 
-/// Of storages with so much held by their sources, which is uploaded when.
+/// In which order storages are uploaded whose sources hold so much.
 pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     let mut order: Vec<(Reverse<Bytes>, usize)> =
         held.enumerate().map(|(index, held)| (Reverse(held), index)).collect();

@@ -44,7 +44,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// Of runs before there were any, none.
+    /// None in runs of versions that had none.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -142,7 +142,7 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturesRecord {
     pub entries: Option<u64>,
-    /// Of the files together.
+    /// Size of the files together.
     pub bytes: Option<Bytes>,
     /// With every repeated storage counted once.
     pub unique_bytes: Option<Bytes>,
@@ -242,7 +242,7 @@ pub struct ProfileRecord {
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
     pub ms: f64,
-    /// Of the page cache before and after each batch.
+    /// The page cache before and after each batch.
     #[serde(default)]
     pub reads: ReadReport,
     pub entries: Vec<EntryTimingRecord>,
@@ -349,7 +349,7 @@ pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
     pub phases: Phases,
 }
 
-/// Of the whole process tree over the whole run.
+/// Memory of the whole process tree over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTotals {
     pub host_ceiling_bytes: Option<Bytes>,
@@ -358,7 +358,7 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
-    /// Of the whole machine since the run was started or taken up, whoever's pages they were: context.
+    /// What the whole machine swapped since the run was started or resumed, whoever's pages they were: context.
     pub machine_swapped_in_bytes: Option<Bytes>,
     pub machine_swapped_out_bytes: Option<Bytes>,
     /// How closely runners were watched.
@@ -372,7 +372,7 @@ pub struct Sampling {
     pub worst_fill_bytes_per_second: Bytes,
     /// The longest that a sample came after it was due.
     pub worst_delay_us: u64,
-    /// By how much a runner can have been over its limit before it was seen.
+    /// How far a runner can have been above its limit before it was seen.
     pub overshoot_bound_bytes: Bytes,
 }
 
@@ -389,7 +389,7 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Of this time and a later one (a resumed run goes on counting): peaks are the higher, the least available
+    /// Joins this time and a later one (a resumed run goes on counting): peaks are the higher, the least available
     /// memory the lower, the ceiling the later one.
     #[must_use]
     pub fn and_then(self, later: Self) -> Self {
@@ -418,7 +418,7 @@ impl MemoryTotals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,
-    /// Of a replay its own name.
+    /// For a replay, its own name.
     pub job: String,
     /// None for a replay, whose calls are several candidates'.
     pub candidate: Option<String>,
@@ -426,7 +426,7 @@ pub struct PhaseRecord {
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
-    /// Of the whole tree, over this time; less in swap is negative.
+    /// Change of swapped bytes of the whole tree over this time; less in swap is negative.
     pub swap_delta_bytes: Option<i64>,
     /// Microseconds in which nothing was at work, from the end of the phase before it until its lease was sent. None for
     /// the first, and where something ran beside its start.

@@ -4,7 +4,7 @@ use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// Of what is predicted or named: the slack where a tenth would be less.
+/// The slack on what is predicted or named, where a tenth would be less.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {

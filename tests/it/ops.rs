@@ -18,7 +18,7 @@ const OPS: &[(&str, u64)] = &[
     ("batch_norm", 5),
 ];
 
-/// Of them, those with one dtype: what `dtypes` picks by itself.
+/// Those of them with one dtype: what `dtypes` selects by itself.
 const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     (
         "float32",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::places::files_below;
 use crate::processes;
 
-/// Of a listing and of a log: enough to see what went on.
+/// Most lines shown of a listing and of a log: enough to see what went on.
 const MOST_LINES: usize = 120;
 
 pub struct Outcome {

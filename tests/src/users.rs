@@ -19,7 +19,7 @@ const PROCESSES: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     Own,
-    /// By number, without groups or rights.
+    /// A user given by number, without groups or rights.
     Ordinary(u32),
 }
 

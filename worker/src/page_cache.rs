@@ -17,11 +17,11 @@ use opt_shared::outcome::ReadReport;
 use crate::recorded::Recorded;
 
 pub(crate) struct EntryGuards {
-    /// By device and number of the file.
+    /// Keyed by device and inode of the file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
     /// A large job: what it brings in goes again.
     drop: bool,
-    /// Of the guards, those that came with the entry that was added last.
+    /// The guards that came with the entry that was added last.
     newest: Vec<(u64, u64)>,
 }
 

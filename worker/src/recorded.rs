@@ -23,7 +23,7 @@ use rustix::fs::{Advice, fadvise};
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
-/// Of a recorded output, asked for while the piece before it is compared.
+/// A piece of a recorded output, asked for while the piece before it is compared.
 const NEXT_PIECE: u64 = 1 << 20;
 /// One call reads at most a read-ahead window of the disk, and those start at 128 KiB.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;

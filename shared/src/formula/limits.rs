@@ -3,7 +3,7 @@
 use crate::settings::LimitSettings;
 use crate::units::Bytes;
 
-/// Of each thread: its stack, as the C library makes it and an OpenMP thread gets it.
+/// The stack of each thread, as the C library makes it and an OpenMP thread gets it.
 pub const STACK: Bytes = Bytes::mib(8);
 const LEAST_MEMORY: Bytes = Bytes::mib(256);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A runner that waits for a CPU has so many times its time, and no more.
 pub const MOST_STRETCH: u32 = 4;
 
-/// Of a wait, where the runner waits for a CPU all the time.
+/// Factor on a wait in which the runner waits for a CPU all the time.
 pub fn stretched(limit: Duration) -> Duration {
     limit.saturating_mul(MOST_STRETCH)
 }

@@ -12,7 +12,7 @@ pub struct Head {
     pub detail: String,
     /// The first is the one that the status is of. A verification keeps three, other stages one; a build has none.
     pub failures: Vec<EntryFailure>,
-    /// Of the runner whose death decided the status.
+    /// The end of the runner whose death decided the status.
     pub end: Option<RunnerEnd>,
     /// Highest owed memory of a runner or compiler, as far as the worker could see; none where nothing ran or the kernel
     /// gave no figure.
@@ -28,7 +28,7 @@ impl Head {
         Self::failed(Status::Passed, "")
     }
 
-    /// Of an attempt that came to nothing: no failing entry, no figures.
+    /// The head of an attempt that came to nothing: no failing entry, no figures.
     pub fn failed(status: Status, detail: impl Into<String>) -> Self {
         Self {
             status,

@@ -42,7 +42,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Of an attempt that came to nothing.
+    /// For an attempt that came to nothing.
     pub fn of_nothing(stage: Stage) -> Self {
         match stage {
             Stage::Build => Self::Build(Built::default()),
@@ -58,7 +58,7 @@ impl Report {
         Self { head, body }
     }
 
-    /// Of an attempt that came to nothing.
+    /// For an attempt that came to nothing.
     pub fn failed(stage: Stage, status: Status, detail: impl Into<String>) -> Self {
         Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
     }

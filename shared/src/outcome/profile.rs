@@ -12,7 +12,7 @@ pub struct Profiled {
     pub baseline_failed: bool,
     /// CPU numbers the runner was pinned to.
     pub cpus: Vec<u32>,
-    /// Of the page cache before and after each batch.
+    /// The page cache before and after each batch.
     pub reads: ReadReport,
 }
 
@@ -55,7 +55,7 @@ pub enum CacheStateReached {
     Rotate,
 }
 
-/// Of the calls of one entry, each sample being one block's mean.
+/// Times of the calls of one entry; each sample is one block's mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
     #[serde(with = "crate::nonfinite")]

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 pub struct ReadReport {
     /// Large inputs that were left to be read page by page, as a candidate touches them.
     pub page_by_page: u32,
-    /// Of those: parts of so many were read ahead, because they were seen to be read as a whole.
+    /// How many of those were read ahead in part, because they were seen to be read as a whole.
     pub turned: u32,
     /// What had been touched of them when that was seen.
     pub turned_after_bytes: Bytes,
@@ -19,7 +19,7 @@ pub struct ReadReport {
     pub touched_bytes: Bytes,
     /// Read ahead of them.
     pub ahead_bytes: Bytes,
-    /// Of the captures' files in the page cache, summed over the moments before and after each entry, where the kernel
+    /// Bytes of the captures' files in the page cache, summed over the moments before and after each entry, where the kernel
     /// tells: their difference is what was left behind.
     pub cached_before_bytes: Option<Bytes>,
     pub cached_after_bytes: Option<Bytes>,

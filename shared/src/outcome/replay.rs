@@ -31,10 +31,10 @@ pub struct ReplayResult {
     pub evictions: u64,
     #[serde(with = "crate::nonfinite")]
     pub total_ms: f64,
-    /// Of it, waiting for tensors.
+    /// The part of it that was spent waiting for tensors.
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// Of it, everything else: what a replay that keeps everything would take once all is there.
+    /// The rest of it: what a replay that keeps everything would take once all is there.
     #[serde(with = "crate::nonfinite")]
     pub compute_ms: f64,
     /// The copy queue was at work for so long, beside it.

@@ -25,7 +25,7 @@ pub const MAX_STEPS: usize = 100_000;
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
-/// Of one that is longer, in a message: characters.
+/// Characters of a longer name that a message shows.
 const SHOWN_OF_A_NAME: usize = 64;
 /// Most axes of a constant, as the capture reader has it.
 pub const MAX_RANK: usize = 64;
@@ -46,7 +46,7 @@ pub struct Key(pub [u8; 32]);
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Of one whose bytes nobody has read: no recording is written with it.
+    /// The digest of a constant that nobody has read: no recording is written with it.
     pub const UNKNOWN: Self = Self([0; 32]);
 }
 
@@ -195,7 +195,7 @@ impl PoolFloor {
     }
 }
 
-/// Of these working sets: with less, the next step could not be fetched beside the running one.
+/// The floor for these working sets: with less, the next step could not be fetched beside the running one.
 pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
     let is_pinned = |constant: u32| pinned.get(constant as usize).copied().unwrap_or(false);
     let slot = |constant: u32| slots.get(constant as usize).copied().unwrap_or_default();
@@ -227,7 +227,7 @@ pub struct Recorder {
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
     epochs: Vec<u32>,
-    /// Of the file, so far.
+    /// Bytes of the file, so far.
     file: FileSize,
 }
 
@@ -274,7 +274,7 @@ impl Recorder {
         &self.recording
     }
 
-    /// Of the recording's file.
+    /// Bytes of the recording's file.
     pub fn file_bytes(&self) -> Bytes {
         Bytes::new(self.file.bytes())
     }

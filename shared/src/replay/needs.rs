@@ -14,7 +14,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub key: Key,
-    /// Of the parameter, as messages name it.
+    /// The parameter, as messages name it.
     pub name: String,
     pub storage: StorageId,
     /// Where they start in it.

@@ -424,7 +424,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Of a store that was finished by a run that was interrupted while it tidied up.
+/// Recognises a store that was finished by a run that was interrupted while it tidied up.
 fn tidied_up(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

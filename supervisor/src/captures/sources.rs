@@ -16,7 +16,7 @@ pub(super) struct Source {
     pub(super) stamp: Stamp,
 }
 
-/// By which a file is told to be the one it was.
+/// What identifies a file as unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,

@@ -145,7 +145,7 @@ fn worker_number(text: &str) -> Option<u32> {
     text.strip_prefix("worker-").unwrap_or(text).parse().ok()
 }
 
-/// Of `ctl events` without --follow.
+/// How many decisions `ctl events` prints without --follow.
 const LATEST: u32 = 20;
 
 pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
@@ -243,7 +243,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// Of the run that is named, or of the only one.
+/// The socket of the run that is named, or of the only one.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),

@@ -31,7 +31,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const MOST_SHOWN: u32 = 20;
 /// … in the file: a decision or an attempt is a line, and a run may make dozens of them in a second.
 const MOST_KEPT: u32 = 1000;
-/// Of a line that stands for those that were left out.
+/// The field of a line that stands for those that were left out.
 const MOST_LETTERS: usize = 120;
 
 /// Where the JSON lines go, once the run folder is known.

@@ -213,7 +213,7 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
-    /// Of a run folder that was named: one that is none is a matter of the command line, a damaged one of the host.
+    /// Failures about a run folder that was named: if it is no run folder that is a usage error, if it is damaged a host error.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// An answer that is not waited for comes at once; a supervisor that swaps may take its time.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Of an answer: more than any queue of the server's.
+/// Longest answer: more than any queue of the server's.
 const MAX_ANSWER: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]

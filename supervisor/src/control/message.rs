@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::methods::{self, Request};
 use super::refusal::{Code, Refusal, Reply};
 
-/// Of an id, as it was written: enough for a UUID in quotes.
+/// Longest id, as it was written: enough for a UUID in quotes.
 const MAX_ID: usize = 128;
 
 /// Something that happened, for those who listen.

@@ -32,5 +32,5 @@ pub use methods::{
 pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
-/// Of one line, in both directions for requests; answers may be as long as their queue.
+/// Longest line of a request, in both directions; answers may be as long as their queue.
 pub const MAX_LINE: usize = 64 << 10;

@@ -24,7 +24,7 @@ const MOST_CONNECTIONS: usize = 32;
 /// Told that we are busy before the others are looked at again.
 const MOST_REFUSED_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 128;
-/// Of all connections together, in and out: of the 20 MiB that the supervisor may owe.
+/// Most bytes that all connections hold together, in and out: part of the 20 MiB that the supervisor may owe.
 const BUDGET: usize = 4 << 20;
 /// Requests of one connection that wait for a result.
 const MOST_PENDING: u32 = 64;
@@ -56,9 +56,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds in a place that is ours alone: whoever held it before is dead, for we hold the run's lock.
+    /// Binds the socket. Whoever held it before is dead, because we hold the lock of the run.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
-        let path = place.socket().to_owned();
+        let path = socket.path().to_owned();
         let fail = |action| {
             let path = path.clone();
             move |source| ControlError::Io { action, path, source }
@@ -72,12 +72,12 @@ impl Server {
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .map_err(fail("closing to others"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
-        place.publish()?;
-        Ok(Self { listener, place, connections: BTreeMap::new(), next: 1, cut: 0 })
+        socket.publish()?;
+        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, cut: 0 })
     }
 
     pub fn path(&self) -> &std::path::Path {
-        self.place.socket()
+        self.socket.path()
     }
 
     /// What the loop has to watch.

@@ -17,7 +17,7 @@ const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
 pub const LINK: &str = "control.sock";
 const SOCKET: &str = "sock";
 const RUN: &str = "run";
-/// Of the name that a run's folder gives its socket, in hex digits.
+/// Length of the name that a run's folder gives its socket, in hex digits.
 const NAME: usize = 16;
 /// Links looked at in one folder.
 const MOST_RUNS: usize = 4096;
@@ -67,7 +67,7 @@ impl RunSocket {
         Ok(place)
     }
 
-    pub fn socket(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.socket
     }
 

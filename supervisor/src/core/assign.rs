@@ -184,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Of which role a worker will be missing when what runs now is over.
+    /// The role of which a worker will be missing when what runs now is over.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {

@@ -12,7 +12,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// Of what was seen at the worst; the next one is never quite the same.
+/// Share added to the worst that was seen; the next one is never quite the same.
 const MARGIN_PERCENT: u64 = 10;
 
 #[derive(Clone, Debug, Default)]

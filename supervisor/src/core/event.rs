@@ -122,7 +122,7 @@ pub enum Process {
 pub enum Offer {
     /// In answer to `Action::Wanted`. `more`: it may be asked again.
     Asked { more: bool },
-    /// Of itself, as users submit.
+    /// The source offers units by itself, as users submit.
     Unasked,
 }
 

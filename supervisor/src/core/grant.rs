@@ -292,7 +292,7 @@ impl Core {
         });
     }
 
-    /// Of a way that the machine has room for now, and that is not the first.
+    /// Why a way other than the first is taken, one that the machine has room for now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }

@@ -29,7 +29,7 @@ impl Job {
         self.done = false;
     }
 
-    /// Of this unit a step may have two prices: the baseline stands beside it, or does not.
+    /// A step of this unit may have two prices: with the baseline beside it, or without.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }

@@ -250,7 +250,7 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured)
     }
 
-    /// By how much a worker is over what it has reserved.
+    /// How far a worker is above what it has reserved.
     pub fn excess(&self, worker: WorkerId) -> Bytes {
         self.accounts.get(&worker).map_or(Bytes::ZERO, |account| (account.measured - account.reserved).sum())
     }

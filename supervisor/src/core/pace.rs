@@ -67,7 +67,7 @@ impl Pace {
         self.worst_delay
     }
 
-    /// By how much a process can be over its limit before it is seen: what it fills in the shortest time between two
+    /// How far a process can be above its limit before it is seen: what it fills in the shortest time between two
     /// samples and the worst delay so far.
     pub fn overshoot_bound(&self) -> Bytes {
         let blind = SHORTEST + self.worst_delay;

@@ -31,9 +31,9 @@ pub struct Prediction {
     pub predicted: Vec<Term>,
     /// What `spec.reserved` has beyond it.
     pub beyond: Vec<Term>,
-    /// Of the entries: the one whose figures these are, or that weighs most in the batch whose figures they are.
+    /// The entry whose figures these are, or that weighs most in the batch whose figures they are.
     pub decides: Option<usize>,
-    /// Of the entries: which are timed together, or share a runner.
+    /// Which entries are timed together, or share a runner.
     pub batches: Vec<Range<usize>>,
 }
 

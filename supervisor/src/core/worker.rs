@@ -147,7 +147,7 @@ impl Worker {
         self.state == State::Idle
     }
 
-    /// By when it has to have moved on.
+    /// The deadline for its next state.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),

@@ -42,7 +42,7 @@ use crate::record::UtcTime;
 use crate::signal::Signals;
 use crate::store::{RunRow, Store};
 
-/// Of the ceiling: the captures of a job that fit into this stay in the page cache for the next candidate.
+/// Share of the ceiling: captures of a job that fit into it stay in the page cache for the next candidate.
 const CACHE_SHARE: f64 = 0.25;
 
 /// What `run` was asked for.

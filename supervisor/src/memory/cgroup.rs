@@ -95,7 +95,7 @@ pub struct Mounted {
     pub two: bool,
 }
 
-/// Of version 1 the hierarchy that has the memory controller counts.
+/// With version 1, the hierarchy that has the memory controller counts.
 pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     let mut mounted = Mounted::default();
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {

@@ -70,7 +70,7 @@ impl SampleError {
     }
 }
 
-/// Of this machine; 4 KiB, 16 KiB and 64 KiB all occur.
+/// Page size of this machine; 4 KiB, 16 KiB and 64 KiB all occur.
 pub fn page_size() -> Bytes {
     Bytes::from(rustix::param::page_size())
 }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 
 /// Scrapers at a time; later ones wait in the kernel.
 const MOST_CLIENTS: usize = 8;
-/// Of a request, headers included.
+/// Longest request, headers included.
 const MAX_REQUEST: usize = 8 << 10;
 /// From connection to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);

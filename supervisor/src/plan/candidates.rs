@@ -22,16 +22,16 @@ pub(super) struct Draft {
     pub(super) name: String,
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
-    /// Of a table; boxed, for most candidates are files and have none.
+    /// The settings of its table; boxed, because most candidates are files and have none.
     pub(super) layers: Option<Box<Layers>>,
     spot: Rc<Spot>,
     naming: Naming,
 }
 
 enum Naming {
-    /// By its table.
+    /// Named by its table.
     Given,
-    /// By its file: without the suffix unless that names two.
+    /// Named by its file, without the suffix unless that names two.
     File { short: String, long: String },
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of a name or value quoted in a message; more says nothing and may fill a terminal.
+/// Most characters of a name or value quoted in a message; more says nothing and may fill a terminal.
 const LONGEST_QUOTE: usize = 80;
 
 /// One mistake. Messages are lowercase fragments without the key, which stands in front when they are shown.

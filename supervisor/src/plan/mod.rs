@@ -64,10 +64,10 @@ pub const MAX_PLAN_BYTES: u64 = 1 << 20;
 /// Each job has its capture set read and its own row in every report.
 pub const MAX_JOBS: usize = 1000;
 
-/// Of the whole plan. Each costs the supervisor a few hundred bytes, and a run hours long before this.
+/// Most candidates of a plan. Each costs the supervisor a few hundred bytes, and a run takes hours long before this.
 pub const MAX_CANDIDATES: usize = 100_000;
 
-/// Of one job.
+/// Most entries of one job.
 pub const MAX_ENTRIES: usize = 100_000;
 
 /// Everything a run does, with no question left open. Paths are absolute.
@@ -157,7 +157,7 @@ impl Stages {
 /// `[memory]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemorySettings {
-    /// Of min(RAM, cgroup limit).
+    /// A share of min(RAM, cgroup limit).
     pub host_ceiling: Amount,
     pub host_floor: Floor,
     pub device_ceiling: Amount,

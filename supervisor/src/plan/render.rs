@@ -10,7 +10,7 @@ use super::names::is_printable;
 /// Nobody reads more, and a plan can hold a mistake in each of its bytes.
 const MOST_SHOWN: usize = 100;
 
-/// Of one line of the plan that is drawn; a longer one is named by its place only.
+/// Longest line of the plan that is drawn; of a longer one only its place is given.
 const LONGEST_LINE: usize = 400;
 
 /// What the system itself allows (PATH_MAX).

@@ -12,7 +12,7 @@ pub(super) type TomlValue<'t> = Spanned<DeValue<'t>>;
 /// One table of a text, being read.
 pub(super) struct TableReader<'v, 't> {
     table: &'v DeTable<'t>,
-    /// Of the table itself: its header, or its braces.
+    /// Where the table itself is: its header, or its braces.
     pub(super) spot: Spot,
     asked: Vec<&'static str>,
 }

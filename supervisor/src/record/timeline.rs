@@ -100,7 +100,7 @@ impl Series {
     }
 }
 
-/// Of the machine it is little that is bad, of a process much.
+/// For the machine the lowest value is the worst, for a process the highest.
 fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
     if track == Track::Machine { one.min(other) } else { one.max(other) }
 }
@@ -193,7 +193,7 @@ impl Group {
 pub struct PhaseSpan {
     pub worker: WorkerId,
     pub stage: Stage,
-    /// Of a replay its own name, and no candidate.
+    /// For a replay its own name, and no candidate.
     pub job: String,
     pub candidate: Option<String>,
     pub started: u64,
@@ -246,7 +246,7 @@ impl Timeline {
     }
 }
 
-/// Of a moment of the record.
+/// The time of a moment in the record.
 pub fn milliseconds(time: UtcTime) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }

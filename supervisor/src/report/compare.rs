@@ -25,13 +25,13 @@ const SCHEMA: u32 = 1;
 pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
-    jobs: Vec<ComparedJob>,
+    jobs: Vec<RunJob>,
     /// A plan has a handful.
     pub replays: Vec<ReplayRecord>,
 }
 
 #[derive(Debug)]
-struct ComparedJob {
+struct RunJob {
     job: JobRecord<()>,
     candidates: BTreeMap<String, Ended>,
     order: Vec<String>,
@@ -53,7 +53,7 @@ impl ComparedRun {
 
     /// The candidates that follow are of this job.
     pub fn job(&mut self, job: JobRecord<()>) {
-        self.jobs.push(ComparedJob { job, candidates: BTreeMap::new(), order: Vec::new() });
+        self.jobs.push(RunJob { job, candidates: BTreeMap::new(), order: Vec::new() });
     }
 
     pub fn candidate(&mut self, candidate: &CandidateRecord) {
@@ -149,7 +149,7 @@ pub struct Comparison {
 }
 
 pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
-    let mut later: BTreeMap<String, ComparedJob> =
+    let mut later: BTreeMap<String, RunJob> =
         second.jobs.into_iter().map(|job| (job.job.name.clone(), job)).collect();
     let later_order: Vec<String> = later.keys().cloned().collect();
     let (mut jobs, mut only_in_first) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
     }
 }
 
-fn compare_job(first: ComparedJob, mut second: ComparedJob) -> ComparedJob {
+fn compare_job(first: RunJob, mut second: RunJob) -> ComparedJob {
     let same_baseline = first.job.baseline.is_some() && first.job.baseline == second.job.baseline;
     let (mut candidates, mut only_in_first) = (Vec::new(), Vec::new());
     for name in first.order {
@@ -225,7 +225,7 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Of two independent estimates; none where one is not a positive number. Errors add up as squares of logarithms.
+/// Ratio of two independent estimates; none if one is not a positive number. Errors add up as squares of logarithms.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)

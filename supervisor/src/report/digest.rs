@@ -26,7 +26,7 @@ pub struct Limits {
     pub decisions: usize,
 }
 
-/// Of a text that a stranger wrote, as much as a page shows.
+/// As much of a foreign text as a page shows.
 const MAX_TAIL: usize = 4 << 10;
 
 #[derive(Debug)]
@@ -178,10 +178,10 @@ impl JobDigest {
     }
 }
 
-/// Of every stage of every job the phase that came closest to what was predicted for it, or went furthest beyond.
+/// For every stage of every job, the phase that came closest to its prediction or went furthest beyond it.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
-    /// By the place of the job, as they came.
+    /// By the position of the job, in the order in which they came.
     worst: Vec<(PhaseRecord, usize)>,
 }
 

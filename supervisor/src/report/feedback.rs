@@ -11,13 +11,13 @@ use opt_shared::units::Bytes;
 use super::figures::{one_line, percent, printable, small, speedup, time};
 use crate::record::Stage;
 
-/// Of the text, in bytes (DESIGN "run directory").
+/// Longest feedback, in bytes (DESIGN "run directory").
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Of the compiler's output or of standard error within it; the rest is for what we know ourselves.
+/// Longest excerpt of the compiler's output or of standard error; the rest is for what we know ourselves.
 const MAX_EXCERPT: usize = 1200;
-/// Of one line for a person.
+/// Longest line for a person.
 const MAX_LINE: usize = 400;
-/// Of the arguments of an entry.
+/// Longest list of an entry's arguments.
 const MAX_ARGUMENTS: usize = 500;
 
 /// The feedback of a stage that reported.

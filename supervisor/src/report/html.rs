@@ -22,7 +22,7 @@ pub use plot::PlotError;
 
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
-/// Of the whole page: a phone loads it over a poor connection, and a browser searches it.
+/// Most bytes of the page: a phone loads it over a poor connection, and a browser searches it.
 const MOST: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
@@ -261,7 +261,7 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// Of a compiler's command line, what decides the code: without folders of the run that are gone with it.
+/// The part of a compiler's command line that decides the code: without folders of the run, which are gone with it.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut kept = Vec::new();
     let mut all = flags.iter().map(String::as_str);
@@ -278,7 +278,7 @@ fn flags_of(flags: &[String]) -> Vec<&str> {
     kept
 }
 
-/// Of a digest, enough to tell it from others.
+/// As much of a digest as tells it from others.
 fn short(digest: &str) -> String {
     one_line(digest).chars().take(16).collect()
 }

@@ -264,7 +264,7 @@ impl<'r> Passed<'r> {
     }
 }
 
-/// Of one that passed: whatever a row holds, what did not has no figure.
+/// The figures of a replay that passed: one that did not has none, whatever its row holds.
 pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
     replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
 }

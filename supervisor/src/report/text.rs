@@ -30,7 +30,7 @@ impl Default for Style {
 
 /// Below this no table can be laid out; lines are longer then.
 const LEAST_WIDTH: usize = FIXED + LEAST_NAME;
-/// Of a shortened name, to be told from its neighbours.
+/// Length of a shortened name, enough to tell it from its neighbours.
 const LEAST_NAME: usize = 12;
 /// Candidates of a job told in words, besides their row in the table.
 const MAX_FAILURES_TOLD: usize = 20;

@@ -12,9 +12,9 @@ use crate::record::timeline::{Block, Point, Series, Track};
 
 /// The first byte: raised by every change below.
 const FORMAT: u8 = 1;
-/// Of one block as it is written; beyond it the writer has to begin another.
+/// Most bytes of a block as it is written; beyond that the writer begins another.
 pub const MAX_POINTS: usize = 16 << 10;
-/// Of one block as it is read: every point at its longest, and room for as many heads of tracks.
+/// Most bytes of a block as it is read: every point at its longest, and room for as many heads of tracks.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 const CHECKSUM: usize = 4;
 /// Seven bits a byte.

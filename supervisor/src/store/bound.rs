@@ -4,19 +4,19 @@ use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// Of a name or a path: Linux has no longer path. A longer one is refused, never cut: names must stay different.
+/// Longest name or path: Linux has no longer path. A longer one is refused, never cut: names must stay different.
 pub(super) const MAX_NAME: usize = 4096;
-/// Of one line for a person.
+/// Longest line for a person.
 pub(super) const MAX_DETAIL: usize = 4 << 10;
-/// Of a feedback (DESIGN "run directory").
+/// Longest feedback (DESIGN "run directory").
 pub(super) const MAX_FEEDBACK: usize = 2 << 10;
-/// Of the head of a compiler's output, the tail of a runner's.
+/// Longest head of a compiler's output, and tail of a runner's.
 pub(super) const MAX_LOG: usize = 64 << 10;
-/// Of the numbers of one policy row.
+/// Longest JSON of the numbers of one policy row.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// Of a stored text of the plan, resolved: thousands of candidates with settings of their own.
+/// Longest stored text of a resolved plan: thousands of candidates with settings of their own.
 pub(super) const MAX_META: usize = 64 << 20;
-/// Of one report after its texts were cut: a hundred thousand timed entries. A worker that says more is broken.
+/// Longest report after its texts were cut: a hundred thousand timed entries. A worker that sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
 /// Failing entries kept of one attempt.
 const MAX_FAILURES: usize = 16;

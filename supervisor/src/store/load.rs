@@ -364,7 +364,7 @@ struct Rows<'store> {
 }
 
 enum List {
-    /// Of the job with this key.
+    /// Candidates of the job with this key.
     Candidates(i64),
     Workers,
     Phases,

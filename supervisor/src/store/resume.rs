@@ -34,7 +34,7 @@ pub struct StoredCandidate {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub failed_stage: Option<Stage>,
-    /// Of its last build, if that ended well.
+    /// The digest from its last build, if that succeeded.
     pub artifact: Option<Artifact>,
 }
 

@@ -114,7 +114,7 @@ pub struct PhaseRow {
     pub predicted: Option<Bytes>,
     pub peak_owed: Option<Bytes>,
     pub peak_reclaimable: Option<Bytes>,
-    /// By how many bytes more of the tree were in swap at its end than at its start.
+    /// How many bytes more of the tree were in swap at its end than at its start.
     pub swap_delta: Option<i64>,
     /// Microseconds before it in which nothing was at work.
     pub switch_us: Option<u64>,

@@ -17,7 +17,7 @@ use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeli
 
 pub use super::block::MAX_POINTS;
 
-/// Of all blocks together.
+/// Most bytes of all blocks together.
 const BUDGET: Bytes = Bytes::mib(24);
 /// Neighbours that are joined with one write: twice what one write adds, so that thinning overtakes writing.
 const JOINED_AT_ONCE: usize = 4;

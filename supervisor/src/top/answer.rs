@@ -4,7 +4,7 @@
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-/// Of one text. Names of candidates are paths, reasons are sentences.
+/// Longest text. Names of candidates are paths, reasons are sentences.
 const MAX_TEXT: usize = 400;
 /// Rows of any list; a run takes 10,000 submissions.
 pub(super) const MOST_ROWS: usize = 20_000;

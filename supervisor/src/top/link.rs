@@ -64,7 +64,7 @@ struct Asker {
     client: Client,
     /// The next page of candidates.
     page: u64,
-    /// Of the history, what is known already.
+    /// The time up to which the history is known already.
     since: f64,
 }
 

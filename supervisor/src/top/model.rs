@@ -151,7 +151,7 @@ pub(super) struct Candidate {
     pub rank: Option<u32>,
     /// Value, and its interval.
     pub speedup: Option<[f64; 3]>,
-    /// Of a replay of the plan, which stands below its candidates.
+    /// The figures, if this is a replay of the plan; replays are listed below candidates.
     pub replay: Option<Replay>,
 }
 

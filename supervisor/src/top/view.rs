@@ -36,7 +36,7 @@ pub enum TopError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     Left,
-    /// By SIGINT or SIGTERM.
+    /// It was ended by SIGINT or SIGTERM.
     Interrupted,
 }
 

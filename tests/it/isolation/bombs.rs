@@ -51,7 +51,7 @@ baseline = "good"
 
 /// `limits.memory`, what each thread's stack adds, a runner's own base, and the outputs and streams of this plan.
 const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
-/// By polling alone, where it kept its pace.
+/// How far a process can overshoot under polling alone, if polling keeps its pace.
 const OVERSHOOT: u64 = 16 << 20;
 
 #[test]

@@ -17,13 +17,13 @@ const OF_AN_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
     beside: Vec<[u8; MARKER_BYTES]>,
-    /// Of the first capture.
+    /// What marks the input of the first capture.
     in_input: [u8; MARKER_BYTES],
     files: Vec<PathBuf>,
 }
 
 impl Markers {
-    /// Of captures with one input, which is the first storage.
+    /// The input of captures that have one, which is the first storage.
     pub(super) fn of_captures(folder: &Path) -> Self {
         // What the executable holds anyway proves nothing when it is found.
         let executable = std::fs::read(binary()).expect("the executable can be read");

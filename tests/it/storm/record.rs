@@ -20,7 +20,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a run that was killed before it had tables: nothing.
+    /// Empty for a run that was killed before it had tables.
     pub fn read(run: &Path) -> Self {
         let copy = tempfile::tempdir().expect("a folder");
         for name in ["run.sqlite", "run.sqlite-wal"] {

@@ -48,7 +48,7 @@ struct Worker {
 /// A process owes something else now, or is no more.
 type Change = (u64, Track, Option<u64>);
 
-/// Of a run that is over. `summary` is its document.
+/// Reads the evidence of a run that is over. `summary` is its document.
 pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     let mut evidence = Evidence::default();
     let mut workers = workers(summary, &mut evidence)?;

@@ -59,7 +59,7 @@ impl Fixture {
         Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
     }
 
-    /// Of one more candidate, which nobody has built before.
+    /// Tries one more candidate, which nobody has built before.
     fn eval(&self, name: &str) -> Result<Answered> {
         let kernel = self.folder.join(format!("{name}.c"));
         std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;

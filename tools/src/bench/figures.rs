@@ -46,12 +46,12 @@ impl Figures {
         self.share(1.0)
     }
 
-    /// Of the pairs that were measured beside each other: how many times the other's each figure is.
+    /// For the pairs that were measured beside each other: how many times the other's each figure is.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }
 
-    /// Of the first and of the last quarter, in the order they came.
+    /// Medians of the first and of the last quarter, in the order they came.
     pub(crate) fn first_and_last_quarter(&self) -> (f64, f64) {
         let quarter = (self.0.len() / 4).max(1).min(self.0.len());
         let median = |part: &[f64]| Self(part.to_vec()).median();

@@ -29,13 +29,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Of one core.
+/// CPU time of one core.
 const ALLOWED_SHARE: f64 = 0.005;
 const ALLOWED_RESIDENT: f64 = 20.0;
 const ALLOWED_IDLE: f64 = 8.0;
 const LIMIT: Bytes = Bytes::mib(600);
 
-/// Of this thread, in user and kernel mode.
+/// CPU time of this thread, in user and kernel mode.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 
 /// What ours may be over by, at the median.
 const ALLOWED: u64 = 16 << 20;
-/// Of a kernel's limit on private memory: what a small process owes that is not private memory, with the tables of the
+/// Slack on a kernel's limit on private memory: what a small process owes that is not private memory, with the tables of the
 /// pages that it is let have.
 const BESIDE: u64 = 2 << 20;
 

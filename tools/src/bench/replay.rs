@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// Of what overlapped perfectly, nothing is left but the longer of the two.
+/// If both overlapped perfectly, nothing is left but the longer of the two.
 fn ratio(result: &Value) -> Option<f64> {
     let longer = result["copy_ms"].as_f64()?.max(result["compute_ms"].as_f64()?);
     Some(result["total_ms"].as_f64()? / longer)

@@ -46,13 +46,13 @@ struct CommandLine {
     /// The set that this project started from, 51.3 GiB, and plans to run it with.
     #[arg(long, required = true)]
     incident: bool,
-    /// Of the incident: the folder to write to; made if need be, and free of captures.
+    /// For --incident: the folder to write to; made if need be, and free of captures.
     #[arg(long, required = true)]
     out: Option<PathBuf>,
-    /// Of the incident: shortens its tables, such as 0.1.
+    /// For --incident: shortens its tables, such as 0.1.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Of the incident: the same seed gives the same files.
+    /// For --incident: the same seed gives the same files.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -78,7 +78,7 @@ enum Set {
         /// Shape of the input, such as 64,1024; the op works along the last axis.
         #[arg(long, value_delimiter = ',', required = true)]
         shape: Vec<u64>,
-        /// Of linear; as wide as the input unless given.
+        /// Width of linear's output; as wide as the input unless given.
         #[arg(long)]
         out_features: Option<u64>,
         #[arg(long, default_value_t = 4)]

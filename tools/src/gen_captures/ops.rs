@@ -30,9 +30,9 @@ pub(crate) enum Op {
 #[derive(Clone, Debug)]
 pub(crate) struct OpSet {
     op: Op,
-    /// Of the input; the last axis is the one that is normalized, shared out or contracted.
+    /// Shape of the input; the last axis is the one that is normalized, shared out or contracted.
     shape: Vec<u64>,
-    /// Of `linear`.
+    /// Width of the output of `linear`.
     out_features: u64,
     seed: u64,
 }

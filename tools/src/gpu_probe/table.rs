@@ -22,7 +22,7 @@ impl Row {
         Self { question: question.into(), answer: answer.into(), figures: figures.into() }
     }
 
-    /// Of a result: its figures, or why there are none.
+    /// A row of a result: its figures, or why there are none.
     pub(crate) fn of(question: &str, result: anyhow::Result<(String, String)>) -> Self {
         match result {
             Ok((answer, figures)) => Self::new(question, answer, figures),

@@ -24,7 +24,7 @@ pub(crate) struct Seen {
     /// It was said that what it left does not go.
     pub(crate) told_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
-    /// Of what it holds: nothing else of ours may run beside it.
+    /// Whether it runs alone: nothing else of ours may run beside it.
     alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,

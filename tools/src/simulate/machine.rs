@@ -68,7 +68,7 @@ pub(crate) struct Machine {
     replay_laws: ReplayLaws,
     sources: Sources,
     now: Moment,
-    /// By time, then by the order they were planned in.
+    /// Ordered by time, then by when they were planned.
     plans: BTreeMap<(Moment, u32), Event>,
     planned: u32,
     next_pid: u32,

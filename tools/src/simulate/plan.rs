@@ -81,7 +81,7 @@ fn add_replays(plan: &mut Plan, tape: &mut Tape) {
     }
 }
 
-/// Of the next candidate.
+/// Draws the next candidate.
 fn place(plan: &Plan) -> UnitId {
     UnitId(u32::try_from(plan.candidates.len()).unwrap_or(u32::MAX))
 }

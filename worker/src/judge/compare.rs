@@ -56,7 +56,7 @@ impl BytesSource for &[u8] {
 pub enum ByteSource {
     Expected,
     Actual,
-    /// Of two differently poisoned calls.
+    /// The first of two differently poisoned calls.
     FirstCall,
     SecondCall,
 }
@@ -142,7 +142,7 @@ pub struct Comparison {
     pub max_relative_error: f64,
     pub relative_l2: f64,
     pub worst_chunk_l2: f64,
-    /// Of an output that did not pass.
+    /// What is known of an output that did not pass.
     pub mismatch: Option<Mismatch>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct BlockSums {
     pub(super) expected_squares: f64,
 }
 
-/// By how much one number is past what may go unseen (not above 0 if it is not), and the two squares.
+/// How far one number is beyond its tolerance (not above 0 if it is within), and the two squares.
 #[inline(always)]
 fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let difference = (actual - expected).abs();

@@ -32,7 +32,7 @@ pub enum LayoutError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: u64,
-    /// Of the first and the second tensor.
+    /// Positions in the first and in the second tensor.
     stride: [u64; 2],
     /// What a step adds to the row-major position.
     logical: u64,

@@ -52,7 +52,7 @@ pub struct Line {
     pub kind: Kind,
     pub change: Change,
     pub bytes: Bytes,
-    /// Of all kinds, after it.
+    /// The total of all kinds, after it.
     pub sum: Bytes,
 }
 

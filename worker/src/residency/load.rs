@@ -33,7 +33,7 @@ pub trait Origin {
 /// What is to be there at the end.
 pub struct Load<'a, K> {
     pub storages: &'a [(K, &'a dyn Origin)],
-    /// Of each tensor, the storage that it lies in, by its place in `storages`.
+    /// For each tensor, the storage that it lies in, by its index in `storages`.
     pub tensors: &'a [usize],
     /// Allocated when all tensors are there.
     pub after: &'a [(Kind, Bytes)],
@@ -132,7 +132,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(Kind::Weight, buffer)
     }
 
-    /// Of what a load returned.
+    /// Releases what a load returned.
     pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
         self.on.release(kind, buffer)
     }

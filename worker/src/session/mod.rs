@@ -159,9 +159,9 @@ pub(crate) struct Called {
     pub(crate) returned_value: bool,
     /// The error that the candidate raised with its code, where it has a way to.
     pub(crate) raised: Option<String>,
-    /// By the candidate's own clock.
+    /// Measured by the candidate's own clock.
     pub(crate) claimed: Duration,
-    /// By ours, hand-off included.
+    /// Measured by our clock, hand-off included.
     pub(crate) elapsed: Duration,
 }
 

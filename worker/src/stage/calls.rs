@@ -14,7 +14,7 @@ use crate::session::{Answer, Called, Session, SessionError, Trespass};
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
-    /// Of every output.
+    /// Tolerances of every output.
     pub(crate) tolerances: &'a [Tolerance],
     /// Its number in the session.
     pub(crate) number: usize,

@@ -12,7 +12,7 @@ use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// Of an entry that was verified before: what it could do then it can do.
+    /// The entry was verified before: what the candidate could do then it can do now.
     Timed,
     TimedPlan,
 }

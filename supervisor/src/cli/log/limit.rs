@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Of one place within one stretch of time that begins with its first line.
+/// Limit for one place in the code, within a period that begins with its first line.
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     most: u32,

@@ -56,7 +56,7 @@ pub struct Candidate {
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
     pub paired: Arc<[StageSpec]>,
-    /// Of one that is a replay: its only step.
+    /// The only step of a unit that is a replay.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }

@@ -43,7 +43,7 @@ fn answer(actions: &[Action]) -> Answer {
     found.unwrap_or_else(|| panic!("no answer: {actions:#?}"))
 }
 
-/// Of candidates that go through all stages.
+/// Steps of candidates that go through all stages.
 fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
     ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true)).collect()
 }

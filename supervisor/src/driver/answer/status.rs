@@ -11,7 +11,7 @@ use crate::core::control::{LeaseView, UnitView, WorkerView};
 use crate::driver::RunError;
 use crate::record::{CandidateRecord, PolicyRecord};
 
-/// Of a record as it is answered: what is longer goes without its timed entries, which are in the run's document.
+/// Longest record in an answer: a longer one goes without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
 /// Decisions that a `why` ends with.
 const LATEST: u32 = 5;
@@ -111,7 +111,7 @@ impl View<'_> {
         json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(of).collect::<Vec<_>>() })
     }
 
-    /// By JOB/CANDIDATE, or by a name that only one job has.
+    /// Finds a candidate by JOB/CANDIDATE, or by a name that only one job has.
     pub(crate) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
         let in_job = |job: &str, name: &str| {
             let job = self.agenda.plan.jobs.iter().find(|it| it.name == job)?;
@@ -299,7 +299,7 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Of its JSON, without making it.
+/// Length of its JSON, without making it.
 fn length(record: &CandidateRecord) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {

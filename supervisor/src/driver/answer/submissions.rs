@@ -27,12 +27,12 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// Of one run. Each has its folder and its row.
+/// Most submissions of one run. Each has its folder and its row.
 const MOST: u32 = 10_000;
 const MOST_FILES: usize = 16;
-/// Of all files of a candidate: kernels are written by hand or by a model; a library may be built with symbols.
+/// Most bytes of a candidate's files: kernels are written by hand or by a model; a library may be built with symbols.
 const MOST_BYTES: u64 = 16 << 20;
-/// Of a submission's record.
+/// Longest record of a submission.
 const MAX_RECORD: u64 = 64 << 10;
 
 /// What is kept beside the sources.
@@ -190,7 +190,7 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     Ok(paths)
 }
 
-/// Of a regular file only: anything else could keep the run waiting.
+/// Reads a regular file only: anything else could keep the run waiting.
 fn copy(from: &Path, to: &Path, room: u64) -> std::io::Result<u64> {
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let source = File::options().read(true).custom_flags(nonblocking).open(from)?;

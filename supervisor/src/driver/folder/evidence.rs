@@ -24,7 +24,7 @@ const MACHINE_WIDTH: u64 = 250;
 pub struct Look {
     pub processes: Vec<LookedAt>,
     pub supervisor: Bytes,
-    /// Of the whole tree.
+    /// Owed by the whole tree.
     pub owed: Bytes,
     pub reclaimable: Bytes,
     pub swapped: Bytes,
@@ -137,7 +137,7 @@ impl Evidence {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
 
-    /// By how many bytes more of our tree are in swap than when the phase began; less is negative.
+    /// How many bytes more of our tree are in swap than when the phase began; less is negative.
     pub fn phase_swap(&mut self, worker: WorkerId) -> Option<i64> {
         let before = self.swapped_before.remove(&worker)?;
         let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);

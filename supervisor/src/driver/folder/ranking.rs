@@ -128,7 +128,7 @@ fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Of one call, averaged over the timed entries by their weights; extremes are extremes, samples add up.
+/// Times of one call, averaged over the timed entries by their weights; extremes are extremes, samples add up.
 fn times(entries: &[EntryProfile]) -> CandidateTimes {
     if entries.is_empty() {
         return CandidateTimes::default();

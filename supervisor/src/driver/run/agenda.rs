@@ -16,7 +16,7 @@ use crate::record::Numbers;
 pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],
-    /// Of each candidate.
+    /// What is known of each candidate.
     pub(crate) known: Vec<Known>,
     pub(crate) replays: Replaying<'a>,
     /// What the core calls all these.

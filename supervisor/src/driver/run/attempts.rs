@@ -19,7 +19,7 @@ use crate::store::AttemptEnd as StoredEnd;
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
-    /// Of the decision that is being carried out: the attempt that stands, for the candidate that it may have ended.
+    /// The attempt of the decision that is being carried out, for the candidate that it may have ended.
     pub(super) stood: Option<Stood>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct RunningAttempt {
     /// Entries, as far as its worker has said.
     pub(crate) done: u32,
     pub(crate) total: u32,
-    /// Of captures, gone through so far.
+    /// Bytes of captures that were gone through so far.
     pub(crate) bytes: Bytes,
 }
 

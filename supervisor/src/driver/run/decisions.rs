@@ -14,9 +14,9 @@ pub(crate) struct Decisions {
     pub(crate) core: Core,
     began: Instant,
     raised: VecDeque<Event>,
-    /// Of the core to the request in hand.
+    /// The core's answer to the current request.
     pub(crate) answer: Option<Answer>,
-    /// Of the core to the offer in hand.
+    /// The core's answers to the current offer.
     pub(crate) reply: Option<Answer>,
     pub(crate) stop: Option<StopReason>,
 }

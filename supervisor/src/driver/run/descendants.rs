@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 use crate::memory::procfs::{ProcessSample, ProcessSampler};
 use crate::memory::tree::TreeWalker;
 
-/// Of the time, at most one part in so many goes into walks over all processes.
+/// At most one part in so many of the time goes into walks over all processes.
 const SHARE: u32 = 20;
 
 pub struct Descendants {
@@ -68,7 +68,7 @@ impl Descendants {
         self.trees.remove(&pid);
     }
 
-    /// Of those that are watched no more.
+    /// Drops the trees of processes that are not watched any more.
     pub fn keep(&mut self, lives: impl Fn(u32) -> bool) {
         self.trees.retain(|&pid, _| lives(pid));
     }

@@ -89,7 +89,7 @@ impl Leaves {
         }
     }
 
-    /// Of a dead runner: whether the kernel ended something in its leaf for want of memory, and at which limit.
+    /// Whether the kernel ended something in a dead runner's leaf for want of memory, and at which limit.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
@@ -103,7 +103,7 @@ impl Leaves {
         }
     }
 
-    /// Of a worker that is gone, or has reaped its runners without a word on each.
+    /// Removes the leaves of a worker that is gone, or has reaped its runners without a report on each.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         let pids: Vec<u32> = self
             .limits

@@ -134,7 +134,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Of a worker that has reaped its runners without a word on each.
+    /// Forgets the runners of a worker that has reaped them without a report on each.
     pub(crate) fn forget_runners(&mut self, worker: WorkerId) {
         self.pool.forget_runners(worker);
         self.sampler.forget_runners(worker);

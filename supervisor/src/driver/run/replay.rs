@@ -37,7 +37,7 @@ struct Chosen {
 /// A replay that has been offered.
 pub(crate) struct Underway {
     chosen: Vec<Chosen>,
-    /// Of the builds that make its calls.
+    /// The builds that make its calls.
     inputs: String,
     peak_owed: Option<Bytes>,
     report: Option<Report>,
@@ -51,7 +51,7 @@ pub(crate) struct Replaying<'a> {
     has_begun: bool,
     /// How each ended, where it has.
     pub(crate) ends: Vec<Option<Status>>,
-    /// Of those that passed.
+    /// Figures of those that passed.
     pub(crate) figures: Vec<Option<Figures>>,
 }
 

@@ -92,7 +92,7 @@ pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
-    /// Of the machine: at the first look, and at the last.
+    /// The machine's swap traffic, at the first sample and at the last.
     traffic: Option<Traffic>,
     descendants: Descendants,
     pub totals: MemoryTotals,

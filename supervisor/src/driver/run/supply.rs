@@ -85,7 +85,7 @@ pub(crate) struct UnitEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Candidate(CandidateId),
-    /// By its place in the plan.
+    /// Found by its position in the plan.
     Replay(usize),
 }
 
@@ -102,7 +102,7 @@ impl Subject {
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     subjects: Vec<Subject>,
-    /// Of each candidate, where it has been offered.
+    /// The offer of each candidate that has been offered.
     candidates: Vec<Option<UnitId>>,
 }
 

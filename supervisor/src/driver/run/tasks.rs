@@ -11,7 +11,7 @@ use crate::driver::survey::facts::JobFacts;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// Of a candidate. None if something that the step leans on is missing, which the core rules out.
+    /// The task of a candidate's step. None if something that the step depends on is missing, which the core rules out.
     /// `batch`: entries share a runner, or are timed together, up to this, whatever the plan says.
     pub(crate) fn task(
         &self,

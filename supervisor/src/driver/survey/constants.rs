@@ -53,7 +53,7 @@ impl Constants {
         Some(id)
     }
 
-    /// Of each entry, in order: what it has that another one has, too.
+    /// For each entry, in order: what it shares with another one.
     pub fn settle(self) -> impl Iterator<Item = Arc<[Constant]>> {
         let Self { found, of_entries, .. } = self;
         of_entries.into_iter().map(move |ids| {

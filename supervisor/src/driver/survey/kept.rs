@@ -3,7 +3,7 @@
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// Of all entries of a job together, in bytes: the metadata of some hundred calls.
+/// Most bytes for all entries of a job together: the metadata of some hundred calls.
 const MOST: usize = 1 << 20;
 
 /// What is left of it.

@@ -66,7 +66,7 @@ impl std::fmt::Display for ReplayErrors {
 
 impl std::error::Error for ReplayErrors {}
 
-/// Of every replay of the plan, in its order; or every mistake, not the first alone.
+/// The facts of every replay of the plan, in its order; or every mistake, not the first alone.
 pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     for replay in &plan.replays {

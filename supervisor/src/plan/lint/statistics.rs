@@ -11,11 +11,11 @@ pub struct Statistics {
     pub finite: u64,
     pub nan: u64,
     pub infinite: u64,
-    /// Of the finite values, as all below; NaN where there are none.
+    /// Least of the finite values, which all fields below are about; NaN if there are none.
     pub minimum: f64,
     pub maximum: f64,
     pub mean: f64,
-    /// Of the whole population.
+    /// Standard deviation of the whole population.
     pub standard_deviation: f64,
 }
 

@@ -30,7 +30,7 @@ pub struct ComparedReplay {
     pub change: Change,
     pub first: EndedReplay,
     pub second: EndedReplay,
-    /// Of the total times; above 1 the second run's is the faster one.
+    /// Ratio of the total times; above 1, the second run is faster.
     pub time_ratio: Option<f64>,
     /// Catalog and schedule: the same calls over the same bytes. None where one has no result.
     pub same_recording: Option<bool>,

@@ -200,7 +200,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-/// Of each column the moment when most was owed, and how much it was.
+/// For each column, the moment when most was owed, and how much it was.
 fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)>> {
     let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
     let span = u128::from(to - from);

@@ -5,7 +5,7 @@ use crate::report::digest::Digest;
 use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
-/// Of the whole section: a comment is not to grow too long.
+/// Longest section: a comment must not grow too long.
 pub(in crate::report) const MOST: usize = 12_000;
 /// Steps told one by one: those that waited longest.
 const MOST_STEPS: usize = 10;

@@ -65,7 +65,7 @@ fn doing(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// Of captures that are verified: timing goes through them at no rate of its own. One that has just begun has none.
+/// The rate at which captures are verified: timing has no such rate, and neither has a lease that has just begun.
 fn rate(lease: &Lease) -> Option<String> {
     let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
     let held = lease.held.filter(|held| 1.0 <= *held)?;

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// A folder of captures; a smaller set of the incident is made if none is named
     #[arg(long)]
     captures: Option<PathBuf>,
-    /// Of the incident's set, where it is made here: 0.02 is 1 GiB
+    /// Scale of the incident's set, if it is made here: 0.02 is 1 GiB
     #[arg(long, default_value_t = 0.02)]
     scale: f64,
     #[arg(long, default_value_t = 3)]

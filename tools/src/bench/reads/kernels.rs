@@ -25,9 +25,9 @@ const SAMPLES: u32 = 100;
 /// What the set asks of a kernel that reads no more than it needs.
 struct Rows {
     touched: u64,
-    /// Of one read of a row, on the average.
+    /// Time of one read of a row, on average.
     seconds: f64,
-    /// Of one read of a page: what a fault waits for at least.
+    /// Time of one read of a page: what a fault waits for at least.
     page_seconds: f64,
 }
 

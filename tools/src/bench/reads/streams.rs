@@ -234,7 +234,7 @@ impl Setting {
     }
 }
 
-/// Of a populated map: small enough for a cache that holds little.
+/// Step of a populated map: small enough for a cache that holds little.
 const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {

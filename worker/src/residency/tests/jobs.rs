@@ -135,7 +135,7 @@ impl Job {
         Self { storages, tensors, after, terms }
     }
 
-    /// Of each storage, how many tensors lie in it.
+    /// For each storage, how many tensors lie in it.
     pub(super) fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.storages.len()];
         self.tensors.iter().for_each(|&storage| uses[storage] += 1);

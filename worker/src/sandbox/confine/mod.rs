@@ -72,7 +72,7 @@ pub struct ResourceLimits {
 /// Processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace) and exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// Of the sandboxed process.
+    /// Threads and processes of its own.
     pub own: u32,
     /// Others of the worker's user: they are counted, too, where the process gets no user or user namespace of its own.
     pub beside: u32,

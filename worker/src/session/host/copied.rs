@@ -30,7 +30,7 @@ use crate::residency::staging::{Source, StagingError};
 /// Inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// Of the batch: the one whose capture could not be read.
+    /// The entry of the batch whose capture could not be read.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -123,7 +123,7 @@ impl CopiedInputs {
     }
 }
 
-/// Of a batch, with what its entries have in common once.
+/// The copied bytes of a batch, with what its entries have in common counted once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut sum = BatchSum::default();
     entries

@@ -41,7 +41,7 @@ pub(super) struct HostGroups<'b> {
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// What the group in hand reads of its captures.
     reading: Option<EntryGuards>,
-    /// Of the group before: its runner is dead, and what it brought in goes while the next one is called.
+    /// The guards of the group before: its runner is dead, and what it brought in goes while the next one is called.
     over: Option<EntryGuards>,
     releasing: Option<JoinHandle<ReadReport>>,
     whole: Whole,

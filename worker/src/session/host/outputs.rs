@@ -25,7 +25,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Where one output leaf lies in the memfd.
 #[derive(Clone, Debug)]
-struct OutputRegion {
+struct OutputSpan {
     /// The span of the leaf, page-aligned, slack included.
     file_offset: u64,
     span: u64,
@@ -37,10 +37,10 @@ struct OutputRegion {
 
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
-    /// Of this layout; the memfd may be larger.
+    /// Bytes of this layout; the memfd may be larger.
     bytes: u64,
     memfd_bytes: u64,
-    places: Vec<OutputRegion>,
+    places: Vec<OutputSpan>,
     slots: u32,
 }
 
@@ -62,7 +62,7 @@ impl Outputs {
             .collect())
     }
 
-    fn lay_out(leaves: &[OutputTensor], layout: Slots) -> (Vec<OutputRegion>, u64, u32) {
+    fn lay_out(leaves: &[OutputTensor], layout: Slots) -> (Vec<OutputSpan>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor)));
         let slots = match layout {
@@ -105,7 +105,7 @@ impl Outputs {
                 stride: signed(&tensor.stride),
                 regions: regions.clone(),
             };
-            places.push(OutputRegion { file_offset: offset, span, extent, regions, wire });
+            places.push(OutputSpan { file_offset: offset, span, extent, regions, wire });
             offset += span;
         }
         (places, offset.max(page), slots)

@@ -59,7 +59,7 @@ pub(crate) struct Learned {
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
-    /// Of each input, the part of a storage that it shows; none for materialised values.
+    /// For each input, the part of a storage that it shows; none for materialised values.
     reached: Vec<Option<Reached>>,
     wire: Vec<WireArgument>,
     /// What `InputRange::source` counts: files of the capture, then materialised values.
@@ -210,7 +210,7 @@ impl Placed {
         self.input_bytes
     }
 
-    /// Of them, in the page cache: mapped from files.
+    /// Those in the page cache: mapped from files.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }

@@ -62,7 +62,7 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) shared: Bytes,
     /// What it will map of memory that this worker holds and is charged for.
     pub(crate) of_worker: Bytes,
-    /// Of the captures, mapped in place.
+    /// Bytes of captures that are mapped in place.
     pub(crate) mapped: Bytes,
     /// Threads it may have where a control group counts them.
     pub(crate) tasks: u32,

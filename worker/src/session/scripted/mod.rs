@@ -123,7 +123,7 @@ pub(crate) enum Asked {
 }
 
 pub(crate) struct ScriptedBackend {
-    /// Of the sessions in the order in which they are started.
+    /// Scripts of the sessions, in the order in which they are started.
     scripts: RefCell<VecDeque<Script>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// How many entries share a session.
@@ -267,7 +267,7 @@ struct ScriptedSession<'b> {
     asked: Rc<RefCell<Vec<Asked>>>,
     script: Script,
     slots: Slots,
-    /// By entry, output and slot. With `AgainstGuards` all slots are one memory.
+    /// Keyed by entry, output and slot. With `AgainstGuards` all slots are one memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     beside: Option<Trespass>,
     calls: usize,

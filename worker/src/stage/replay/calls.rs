@@ -47,7 +47,7 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) progress: Progress<'a>,
     pub(crate) task: &'a ReplayTask,
-    /// Of the task's callees, in their order.
+    /// The task's callees, in their order.
     pub(crate) candidates: Vec<B::Candidate>,
     /// Where the pool loads from.
     pub(crate) locations: &'a Locations,
@@ -55,7 +55,7 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) arena: B::Arena,
     /// The entry of the step in hand.
     pub(crate) looked: Option<Looked>,
-    /// Of a large job: what the step in hand reads of its capture beside the pool, its expected outputs above all.
+    /// For a large job: what the current step reads of its capture beside the pool, above all its expected outputs.
     pub(crate) guards: Option<EntryGuards>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,

@@ -14,7 +14,7 @@ pub enum Move {
     Evict(u32),
 }
 
-/// Of one step.
+/// The moves of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
     /// When the step before is over, and before this one begins: what it misses.
@@ -70,7 +70,7 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
 
 struct Planner<'a> {
     wanted: Wanted<'a>,
-    /// Of each constant: the steps that use it, from the last to the first one that is not over.
+    /// For each constant: the steps that use it, from the last to the first one that is not over.
     uses: Vec<Vec<usize>>,
     /// What is in the pool and may leave it.
     resident: Vec<u32>,

@@ -10,7 +10,7 @@ use opt_shared::replay::{Need, Recording, Step};
 
 use super::cursor::{Cursor, Disagreement};
 use super::planner::MovePlan;
-use super::pool::{ConstantReader, Moved, Place, Pool, PoolError, Ready};
+use super::pool::{ConstantReader, Moved, Pool, PoolError, Ready, ReadySlot};
 use crate::residency::device::Device;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub trait Caller {
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
     /// The step's call, over these places. `places` are in the order of the needs.
-    fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Self::Error>;
+    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
 /// One step's times.
@@ -49,7 +49,7 @@ pub trait Caller {
 pub struct StepTime {
     /// From the end of the step before to the end of this one.
     pub whole: Duration,
-    /// Of it, waiting for tensors.
+    /// The part of it that was spent waiting for tensors.
     pub stall: Duration,
 }
 

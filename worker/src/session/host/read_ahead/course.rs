@@ -21,7 +21,7 @@ const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// Read ahead of all streams of one input and not come to yet, in windows: 64 MiB.
 const MAX_AHEAD: u64 = 128;
-/// Of a window's pages, one in so many makes it dense.
+/// A window is dense if one in so many of its pages is touched.
 const DENSE_PART: u64 = 2;
 /// Where one in so many pages of the whole input was touched, page by page costs more time than reading it all would:
 /// from then on so small a part of a window is enough.

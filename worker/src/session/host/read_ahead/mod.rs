@@ -36,7 +36,7 @@ use crate::runner::frame::InputRange;
 const WHOLE_BELOW: u64 = 1 << 20;
 /// What is read rather than asked for: so much in one piece.
 const LONG_READ: u64 = 4 << 20;
-/// Of one read: as much as the kernel reads at once for a disk with little read-ahead.
+/// Bytes of one read: as much as the kernel reads at once for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
 /// Windows whose pages are asked for together, to find out where something changed.
 const GROUP: usize = 64;
@@ -66,7 +66,7 @@ struct Input {
     /// Its place among the entry's inputs.
     index: usize,
     file: Arc<File>,
-    /// Of the first whole page.
+    /// File offset of the first whole page.
     offset: u64,
     page: u64,
     sight: Sight,

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Of `/proc/PID/maps`: a candidate can make it as long as it likes, our own maps were there first.
+/// Most bytes read of `/proc/PID/maps`: a candidate can make it as long as it likes, but our own maps were there first.
 const MAPS_BYTES: u64 = 1 << 20;
 /// A page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
@@ -24,7 +24,7 @@ pub(super) struct Mapped<'a> {
     pub(super) offset: u64,
 }
 
-/// Of one process.
+/// The touches of one process.
 pub(super) struct Touches {
     pagemap: File,
     page: u64,

@@ -116,7 +116,7 @@ impl Caller for Reading<'_> {
         Ok(self.truth.get(step).map(|set| (name(step), set.iter().map(|&it| need(it)).collect())))
     }
 
-    fn call(&mut self, step: usize, places: &[Place]) -> Result<(), Wrong> {
+    fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Wrong> {
         self.called.lock().expect("nobody panics").push(step);
         for (place, &constant) in places.iter().zip(&self.truth[step]) {
             let mut seen = vec![0; to_index(length(constant))];
