@@ -206,6 +206,8 @@ pub struct ProfileTask {
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
+    /// Parameters that are the same in every timed call, whatever `profile.vary` says.
+    pub constant: Vec<String>,
     /// Leave no page of the captures in the cache that was not there before each batch.
     pub drop_cache: bool,
     /// Seeds block order, slot choice and poisons.

@@ -17,6 +17,8 @@ pub struct EntryNumbers {
     pub outputs: Bytes,
     /// R: as many of them as a block of a profile has calls.
     pub ring: Bytes,
+    /// V: variants of the inputs that may change between timed calls.
+    pub varied: Bytes,
     /// U: what of the inputs cannot be mapped in place and is owed.
     pub unmapped: Bytes,
     /// What the inputs take where they are copied.

@@ -66,6 +66,17 @@ pub struct ProfileSettings {
     pub entry_timeout: Duration,
     /// As a share (0.02 for `"2%"`).
     pub min_improvement: f64,
+    pub vary: Vary,
+}
+
+/// Which inputs have other values in every timed call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Vary {
+    /// All that can.
+    Auto,
+    None,
+    /// Those of these parameters that can.
+    Only(Vec<String>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

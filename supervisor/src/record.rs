@@ -8,6 +8,7 @@
 //! spelt as their types say.
 
 mod compose;
+mod ranking;
 #[cfg(test)]
 pub(crate) mod sample;
 mod time;
@@ -24,6 +25,7 @@ pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 
 /// Raised by every change that a reader of the document could trip over.
@@ -135,6 +137,10 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     pub captures: CapturesRecord,
     pub baseline: Option<String>,
     pub winner: Option<String>,
+    /// None while nothing is ranked.
+    pub ranking: Option<Ranking>,
+    /// What could not be told, and what would help.
+    pub unsettled_because: Option<String>,
     pub signature_digest: Option<String>,
     pub candidates: Candidates,
 }
@@ -280,6 +286,11 @@ pub struct CandidateTimes {
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
+    /// The fewest processes that an entry's figures come from.
+    pub runners: Option<u32>,
+    /// The largest share of an entry's timed blocks that was spent waiting for a CPU.
+    #[serde(with = "nonfinite::option")]
+    pub wait_share: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -306,6 +317,14 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
+    /// Processes of each side that the figures come from.
+    pub runners: u32,
+    /// Share of the timed blocks that was spent waiting for a CPU.
+    #[serde(with = "nonfinite::option")]
+    pub wait_share: Option<f64>,
+    /// Arguments that had other values in every call.
+    pub varied: Vec<String>,
+    pub unvaried_because: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

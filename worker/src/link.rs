@@ -60,6 +60,16 @@ pub(crate) struct Link {
     executable: OwnedFd,
     namespaces: Namespaces,
     said_rungs: Cell<bool>,
+    held: Cell<[Bytes; 2]>,
+}
+
+/// What a worker holds in memory files that no runner is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Copies of inputs, or a replay's pool.
+    Inputs = 0,
+    /// Variants of the inputs of timed calls.
+    Variants = 1,
 }
 
 impl Link {
@@ -95,6 +105,7 @@ impl Link {
             executable,
             namespaces,
             said_rungs: Cell::new(false),
+            held: Cell::default(),
         })
     }
 
@@ -124,6 +135,20 @@ impl Link {
 
     pub(crate) fn send(&self, message: FromWorker) -> Result<(), LinkError> {
         self.outbox.send(message).map_err(LinkError::Send)
+    }
+
+    /// Has this worker charged for what it holds now. A supervisor that is gone ends this worker.
+    pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
+        let mut held = self.held.get();
+        held[what as usize] = bytes;
+        self.held.set(held);
+        let _ = self.send(FromWorker::Holds { bytes: held.into_iter().sum() });
+    }
+
+    /// A task is over, and its memory files are gone.
+    pub(crate) fn holds_nothing(&self) -> Result<(), LinkError> {
+        self.held.set(<[Bytes; 2]>::default());
+        self.send(FromWorker::Holds { bytes: Bytes::ZERO })
     }
 
     /// Said once in a worker's life.

@@ -12,7 +12,6 @@ use opt_shared::message::{
     FromWorker, NONCE_VARIABLE, ProfileTask, Report, SERVER_VARIABLE, Task, VerifyTask, Work,
 };
 use opt_shared::outcome::{Body, Head, Status};
-use opt_shared::units::Bytes;
 
 use crate::link::{Link, LinkError};
 use crate::sandbox::spawn::Namespaces;
@@ -60,7 +59,7 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
         let lease = task.lease;
         let report = perform(&link, &task);
         // Whatever it held, and however it ended: that is over.
-        link.send(FromWorker::Holds { bytes: Bytes::ZERO }).map_err(link_error)?;
+        link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::pieces::{Piece, distinct_ranges, find, is_resolved, pieces};
 use super::{Argument, ArgumentValue, OutputTensor, PlainValue};
-use crate::capture::{Storage, Tensor};
+use crate::capture::{Kind, Storage, Tensor};
 use crate::formula;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
@@ -20,6 +20,8 @@ pub struct EntryFacts {
     pub output_bytes: Bytes,
     /// The same for the ring of a profile (R).
     pub ring_bytes: Bytes,
+    /// All variants of the inputs that may change between timed calls (V).
+    pub varied_bytes: Bytes,
     /// Values of the expected outputs, as they are streamed and compared (X).
     pub expected_bytes: Bytes,
     /// What of the inputs cannot be mapped in place and is owed (U): pages at the edges of a range, storages off their
@@ -71,6 +73,11 @@ impl EntryFacts {
             input_bytes: all.values().flatten().map(length).sum(),
             output_bytes: formula::guarded(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
             ring_bytes: formula::ring(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
+            varied_bytes: formula::varied(
+                inputs.iter().filter(|tensor| may_vary(tensor)).map(|tensor| extent_bytes(tensor)),
+                formula::ring_slots(leaves.iter().map(|tensor| extent_bytes(tensor))),
+                page,
+            ),
             expected_bytes: leaves.iter().map(|tensor| tensor.logical_bytes()).sum(),
             unmapped_bytes: unmapped + resolved + lists,
             copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),
@@ -79,6 +86,12 @@ impl EntryFacts {
             aliased: leaves.iter().any(|leaf| inputs.iter().any(|input| overlap(leaf, input))),
         }
     }
+}
+
+/// Whether an input may have other values in each timed call, by what its header says: parameters are constants, and what
+/// is passed as a lazy conjugate or negative is written out once.
+pub fn may_vary(tensor: &Tensor) -> bool {
+    tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }
 
 fn extent_bytes(tensor: &Tensor) -> Bytes {

@@ -38,7 +38,7 @@ pub use class::{class_key, short_name};
 pub use describe::{Observed, table};
 pub use element::numbers;
 pub use entry::{Entry, EntryError, RecordedSignature};
-pub use facts::EntryFacts;
+pub use facts::{EntryFacts, may_vary};
 pub use pieces::{Piece, pieces};
 pub use plain::{Refusal, plain_value};
 pub use settle::{SignatureBuilder, SignatureError};

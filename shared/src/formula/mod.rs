@@ -1,7 +1,7 @@
 //! What each stage owes at its peak: every constant and every sum of the memory model (DESIGN, "Memory model"), once.
 //!
 //! The supervisor predicts with it and the workers allocate by it, so that the two cannot drift apart. Of one entry: I its
-//! inputs, U what of them cannot be mapped in place, O its outputs, R its ring of outputs; c is the judge's chunk, k·s the
+//! inputs, U what of them cannot be mapped in place, O its outputs, R its ring of outputs, V its inputs that vary; c is the judge's chunk, k·s the
 //! staging. Nothing here is measured, and nothing is decided.
 
 mod groups;
@@ -10,13 +10,15 @@ mod mapping;
 mod outputs;
 mod stages;
 mod time;
+mod varied;
 
 pub use self::groups::{MOST_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;
 pub use self::mapping::unmapped;
 pub use self::outputs::{MOST_CALLS, RING, guarded, ring, ring_slots};
 pub use self::stages::{Term, profile, replay, runners, total, verify};
-pub use self::time::{MOST_STRETCH, load_timeout, stretched};
+pub use self::time::{LEAST_RUNNERS, MOST_RUNNERS, MOST_STRETCH, load_timeout, stretched};
+pub use self::varied::{VALUES, VARIED, variants, varied};
 use crate::units::Bytes;
 
 /// Whole storages and outputs start at multiples of this (DESIGN, "The candidate interface"), so that a view starts where

@@ -5,7 +5,7 @@ use crate::placement::whole_grains;
 use crate::units::Bytes;
 
 /// A profile's ring of outputs has a slot for each call of a block: within this, but two always …
-pub const RING: Bytes = Bytes::mib(64);
+pub const RING: Bytes = Bytes::mib(16);
 /// … and never more: the most calls of one block.
 pub const MOST_CALLS: u32 = 16_384;
 
@@ -43,11 +43,11 @@ mod tests {
             (&[][..], MOST_CALLS, PAGE),
             (&[0], MOST_CALLS, PAGE),
             (&[1], MOST_CALLS, Bytes::mib(1)),
-            (&[4096], MOST_CALLS, Bytes::mib(64)),
-            (&[8192], 8192, Bytes::mib(64)),
-            (&[32 << 20], 2, Bytes::mib(64)),
+            (&[1024], MOST_CALLS, Bytes::mib(16)),
+            (&[8192], 2048, Bytes::mib(16)),
+            (&[8 << 20], 2, Bytes::mib(16)),
             (&[33 << 20], 2, Bytes::mib(66)),
-            (&[4096, 4096, 10], 8128, Bytes::new(2 * 8128 * 4096 + 8128 * 64)),
+            (&[4096, 4096, 10], 2032, Bytes::mib(16)),
             (&[u64::MAX], 2, Bytes::MAX),
         ] {
             let extents = || extents.iter().copied().map(Bytes::new);

@@ -24,7 +24,7 @@ pub struct EntryProfile {
     pub weight: u64,
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
-    /// Median paired ratio baseline / candidate with its 95 % bootstrap interval.
+    /// Baseline / candidate: the median of the pairs of each runner, over runners, with its 95 % interval.
     pub speedup: Option<Estimate>,
     /// Half-width of the interval over the estimate.
     #[serde(with = "crate::nonfinite")]
@@ -36,7 +36,7 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks thrown away because of a major fault.
+    /// Blocks thrown away, with their pairs, for work before them.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
@@ -45,6 +45,15 @@ pub struct EntryProfile {
     /// Hand-off that was subtracted from every block, in microseconds.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
+    /// Processes of each side that the figures come from.
+    pub runners: u32,
+    /// Share of the timed blocks that the worse side spent waiting for a CPU; none where the kernel does not tell.
+    #[serde(with = "crate::nonfinite::option")]
+    pub wait_share: Option<f64>,
+    /// Arguments that had other values in every call.
+    pub varied: Vec<String>,
+    /// Why none had.
+    pub unvaried_because: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +81,7 @@ pub struct TimeSummary {
     pub p5: f64,
     #[serde(with = "crate::nonfinite")]
     pub p95: f64,
-    /// 95 % bootstrap interval of the median.
+    /// 95 % interval over runners.
     #[serde(with = "crate::nonfinite")]
     pub ci_low: f64,
     #[serde(with = "crate::nonfinite")]

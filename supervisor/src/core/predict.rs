@@ -183,13 +183,15 @@ fn profile_step(
     let heaviest =
         largest(entries[batch.clone()].iter().map(|entry| total(&terms(std::slice::from_ref(entry)))));
     let decides = heaviest.map(|index| batch.start + index);
-    // Warm-up and at least five pairs of blocks of at most call_timeout each, or entry_timeout.
+    // Of each side and runner, warm-up and two blocks of a call at least; or entry_timeout. A trial and a repetition at most.
+    let calls = formula::LEAST_RUNNERS * 2 * 4 + 20;
+    let runners = formula::MOST_RUNNERS * 2 + 8;
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)
-        .saturating_add(call(verify).saturating_mul(20))
-        // At worst an entry is a batch of its own, with two runners.
-        .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(2));
+        .saturating_add(call(verify).saturating_mul(calls))
+        // At worst an entry is a batch of its own.
+        .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
         terms(&entries[batch]),

@@ -35,6 +35,7 @@ pub(super) struct RawJob {
     pub(super) dtypes: Option<Vec<DType>>,
     pub(super) params: Option<Vec<String>>,
     pub(super) defaults: BTreeMap<String, PlainValue>,
+    pub(super) constant: Option<Vec<String>>,
     pub(super) partial: Option<bool>,
     pub(super) baseline: Option<Located<String>>,
     pub(super) patterns: Vec<Located<String>>,
@@ -108,6 +109,7 @@ fn read_job(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawJob {
         dtypes: take_with(&mut table, "dtypes", findings, read_dtypes).flatten(),
         params,
         defaults: defaults.unwrap_or_default(),
+        constant: take::<List<NonEmptyText>>(&mut table, "constant", findings).map(|names| names.value),
         partial: take::<Flag>(&mut table, "partial", findings).map(|partial| partial.value),
         baseline: take::<NonEmptyText>(&mut table, "baseline", findings),
         patterns: take_with(&mut table, "candidates", findings, located_list::<NonEmptyText>)

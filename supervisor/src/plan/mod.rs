@@ -193,6 +193,8 @@ pub struct JobPlan {
     pub entries: Vec<String>,
     pub dtypes: Option<Vec<DType>>,
     pub params: Option<Vec<String>>,
+    /// Parameters that are the same in every timed call.
+    pub constant: Vec<String>,
     pub defaults: BTreeMap<String, PlainValue>,
     /// Candidates that do not do every entry are ranked too.
     pub partial: bool,

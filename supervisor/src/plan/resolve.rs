@@ -77,9 +77,8 @@ fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, V
     let jobs = read_jobs(&mut root, findings);
     let replays = read_replays(&mut root, findings);
     root.finish(findings, &RESERVED, |key| match key {
-        "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "partial" => {
-            Some("[job]")
-        }
+        "captures" | "baseline" | "candidates" | "params" | "defaults" | "dtypes" | "constant"
+        | "partial" => Some("[job]"),
         key => home_of(key),
     });
     (layers, jobs, replays)
@@ -175,6 +174,7 @@ impl Levels<'_> {
             entries,
             dtypes: raw.dtypes.clone(),
             params: raw.params.clone(),
+            constant: raw.constant.clone().unwrap_or_default(),
             defaults: raw.defaults.clone(),
             partial,
             baseline: baseline.map(|place| CandidateId(first.saturating_add(place))),

@@ -61,6 +61,9 @@ fn print_job(job: &JobPlan, above: &Settings, text: &mut String) {
             .collect();
         line("defaults", &braces(&pairs), text);
     }
+    if !job.constant.is_empty() {
+        line("constant", &List::<NonEmptyText>::print(&job.constant), text);
+    }
     line("partial", &job.partial.to_string(), text);
     let baseline = job.candidates.iter().find(|candidate| Some(candidate.id) == job.baseline);
     if let Some(baseline) = baseline {

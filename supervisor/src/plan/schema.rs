@@ -11,10 +11,11 @@ use opt_shared::language::NO_CUDA;
 use opt_shared::language::{KINDS, Language};
 use opt_shared::settings::{
     BeforeProfile, BuildSettings, CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries,
-    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, VerifySettings,
+    ProfileSettings, Protocol, RecycleSettings, ToleranceOverride, ToleranceProfile, Vary, VerifySettings,
 };
 use opt_shared::stage::Stage;
 use toml::Spanned;
+use toml::de::DeValue;
 
 use super::amounts::{Ceiling, FloorExpression, Kibibytes, Percentage, Size, Time};
 use super::codec::{
@@ -158,6 +159,7 @@ sections! {
         "max_noise" => max_noise: Percentage<false>,
         "entry_timeout" => entry_timeout: Time,
         "min_improvement" => min_improvement: Percentage<true>,
+        "vary" => vary: VaryChoice,
     }
     LimitLayer => LimitSettings, "limits" {
         "memory" => memory: OrWord<AutoWord, Size<1>>,
@@ -274,6 +276,36 @@ impl Codec for CacheStateName {
 
     fn print(value: &CacheState) -> String {
         Word::<CacheState>::print(value)
+    }
+}
+
+/// A word, or the parameters that vary.
+pub(super) struct VaryChoice;
+
+impl Codec for VaryChoice {
+    type Value = Vary;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vary> {
+        const FORM: &str = "`auto`, `none` or an array of parameters";
+        if let DeValue::Array(_) = value.get_ref() {
+            return List::<NonEmptyText>::read(value, spot, findings).map(Vary::Only);
+        }
+        match string(value, spot, FORM, findings)?.as_str() {
+            "auto" => Some(Vary::Auto),
+            "none" => Some(Vary::None),
+            other => {
+                unknown_word(other, &["auto", "none"], spot, "a choice of inputs", findings);
+                None
+            }
+        }
+    }
+
+    fn print(value: &Vary) -> String {
+        match value {
+            Vary::Auto => print::string("auto"),
+            Vary::None => print::string("none"),
+            Vary::Only(names) => List::<NonEmptyText>::print(names),
+        }
     }
 }
 

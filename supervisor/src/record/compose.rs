@@ -136,6 +136,10 @@ impl From<EntryProfile> for EntryTimingRecord {
             slots_checked: entry.slots_checked,
             plan_ms: entry.plan_ms,
             handoff_us: entry.handoff_us,
+            runners: entry.runners,
+            wait_share: entry.wait_share,
+            varied: entry.varied,
+            unvaried_because: entry.unvaried_because,
         }
     }
 }

@@ -250,8 +250,18 @@ pub(in crate::report) mod tests {
     pub(in crate::report) fn side(run: RunRecord) -> ComparedRun {
         let mut side = ComparedRun::new(run.run, run.host);
         side.replays = run.replays;
-        for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
-            run.jobs
+        for JobRecord {
+            name,
+            status,
+            detail,
+            captures,
+            baseline,
+            winner,
+            ranking,
+            unsettled_because,
+            signature_digest,
+            candidates,
+        } in run.jobs
         {
             side.job(JobRecord {
                 name,
@@ -260,6 +270,8 @@ pub(in crate::report) mod tests {
                 captures,
                 baseline,
                 winner,
+                ranking,
+                unsettled_because,
                 signature_digest,
                 candidates: (),
             });

@@ -233,8 +233,18 @@ pub(super) mod tests {
 
     pub(in crate::report) fn digest_of(run: RunRecord, limits: Limits) -> Digest {
         let mut digest = Digest::new(run.run, run.host, run.memory.totals, limits);
-        for JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates } in
-            run.jobs
+        for JobRecord {
+            name,
+            status,
+            detail,
+            captures,
+            baseline,
+            winner,
+            ranking,
+            unsettled_because,
+            signature_digest,
+            candidates,
+        } in run.jobs
         {
             digest.job(JobRecord {
                 name,
@@ -243,6 +253,8 @@ pub(super) mod tests {
                 captures,
                 baseline,
                 winner,
+                ranking,
+                unsettled_because,
                 signature_digest,
                 candidates: (),
             });

@@ -25,6 +25,13 @@ pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
     candidate.status == Some(Status::Passed) && times.is_some_and(|times| times.converged == Some(false))
 }
 
+/// Whether its interval is so wide that its figures are hardly worth reading.
+pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
+    const WIDEST: f64 = 0.15;
+    let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise)
+}
+
 pub(super) fn speedup(estimate: &Estimate) -> String {
     format!(
         "{}x [{}–{}]",

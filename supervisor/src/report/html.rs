@@ -125,13 +125,13 @@ fn card(digest: &JobDigest) -> Markup {
         a.card href={ "#job-" (anchor(&job.name)) } {
             h2 { (one_line(&job.name)) }
             @if let (Some(winner), Some(ratio)) = (winner, ratio) {
-                p.big { (three_digits(ratio.value)) "×" }
+                p.big.doubtful[job.unsettled_because.is_some()] { (three_digits(ratio.value)) "×" }
                 p { strong { (one_line(&winner.name)) } @if let Some(baseline) = &job.baseline { " against " (one_line(baseline)) } }
                 p.muted { "between " (three_digits(ratio.ci_low)) "× and " (three_digits(ratio.ci_high)) "×"
                     @if let Some(median) = median { ", " (time(median)) " a call" } }
             } @else if let (Some(winner), Some(median)) = (winner, median) {
                 @let failed = job.status == JobStatus::BaselineFailed;
-                p.big.doubtful[failed] { (time(median)) }
+                p.big.doubtful[failed || job.unsettled_because.is_some()] { (time(median)) }
                 p { strong { (one_line(&winner.name)) } " is the fastest; there is nothing to compare it with" }
                 @if failed {
                     p { span.chip.bad { (job.status) } @if let Some(detail) = &job.detail { " " (one_line(detail)) } }
@@ -139,6 +139,9 @@ fn card(digest: &JobDigest) -> Markup {
             } @else {
                 p.big.none { "no winner" }
                 p { (reason(digest)) }
+            }
+            @if let Some(because) = &job.unsettled_because {
+                p { span.chip.bad { "UNSETTLED" } " " (one_line(because)) }
             }
             p.muted { (passed) " of " (counted(digest.others, "candidate", "candidates")) " passed" }
         }

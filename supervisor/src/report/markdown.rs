@@ -12,7 +12,7 @@ use super::figures::{counted, one_line, percent, shorten, speedup, time};
 use super::memory;
 use super::replays::markdown as replays;
 use super::text::headline_of;
-use crate::record::CandidateRecord;
+use crate::record::{CandidateRecord, Ranking};
 
 pub const LIMITS: Limits = Limits { shown: 40, failed: 40, entries: 40, workers: 0, decisions: 0 };
 /// A comment on a pull request holds 65,536 characters.
@@ -69,7 +69,11 @@ fn of_job(digest: &JobDigest) -> String {
     let verdict = match (digest.winner(), &job.baseline) {
         (Some(winner), Some(baseline)) if winner.speedup.is_some() => {
             let ratio = winner.speedup.as_ref().map(speedup).unwrap_or_default();
-            format!("{} wins, **{ratio}** against {}", code(&winner.name), code(baseline))
+            let wins = match job.ranking {
+                Some(Ranking::Unsettled) => "is ahead, but the ranking is not settled",
+                _ => "wins",
+            };
+            format!("{} {wins}, **{ratio}** against {}", code(&winner.name), code(baseline))
         }
         _ => {
             // Everything after the job's name; it may hold names of strangers.
@@ -80,6 +84,10 @@ fn of_job(digest: &JobDigest) -> String {
     };
     line(&mut page, &format!("### {}: {verdict}", code(&job.name)));
     page.push('\n');
+    if let Some(because) = &job.unsettled_because {
+        line(&mut page, &format!("**UNSETTLED**: {}", html(&one_line(because))));
+        page.push('\n');
+    }
     let mut facts = Vec::new();
     if let Some(entries) = job.captures.entries {
         facts.push(counted(usize::try_from(entries).unwrap_or(usize::MAX), "entry", "entries"));

@@ -9,11 +9,13 @@ use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
-use super::figures::{counted, is_unsettled, one_line, percent, printable, shorten, small, speedup, time};
+use super::figures::{
+    counted, is_noisy, is_unsettled, one_line, percent, printable, shorten, small, speedup, time,
+};
 use super::replays::ReplayText;
 use super::{memory, summary};
 use crate::record::timeline::Timeline;
-use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, RunRecord};
+use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, Ranking, RunRecord};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
@@ -90,12 +92,15 @@ pub(super) fn headline_of<'a, Candidates>(
         let candidate = find(winner);
         let winner = one_line(winner);
         let ratio = candidate.and_then(|candidate| candidate.speedup);
+        let unsettled = job.ranking == Some(Ranking::Unsettled);
+        let wins = if unsettled { "is ahead, but the ranking is not settled" } else { "wins" };
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
-            return format!("{name}: {winner} wins, {} against {baseline}", speedup(&ratio));
+            return format!("{name}: {winner} {wins}, {} against {baseline}", speedup(&ratio));
         }
         let wins = match candidate.and_then(median) {
+            Some(median) if unsettled => format!("{name}: {winner} {wins}, {}", time(median)),
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
-            None => format!("{name}: {winner} wins"),
+            None => format!("{name}: {winner} {wins}"),
         };
         // Nothing to compare it with, and the run ends as if nobody had won: that has to be said.
         return match (job.status, job.detail.as_deref().map(one_line)) {
@@ -184,6 +189,12 @@ impl Page {
             let line = self.paint(line, Tone::Bold);
             self.line(&line);
         }
+        if let Some(because) = &job.unsettled_because {
+            for line in wrap(&format!("UNSETTLED: {}", one_line(because)), self.style.width) {
+                let line = self.paint(line, Tone::Bad);
+                self.line(&line);
+            }
+        }
         let captures = &job.captures;
         let mut facts = Vec::new();
         if let Some(entries) = captures.entries {
@@ -247,7 +258,8 @@ impl Page {
         let rank = candidate.rank.map_or_else(unknown, |rank| rank.to_string());
         let name = shorten(&one_line(&candidate.name), name_width);
         let owed = candidate.resources.runner_peak_owed_bytes.map_or_else(unknown, |peak| peak.to_string());
-        let tone = Tone::of(candidate);
+        // A figure that is hardly known must not look as good as one that is.
+        let tone = if is_noisy(candidate) { Tone::Other } else { Tone::of(candidate) };
         let figures = if candidate.profile.is_some() && candidate.status == Some(Status::Passed) {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
             let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);

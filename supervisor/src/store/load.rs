@@ -15,8 +15,8 @@ use super::write::{META_HOST, META_MEMORY};
 use super::{Store, StoreError};
 use crate::record::{
     AttemptRecord, CandidateRecord, CandidateTimes, CapturesForm, CapturesRecord, HostRecord, JobRecord,
-    JobStatus, MemoryRecord, MemoryTotals, PhaseRecord, PolicyRecord, RunInfo, RunRecord, RunStatus, SCHEMA,
-    SourceRecord, Stage, UtcTime, WorkerRecord,
+    JobStatus, MemoryRecord, MemoryTotals, PhaseRecord, PolicyRecord, Ranking, RunInfo, RunRecord, RunStatus,
+    SCHEMA, SourceRecord, Stage, UtcTime, WorkerRecord,
 };
 
 const LOAD: &str = "load the run";
@@ -139,7 +139,7 @@ impl Store {
         let mut jobs = Vec::new();
         collect(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
-                 captures_digest, captures_form FROM job ORDER BY place, key",
+                 captures_digest, captures_form, ranking, unsettled_because FROM job ORDER BY place, key",
             [],
             |row| {
                 let head = JobRecord {
@@ -148,6 +148,8 @@ impl Store {
                     detail: row.get(3)?,
                     baseline: row.get(4)?,
                     winner: row.get(5)?,
+                    ranking: row.get::<_, Option<String>>(12)?.as_deref().and_then(Ranking::from_name),
+                    unsettled_because: row.get(13)?,
                     signature_digest: row.get(6)?,
                     captures: CapturesRecord {
                         entries: count(row, 7)?,
@@ -388,8 +390,30 @@ impl Serialize for Rows<'_> {
 }
 
 fn with_candidates<From, To>(job: JobRecord<From>, candidates: To) -> JobRecord<To> {
-    let JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates: _ } = job;
-    JobRecord { name, status, detail, captures, baseline, winner, signature_digest, candidates }
+    let JobRecord {
+        name,
+        status,
+        detail,
+        captures,
+        baseline,
+        winner,
+        ranking,
+        unsettled_because,
+        signature_digest,
+        candidates: _,
+    } = job;
+    JobRecord {
+        name,
+        status,
+        detail,
+        captures,
+        baseline,
+        winner,
+        ranking,
+        unsettled_because,
+        signature_digest,
+        candidates,
+    }
 }
 
 fn keep<T>(list: &mut Vec<T>, item: T) -> Result<(), std::convert::Infallible> {

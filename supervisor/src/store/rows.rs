@@ -5,7 +5,7 @@ use opt_shared::message::{Report, Role};
 use opt_shared::outcome::{Blame, Estimate, Status};
 use opt_shared::units::Bytes;
 
-use crate::record::{CandidateTimes, CapturesRecord, JobStatus, SourceRecord, Stage, UtcTime};
+use crate::record::{CandidateTimes, CapturesRecord, JobStatus, Ranking, SourceRecord, Stage, UtcTime};
 
 #[derive(Clone, Debug)]
 pub struct RunRow {
@@ -31,6 +31,15 @@ pub struct JobEnd {
     pub status: JobStatus,
     pub detail: Option<String>,
     pub winner: Option<String>,
+    pub ranking: Option<Ranking>,
+    pub unsettled_because: Option<String>,
+}
+
+impl JobEnd {
+    /// Of a job in which nobody was ranked.
+    pub fn of(status: JobStatus) -> Self {
+        Self { status, detail: None, winner: None, ranking: None, unsettled_because: None }
+    }
 }
 
 /// A candidate as its plan gives it, or as it was submitted.

@@ -12,14 +12,20 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::*;
-use crate::record::{JobStatus, MemoryTotals, Numbers, RunStatus, Stage};
+use crate::record::{JobStatus, MemoryTotals, Numbers, Ranking, RunStatus, Stage};
 use fixtures::{announce, at, attempt, begun, build_report, candidate, end, eventful, job, run_attempt};
 
 #[test]
 fn what_was_written_is_what_is_loaded() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
-    let job_end = JobEnd { status: JobStatus::NonePassed, detail: Some("none".to_owned()), winner: None };
+    let job_end = JobEnd {
+        status: JobStatus::NonePassed,
+        detail: Some("none".to_owned()),
+        winner: None,
+        ranking: Some(Ranking::Unsettled),
+        unsettled_because: Some("noise".to_owned()),
+    };
     store.job_status(JobId(0), &job_end).expect("job end");
     store.run_finished(RunStatus::Finished, 1, at(9)).expect("finish");
     drop(store);
@@ -307,10 +313,11 @@ fn every_database_that_is_not_ours_to_read_says_so() {
 
     std::fs::remove_file(&path).expect("removes");
     let store = begun(folder.path());
-    store.connection.pragma_update(None, "user_version", 7).expect("newer");
+    let newer = super::schema::VERSION + 1;
+    store.connection.pragma_update(None, "user_version", newer).expect("newer");
     drop(store);
     assert!(
-        refusal().contains(&format!("schema 7, this program reads schema {}", super::schema::VERSION)),
+        refusal().contains(&format!("schema {newer}, this program reads schema {}", super::schema::VERSION)),
         "{}",
         refusal()
     );

@@ -15,7 +15,9 @@ use super::{
     AttemptEnd, AttemptKey, AttemptRow, CandidateEnd, CandidateRow, JobEnd, JobRow, RunRow, ScoreRow, Store,
     StoreError,
 };
-use crate::record::{CapturesForm, HostRecord, JobStatus, MemoryTotals, Numbers, RunStatus, UtcTime};
+use crate::record::{
+    CapturesForm, HostRecord, JobStatus, MemoryTotals, Numbers, Ranking, RunStatus, UtcTime,
+};
 
 /// Keys of the `meta` table.
 pub(super) const META_HOST: &str = "host";
@@ -141,8 +143,16 @@ impl Store {
         let key = self.job_key(job, OPERATION)?;
         self.ordered(OPERATION, |transaction| {
             transaction.execute(
-                "UPDATE job SET status = ?2, detail = ?3, winner = ?4 WHERE key = ?1",
-                params![key, end.status.name(), clip_option(end.detail.as_deref(), MAX_DETAIL), end.winner],
+                "UPDATE job SET status = ?2, detail = ?3, winner = ?4, ranking = ?5, unsettled_because = ?6
+                 WHERE key = ?1",
+                params![
+                    key,
+                    end.status.name(),
+                    clip_option(end.detail.as_deref(), MAX_DETAIL),
+                    end.winner,
+                    end.ranking.map(Ranking::name),
+                    clip_option(end.unsettled_because.as_deref(), MAX_DETAIL)
+                ],
             )
         })?;
         Ok(())

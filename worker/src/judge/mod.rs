@@ -7,6 +7,7 @@
 pub(crate) mod check;
 mod compare;
 mod decode;
+pub(crate) mod element;
 mod evidence;
 mod feed;
 mod fp8;
@@ -28,6 +29,6 @@ pub use compare::{
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;
-pub use statistics::{balanced_order, half_width, paired_ratio, summarise};
+pub use statistics::{balanced_order, half_width, over_runners, quantile_of, summarise};
 pub use tolerance::Tolerance;
 pub use unwritten::{Poison, Unwritten, is_poisoned, scan_unwritten};

@@ -74,6 +74,13 @@ impl Tolerance {
         Self { used, required_matched_ratio }
     }
 
+    /// For two outputs neither of which is the recorded one: each may be off by this much.
+    pub(crate) fn doubled(self) -> Self {
+        let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
+        let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
+        Self { used, ..self }
+    }
+
     /// Whether [`Tolerance::for_dtype`] looks at the scale; where not, nobody needs to read the tensor for it.
     pub fn needs_scale(settings: &VerifySettings, dtype: DType) -> bool {
         row(settings.tolerance, dtype).scaled

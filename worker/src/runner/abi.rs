@@ -83,6 +83,8 @@ pub(crate) struct Arguments {
     count: i32,
     /// Word index in `live` of each output's `data` field.
     output_data: Vec<usize>,
+    /// The same for inputs, each with the number of its range.
+    input_data: Vec<(usize, u32)>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
 }
@@ -109,6 +111,7 @@ impl Arguments {
         let mut live = vec![0u64; layout.words];
         let base = live.as_mut_ptr();
         let mut block = Block { base };
+        let mut input_data = Vec::new();
         for (index, argument) in setup.arguments.iter().enumerate() {
             let any = match argument {
                 WireArgument::None => any(type_index::NONE, Payload { int: 0 }),
@@ -135,6 +138,7 @@ impl Arguments {
                     let data = if shape.contains(&0) {
                         std::ptr::null_mut()
                     } else {
+                        input_data.push((place.structure, *range));
                         *inputs.get(*range as usize).ok_or("a tensor without its range")?
                     };
                     block.tensor(place, data, *dtype, shape, stride)
@@ -160,7 +164,7 @@ impl Arguments {
         }
         let pristine = live.clone();
         let count = i32::try_from(count).map_err(|_| "too many arguments")?;
-        Ok(Self { live, pristine, count, output_data, _texts: texts })
+        Ok(Self { live, pristine, count, output_data, input_data, _texts: texts })
     }
 
     /// Makes the block as new, with the outputs at `data` (null where an output has no elements).
@@ -168,6 +172,13 @@ impl Arguments {
         self.live.copy_from_slice(&self.pristine);
         for (&word, pointer) in self.output_data.iter().zip(data) {
             self.live[word] = pointer as u64;
+        }
+    }
+
+    /// Shows other bytes for an input range, until it is renewed.
+    pub(crate) fn show(&mut self, range: u32, data: *mut u8) {
+        for &(word, _) in self.input_data.iter().filter(|(_, of)| *of == range) {
+            self.live[word] = data as u64;
         }
     }
 
@@ -332,10 +343,13 @@ mod tests {
             page_by_page: false,
             resident: false,
             pooled: false,
+            variants: vec![],
         };
-        let mut arguments = Arguments::build(&setup, &[0x1000 as *mut u8]).expect("built");
+        let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8]).expect("built");
         for slot in [3_u8, 4] {
             arguments.renew(std::iter::once(usize::from(slot) as *mut u8));
+            arguments.show(0, 0x1000 as *mut u8);
+            arguments.show(1, 0x3000 as *mut u8);
             // SAFETY: `scribble` has the signature and stays within its arguments.
             let (code, returned) = unsafe { arguments.call(scribble) };
             assert_eq!((code, returned), (i32::from(slot), type_index::INT));

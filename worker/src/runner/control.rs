@@ -72,6 +72,8 @@ impl FaultPlace {
 pub const FLAG_VERIFY: u32 = 1;
 /// Call `<symbol>_plan` instead.
 pub const FLAG_PLAN: u32 = 2;
+/// Show each call the variant of its slot.
+pub const FLAG_VARIED: u32 = 4;
 
 /// Layout is fixed by `repr(C)`; both ends are the same executable.
 #[repr(C, align(64))]

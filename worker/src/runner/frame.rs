@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 pub const MAX_FRAME: usize = 128 * 1024;
 /// Most libraries that are loaded before an artifact; kernels need one or two.
 pub const MAX_LIBRARIES: usize = 32;
-/// Most descriptors with one frame, which is also the kernel's limit. An entry needs three (its outputs, its capture and
-/// its materialised values), or as many more as its capture has blobs in a store.
+/// Most descriptors with one frame, which is also the kernel's limit. An entry needs four (its outputs, its capture,
+/// its materialised values and its variants), or as many more as its capture has blobs in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
-const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 3 <= MAX_DESCRIPTORS);
+const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// Longest text a runner can send back.
 pub const MAX_REPLY_TEXT: usize = 2048;
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
@@ -35,7 +35,8 @@ const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 pub enum ToRunner {
     /// First. Descriptor 0 is the artifact; its libraries follow.
     Setup(Setup),
-    /// Descriptor 0 is the outputs; the files that inputs lie in follow, and last (if any) materialised values.
+    /// Descriptor 0 is the outputs; the files that inputs lie in follow, then materialised values if there are any, and last
+    /// the variants if there are any.
     Entry(EntrySetup),
     /// Instead of all that: become a compiler.
     Compile(crate::runner::compiler::CompileOrder),
@@ -68,6 +69,25 @@ pub struct EntrySetup {
     pub resident: bool,
     /// Inputs lie in slots of a pool, whole pages each: they are mapped where they are, and shown from their phase on.
     pub pooled: bool,
+    /// Inputs that are new for every call; none where nothing varies.
+    pub variants: Vec<VariantRange>,
+}
+
+/// The variants of one input, side by side in the memory that the worker writes them to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariantRange {
+    /// Which input.
+    pub range: u32,
+    /// Page-aligned.
+    pub file_offset: u64,
+    /// A multiple of the page.
+    pub bytes: u64,
+    /// Where the first variant starts.
+    pub data_offset: u64,
+    /// From one variant to the next.
+    pub stride: u64,
+    /// How many there are.
+    pub count: u32,
 }
 
 /// Bytes of a descriptor that become readable in the runner.

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use opt_shared::units::to_index;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
-use super::frame::{InputRange, OutputRegion};
+use super::frame::{InputRange, OutputRegion, VariantRange};
 
 const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
@@ -111,6 +111,20 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
         place("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
     }
     let data = start + page + usize::from(range.address_phase).min(bytes);
+    Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
+}
+
+/// Maps all variants of an input, readable, between guards. One variant ends where the next begins: that an input is read
+/// within its bounds was seen in verification.
+pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
+    let page = rustix::param::page_size();
+    let too_large = || MapError::TooLarge { bytes: range.bytes };
+    let bytes = usize::try_from(range.bytes).map_err(|_| too_large())?;
+    let reserved = bytes.checked_add(2 * page).ok_or_else(too_large)?;
+    let start = reserve("an input", reserved)?;
+    let file = Some((memory, range.file_offset));
+    place("an input", start + page, bytes, ProtFlags::READ, MapFlags::SHARED, file)?;
+    let data = start + page + usize::try_from(range.data_offset).map_err(|_| too_large())?;
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 

@@ -16,14 +16,19 @@ use opt_shared::message::Rung;
 use opt_shared::units::Bytes;
 
 use super::abi::Arguments;
-use super::control::{ControlMap, ControlPage, FLAG_PLAN, FLAG_VERIFY, Phase, publish, wait_for_change};
+use super::control::{
+    ControlMap, ControlPage, FLAG_PLAN, FLAG_VARIED, FLAG_VERIFY, Phase, publish, wait_for_change,
+};
 use super::fault::{self, Place};
-use super::frame::{EntrySetup, FrameError, InputRange, Reply, ToRunner, receive_from_worker, send_reply};
+use super::frame::{
+    EntrySetup, FrameError, InputRange, Reply, ToRunner, VariantRange, receive_from_worker, send_reply,
+};
 use super::load::{self, Loaded};
-use super::map::{MapError, Mapped, map_input, map_output, map_slot};
+use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
+use crate::sandbox::turns;
 
 /// Where a runner finds its control page.
 pub const CONTROL_FD: i32 = 4;
@@ -83,6 +88,21 @@ struct Runner {
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
+    variants: Vec<VariantMap>,
+}
+
+/// All variants of one input.
+struct VariantMap {
+    mapped: Mapped,
+    range: VariantRange,
+}
+
+impl VariantMap {
+    /// That of a call. There are as many as a block has calls.
+    fn of(&self, slot: u32) -> *mut u8 {
+        let variant = slot % self.range.count.max(1);
+        self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
+    }
 }
 
 struct OutputMaps {
@@ -118,6 +138,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     let artifact = descriptors.remove(0);
     let libraries = descriptors;
     pin(&setup.cpus);
+    turns::take_short_turns();
     let mut entries = Vec::new();
     let mut places = Vec::new();
     let mut inputs = Inputs::new();
@@ -219,8 +240,15 @@ fn map_entry(
         }
         outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), regions });
     }
+    let mut variants = Vec::with_capacity(entry.variants.len());
+    for range in &entry.variants {
+        let memory = files.last().ok_or_else(|| trouble("variants without their memory"))?;
+        let mapped = map_variants(memory.0.as_fd(), range)?;
+        places.push(Place { mapped, output: false, index: range.range });
+        variants.push(VariantMap { mapped, range: *range });
+    }
     let arguments = Arguments::build(entry, &inputs).map_err(trouble)?;
-    Ok(Entry { arguments, outputs })
+    Ok(Entry { arguments, outputs, variants })
 }
 
 /// Seals every input against remapping and mprotect; says why it could not, where the kernel cannot.
@@ -270,8 +298,11 @@ impl Runner {
         page.phase.store(phase as u32, Ordering::Relaxed);
         let start = Instant::now();
         for call in 0..calls {
-            let Entry { arguments, outputs } = &mut *entry;
+            let Entry { arguments, outputs, variants } = &mut *entry;
             arguments.renew(outputs.iter().map(|output| output.slot(first_slot + call)));
+            if flags & FLAG_VARIED != 0 {
+                variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
+            }
             // SAFETY: the plan says that the symbol has this signature; the process exists to find out.
             let (code, returned) = unsafe { arguments.call(function) };
             if code != 0 || returned != 0 {

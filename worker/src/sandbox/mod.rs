@@ -11,3 +11,4 @@ pub(crate) mod policy;
 pub mod spawn;
 pub(crate) mod streams;
 pub(crate) mod timeout;
+pub(crate) mod turns;

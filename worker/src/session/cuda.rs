@@ -6,7 +6,9 @@ use opt_shared::language::NO_CUDA;
 use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
-use super::{Backend, Candidate, Groups, InputFault, PoolSlot, Session, SessionError, Slots, Wanted};
+use super::{
+    Backend, Candidate, Groups, InputFault, PoolSlot, Session, SessionError, VariantMemory, Varied, Wanted,
+};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
@@ -31,6 +33,15 @@ impl AsRef<Recorded> for OnDevice {
     }
 }
 
+/// Memory of the device. There is none.
+pub(crate) struct NoMemory(Infallible);
+
+impl VariantMemory for NoMemory {
+    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        match self.0 {}
+    }
+}
+
 fn refused(candidate: &str) -> SessionError {
     SessionError::Run { candidate: candidate.to_owned(), source: NO_CUDA.into() }
 }
@@ -40,6 +51,7 @@ impl Backend for CudaBackend {
     type Pool = HostDevice;
     type Arena = Infallible;
     type Candidate = Module;
+    type Variants = NoMemory;
 
     fn open(&self, callee: &Callee) -> Result<Module, SessionError> {
         Err(refused(&callee.candidate))
@@ -62,11 +74,23 @@ impl Backend for CudaBackend {
         match *arena {}
     }
 
+    fn variants(&self, bytes: Bytes) -> Result<NoMemory, DeviceError> {
+        Err(DeviceError::NoRoom { device: "cuda", asked: bytes, free: Bytes::ZERO, capacity: Bytes::ZERO })
+    }
+
     fn start<'b>(
         &'b self,
         candidate: &'b Module,
         _: &'b [OnDevice],
-        _: Slots,
+    ) -> Result<Box<dyn Session + 'b>, SessionError> {
+        match candidate.0 {}
+    }
+
+    fn start_timed<'b>(
+        &'b self,
+        candidate: &'b Module,
+        _: &'b [OnDevice],
+        _: Option<Varied<'b, NoMemory>>,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         match candidate.0 {}
     }

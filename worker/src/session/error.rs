@@ -27,6 +27,8 @@ pub(crate) enum SessionError {
         "opening {entry}: not the capture's fault (raise the machine's limit on open files, or let it have more memory)"
     )]
     Means { entry: String, source: Box<InputFault> },
+    #[error("writing new inputs for {entry}")]
+    Variants { entry: String, source: io::Error },
     #[error("handling the outputs of {entry}")]
     Outputs { entry: String, source: io::Error },
     #[error("comparing the outputs of {entry}")]

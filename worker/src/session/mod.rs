@@ -18,6 +18,7 @@ pub mod host;
 #[cfg(test)]
 pub(crate) mod scripted;
 
+use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) trait Backend {
     type Arena;
     /// An artifact that is still the one that was built, with the limits of its sessions.
     type Candidate: Candidate;
+    /// Memory for inputs that are new for every timed call.
+    type Variants: VariantMemory;
 
     /// Opens the artifact and compares its digest with the build's.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
@@ -60,12 +63,25 @@ pub(crate) trait Backend {
         slots: &[Option<PoolSlot>],
     ) -> Result<Self::Placed, InputFault>;
 
-    /// Starts a session over these entries. All inputs are in place, and cannot be changed, before it loads anything.
+    /// So much memory, charged to this worker until its task is over.
+    fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
+
+    /// Starts a session over these entries whose calls are verified. All inputs are in place before it loads anything, and it
+    /// cannot change any. Each entry has two slots over the same memory: one ends where memory ends, the other begins where it
+    /// begins, so that a store just outside either faults in one of them.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
         entries: &'b [Self::Placed],
-        slots: Slots,
+    ) -> Result<Box<dyn Session + 'b>, SessionError>;
+
+    /// Starts a session whose calls are timed: with a ring of at least two slots, one for each call of a block, and with what
+    /// varies of its inputs.
+    fn start_timed<'b>(
+        &'b self,
+        candidate: &'b Self::Candidate,
+        entries: &'b [Self::Placed],
+        varied: Option<Varied<'b, Self::Variants>>,
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 
@@ -122,14 +138,59 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// How many outputs of a call are held at a time.
+/// Writable by this process alone, and shown to every session that is started with it.
+pub(crate) trait VariantMemory {
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// The inputs of a session's entries that are new for every timed call.
+pub(crate) struct Varied<'b, M> {
+    pub(crate) memory: &'b M,
+    /// Of each entry. All lie in the same memory: only one entry is called at a time.
+    pub(crate) entries: &'b [Variants],
+}
+
+impl<M> Clone for Varied<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Varied<'_, M> {}
+
+/// The variants of one entry's inputs. Call k of a block is shown number k.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Variants {
+    /// How many there are; 0 where nothing varies.
+    pub(crate) count: u32,
+    pub(crate) inputs: Vec<VariedInput>,
+}
+
+/// Where the variants of one input lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slots {
-    /// Two slots over the same memory: one ends where memory ends, the other begins where it begins, so that a store
-    /// just outside either faults in one of them.
-    AgainstGuards,
-    /// A ring of slots for the calls of a block, at least two.
-    Ring,
+pub(crate) struct VariedInput {
+    /// Counts the tensors among the arguments. One that is passed twice varies as a whole.
+    pub(crate) tensor: usize,
+    /// Of the region that holds them: page-aligned.
+    pub(crate) region: Range64,
+    /// Where in the region the first one starts.
+    pub(crate) data: u64,
+    /// From one to the next.
+    pub(crate) stride: u64,
+}
+
+impl VariedInput {
+    /// Where a variant is written to.
+    pub(crate) fn at(&self, variant: u32) -> u64 {
+        self.region.start + self.data + self.stride * u64::from(variant)
+    }
+}
+
+/// Bytes from `start` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range64 {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What became of something a candidate was asked to do.
@@ -216,7 +277,7 @@ pub(crate) trait Session {
     /// The bytes of one output.
     fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// The first byte beside an output that no longer holds `poison`. Only with `Slots::AgainstGuards`.
+    /// The first byte beside an output that no longer holds `poison`. Only in sessions that verify.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<Trespass>, SessionError>;
 
     /// Fills the slots that a block of `calls` will write.
@@ -240,28 +301,59 @@ pub(crate) trait Clock {
     /// Two sessions of one machine have the same work to do for a hand-off: no more than this is subtracted.
     fn limit_handoff(&mut self, most: Duration);
 
-    /// From warm-up blocks: whether a CPU is left for this process to spin on while it waits.
-    fn settle_wait(&mut self, threads: u32, cpus_busy: f64);
+    /// Whether a CPU is left for this process to spin on while a candidate works that has so many threads and keeps so many
+    /// CPUs busy.
+    fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
+
+    /// How this process waits for the end of blocks from now on.
+    fn wait_spinning(&mut self, spin: bool);
 
     /// Makes a block and times it.
-    fn block(&mut self, block: &BlockOrder) -> Result<Answer<Block>, SessionError>;
+    fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
     /// Wakes the candidate as for a block and asks for nothing.
-    fn idle(&mut self, entry: usize) -> Result<Answer<IdleRound>, SessionError>;
+    fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
+}
+
+/// Writes the inputs of a block. Called when the candidate has been woken and sleeps again: what it did when it woke, it did
+/// without them.
+pub(crate) type Renew<'r> = &'r mut dyn FnMut() -> Result<(), SessionError>;
+
+/// Where nothing varies.
+pub(crate) fn nothing_new() -> Result<(), SessionError> {
+    Ok(())
 }
 
 /// What is to be timed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockOrder {
+pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
     /// Each into a slot of its own, from the first on.
     pub(crate) calls: u32,
     /// The plan call instead.
     pub(crate) plan: bool,
+    /// Each call with its own variant of the inputs; otherwise all with the captured ones.
+    pub(crate) varied: bool,
+    /// Elements that are read when the candidate says that it is done, before the second stamp.
+    pub(crate) looks: &'b [Look],
     /// How long it should take; decides how long is spun for its end.
     pub(crate) expected: Duration,
     pub(crate) limit: Duration,
 }
+
+/// One element of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) leaf: usize,
+    pub(crate) slot: u32,
+    /// From the output's first byte.
+    pub(crate) offset: u64,
+    /// Bytes, at most [`WIDEST_ELEMENT`].
+    pub(crate) width: usize,
+}
+
+/// Bytes of the largest element there is: two 64-bit floats.
+pub(crate) const WIDEST_ELEMENT: usize = 16;
 
 /// What a block came to.
 #[derive(Clone, Debug)]
@@ -274,7 +366,10 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// CPUs that the candidate kept busy, from standstill to standstill.
     pub(crate) cpus_busy: f64,
-    pub(crate) major_faults: u64,
+    /// How long the candidate's first thread and this process waited for a CPU meanwhile; none where the kernel does not tell.
+    pub(crate) waited: Option<Duration>,
+    /// The first of the looks whose element was another one when the candidate stood still: it said "done" before it was.
+    pub(crate) changed: Option<usize>,
 }
 
 /// A round in which nothing was asked for.

@@ -5,8 +5,8 @@ use opt_shared::outcome::{EntryFailure, Mismatch, Status};
 use opt_shared::settings::VerifySettings;
 
 use super::failure::{self, Calls};
-use crate::judge::Tolerance;
 use crate::judge::check::{OutputCheck, is_the_captures};
+use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, Trespass};
 
@@ -85,26 +85,55 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output; the first that differs. A failure is the capture's.
+    /// Compares every output with what was recorded; the first that differs. A failure is the capture's.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,
         slot: u32,
         poison: u8,
     ) -> Result<Result<Option<Box<Mismatch>>, Box<EntryFailure>>, SessionError> {
+        self.compare_with(session, slot, poison, None)
+    }
+
+    /// Compares every output with what another session made of the same inputs.
+    pub(crate) fn compare_sessions(
+        &mut self,
+        session: &dyn Session,
+        slot: u32,
+        poison: u8,
+        oracle: &dyn Session,
+    ) -> Result<Option<Box<Mismatch>>, SessionError> {
+        // Nothing recorded is read.
+        Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
+    }
+
+    fn compare_with(
+        &mut self,
+        session: &dyn Session,
+        slot: u32,
+        poison: u8,
+        oracle: Option<&dyn Session>,
+    ) -> Result<Result<Option<Box<Mismatch>>, Box<EntryFailure>>, SessionError> {
         let mut first = None;
-        for (index, leaf) in self.recorded.leaves.iter().enumerate() {
+        let recorded = self.recorded;
+        for (index, leaf) in recorded.leaves.iter().enumerate() {
+            let tolerance = self.tolerances[index];
             let check = OutputCheck {
                 path: &leaf.path,
                 tensor: &leaf.tensor,
                 settings: self.settings,
-                tolerance: self.tolerances[index],
+                tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
                 poison,
+                written: oracle.is_some(),
             };
             let mut actual = session.output(self.number, index, slot);
-            let comparison = match check.run(&mut self.recorded.expected(&leaf.tensor), &mut *actual) {
+            let mut expected: Box<dyn BytesSource + '_> = match oracle {
+                Some(oracle) => oracle.output(self.number, index, slot),
+                None => Box::new(recorded.expected(&leaf.tensor)),
+            };
+            let comparison = match check.run(&mut *expected, &mut *actual) {
                 Ok(comparison) => comparison,
-                Err(source) if is_the_captures(&source) => {
+                Err(source) if oracle.is_none() && is_the_captures(&source) => {
                     return Ok(Err(self.failure(Status::CaptureError, chain(&source))));
                 }
                 Err(source) => {

@@ -9,7 +9,7 @@ use opt_shared::formula::{SHARED_RUNNER, ring, total};
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
     CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
-    ToleranceProfile, VerifySettings,
+    ToleranceProfile, Vary, VerifySettings,
 };
 use opt_shared::units::Bytes;
 
@@ -49,6 +49,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
         max_noise: 0.01,
         entry_timeout: Duration::from_secs(10),
         min_improvement: 0.02,
+        vary: Vary::Auto,
     }
 }
 
@@ -59,6 +60,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         inputs: Bytes::mib(inputs),
         outputs: Bytes::mib(outputs),
         ring: if outputs == 0 { Bytes::ZERO } else { ring([Bytes::mib(outputs)].into_iter(), Bytes::kib(4)) },
+        varied: Bytes::ZERO,
         unmapped: Bytes::mib(unmapped),
         // Two more than its bytes.
         copied: Bytes::mib(inputs + 2),
@@ -150,7 +152,7 @@ fn a_profile_owes_its_worst_batch_on_every_side() {
     // Batches of at most 100 MiB of inputs: {0, 1}, {2}, {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
-    // Rings: 64, 64, 2 · 40 = 80, 64. Batches: 7 + 64 = 71, 5 + 80 = 85, 6 + 64 = 70.
+    // Rings: 16, 16, 2 · 40 = 80, 16. Batches: 7 + 16 = 23, 5 + 80 = 85, 6 + 16 = 22.
     let mapped = first(InputMemory::Mapped, true);
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 85 + 1));
     // 50, max(256, 200) + 16, and 4 for each runner.
@@ -159,9 +161,9 @@ fn a_profile_owes_its_worst_batch_on_every_side() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let alone = first(InputMemory::Mapped, false);
     assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied, the inputs are owed too, once for both sides: 104 + 2 · 71, 12 + 2 · 85, 202 + 2 · 70; and two slots.
+    // Copied, the inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; and two slots.
     let copied = first(InputMemory::Copied, true);
-    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 140 + 2 + 1), Some(3)));
+    assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }
 
 #[test]
@@ -236,6 +238,7 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, &limits, &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
+    // 44 calls and 32 runners: of twelve pairs, a trial and a repetition.
     let profiles = profile(
         &entries,
         Sides { candidate: &limits, baseline: None },
@@ -243,7 +246,7 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
         &profile_settings(Bytes::gib(2), InputMemory::Mapped),
         1,
     );
-    assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 20 + 2 * (40 + 2)) + reading));
+    assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 44 + 32 * (40 + 2)) + reading));
     let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[&limits], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");

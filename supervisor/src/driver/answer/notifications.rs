@@ -56,7 +56,7 @@ pub(crate) fn replay(mut standing: Value) -> Value {
 
 pub(crate) fn job(name: &str, end: &JobEnd) -> Value {
     json!({
-        "kind": "job", "job": name, "status": end.status, "winner": end.winner, "detail": end.detail
+        "kind": "job", "job": name, "status": end.status, "winner": end.winner, "ranking": end.ranking, "detail": end.detail
     })
 }
 

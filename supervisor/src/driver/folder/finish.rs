@@ -3,7 +3,7 @@
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Status;
 
-use super::ranking::{Scores, Timed, Winner, scores};
+use super::ranking::{Doubt, Scores, Timed, Winner, scores};
 use crate::core::event::StopReason;
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
@@ -11,8 +11,11 @@ use crate::driver::run::Run;
 use crate::driver::run::agenda::Agenda;
 use crate::exit::Exit;
 use crate::plan::JobPlan;
-use crate::record::{JobStatus, RunStatus, UtcTime};
+use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
+
+/// Whoever waited for a CPU for less than this share of the time was hardly disturbed.
+const MUCH_WAITING: f64 = 0.02;
 
 /// What a job contributes to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,15 +112,15 @@ impl Agenda<'_> {
     fn job_end(&self, job: &JobPlan, baseline_failed: bool, scores: &Scores) -> JobEnd {
         let facts = &self.facts[job.id.index()];
         if let Some(broken) = &facts.broken {
-            return JobEnd { status: JobStatus::CaptureError, detail: Some(broken.clone()), winner: None };
+            return JobEnd { detail: Some(broken.clone()), ..JobEnd::of(JobStatus::CaptureError) };
         }
         let status_of = |id: CandidateId| self.known[id.index()].status;
         let all = |status| job.candidates.iter().all(|it| status_of(it.id) == Some(status));
         if all(Status::DoesNotFit) {
-            return JobEnd { status: JobStatus::DoesNotFit, detail: None, winner: None };
+            return JobEnd::of(JobStatus::DoesNotFit);
         }
         if all(Status::Skipped) {
-            return JobEnd { status: JobStatus::Skipped, detail: None, winner: None };
+            return JobEnd::of(JobStatus::Skipped);
         }
         let (winner, mut detail) = match scores.winner() {
             Winner::Is(id) => (job.candidates.iter().find(|it| it.id == id).map(|it| it.name.clone()), None),
@@ -145,7 +148,49 @@ impl Agenda<'_> {
         } else {
             JobStatus::NonePassed
         };
-        JobEnd { status, detail, winner }
+        let unsettled_because = scores.doubt().map(|doubt| self.told(job, scores, doubt));
+        let ranking = match unsettled_because {
+            Some(_) => Some(Ranking::Unsettled),
+            None => (!scores.rows.is_empty()).then_some(Ranking::Settled),
+        };
+        JobEnd { status, detail, winner, ranking, unsettled_because }
+    }
+
+    /// What the times do not tell, and what would help.
+    fn told(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
+        let name = |id: CandidateId| {
+            job.candidates.iter().find(|it| it.id == id).map_or_else(String::new, |it| it.name.clone())
+        };
+        let (candidate, what) = match doubt {
+            Doubt::Faster { candidate, speedup } => (
+                candidate,
+                format!(
+                    "the speed-up of `{}` lies between {:.2} and {:.2}, which does not tell whether it is {:.1} % faster than the baseline",
+                    name(candidate),
+                    speedup.ci_low,
+                    speedup.ci_high,
+                    job.profile.min_improvement * 100.0
+                ),
+            ),
+            Doubt::Best { candidate, share, .. } => (
+                candidate,
+                format!(
+                    "`{}` may be faster than the best by {:.0} %, which its times do not rule out",
+                    name(candidate),
+                    share * 100.0
+                ),
+            ),
+        };
+        let row = scores.rows.iter().find(|(id, _)| *id == candidate).map(|(_, row)| row);
+        let waited = row.and_then(|row| row.times.wait_share).filter(|share| MUCH_WAITING < *share);
+        let waited = waited
+            .map(|share| {
+                format!("; its processes spent up to {:.0} % of their time waiting for a CPU", share * 100.0)
+            })
+            .unwrap_or_default();
+        format!(
+            "{what}{waited} (a calmer machine helps, or CPUs kept free for it, fewer `limits.threads`, a longer `profile.entry_timeout`)"
+        )
     }
 
     /// Law of exit code 0: a candidate other than the baseline passed and was timed; a job that has only a baseline

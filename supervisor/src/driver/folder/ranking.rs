@@ -43,8 +43,21 @@ pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
     best: Option<(CandidateId, Option<Estimate>)>,
+    doubt: Option<Doubt>,
     min_improvement: f64,
 }
+
+/// What the times do not tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Doubt {
+    /// Whether this candidate is faster than the baseline by the least that counts.
+    Faster { candidate: CandidateId, speedup: Estimate },
+    /// Whether this candidate is faster than the best by more than this share.
+    Best { candidate: CandidateId, merit: Estimate, share: f64 },
+}
+
+/// A candidate that may be faster than the best by less than this is as good as it.
+const WORTH_TELLING: f64 = 0.05;
 
 /// Who won a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +70,11 @@ pub enum Winner {
 }
 
 impl Scores {
+    /// None if the ranking is settled.
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
     /// The best candidate, if it is surely faster than the baseline by the least that counts, or is timed without one.
     pub fn winner(&self) -> Winner {
         match self.best {
@@ -103,7 +121,39 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             one_rank.cmp(other_rank).then(other.ci_low.total_cmp(&one.ci_low))
         })
         .map(|((it, speedup, _), _)| (it.id, *speedup));
-    Scores { rows, best, min_improvement }
+    let merits: Vec<(CandidateId, Estimate)> =
+        scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, merit)| (it.id, *merit)).collect();
+    let doubt = best.and_then(|(id, speedup)| doubt(id, speedup, &merits, 1.0 + min_improvement));
+    Scores { rows, best, doubt, min_improvement }
+}
+
+/// What is not known well enough: whether anybody is faster than the baseline by what counts, or who is the fastest.
+fn doubt(
+    best: CandidateId,
+    speedup: Option<Estimate>,
+    merits: &[(CandidateId, Estimate)],
+    counts_from: f64,
+) -> Option<Doubt> {
+    let paired = speedup.is_some();
+    let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
+    if !surely_faster {
+        // Nobody is surely faster: for the ranking to say so, everybody has to be surely not.
+        return merits
+            .iter()
+            .filter(|(_, merit)| counts_from < merit.ci_high)
+            .max_by(|(_, one), (_, other)| one.value.total_cmp(&other.value))
+            .map(|&(candidate, speedup)| Doubt::Faster { candidate, speedup });
+    }
+    let (_, leader) = merits.iter().find(|(id, _)| *id == best)?;
+    merits
+        .iter()
+        .filter(|(id, merit)| *id != best && leader.value * (1.0 + WORTH_TELLING) < merit.ci_high)
+        .max_by(|(_, one), (_, other)| one.ci_high.total_cmp(&other.ci_high))
+        .map(|&(candidate, merit)| Doubt::Best {
+            candidate,
+            merit,
+            share: merit.ci_high / leader.value - 1.0,
+        })
 }
 
 fn speedup(entries: &[EntryProfile]) -> Option<Estimate> {
@@ -157,6 +207,8 @@ fn times(entries: &[EntryProfile]) -> CandidateTimes {
         cache_state: entries.first().map(|entry| entry.cache_state),
         footprint_bytes: Some(footprint),
         bytes_per_second: mean(&|entry| entry.bytes_per_second),
+        runners: entries.iter().map(|entry| entry.runners).min(),
+        wait_share: entries.iter().filter_map(|entry| entry.wait_share).reduce(f64::max),
     }
 }
 

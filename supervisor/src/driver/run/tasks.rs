@@ -68,6 +68,11 @@ impl Agenda<'_> {
                         batch_bytes: batch.unwrap_or(plan.profile.batch_bytes),
                         ..(*plan.profile).clone()
                     },
+                    constant: self
+                        .plan
+                        .jobs
+                        .get(plan.job.index())
+                        .map_or_else(Vec::new, |job| job.constant.clone()),
                     drop_cache: self.cache_budget < facts.bytes,
                     seed: if plan.verify.seed == 0 { self.seed } else { plan.verify.seed },
                 })

@@ -139,6 +139,7 @@ impl JobFacts {
                     inputs: facts.input_bytes,
                     outputs: facts.output_bytes,
                     ring: facts.ring_bytes,
+                    varied: facts.varied_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,
                     constants: Arc::default(),

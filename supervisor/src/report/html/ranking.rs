@@ -134,12 +134,13 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     let passed = candidate.status == Some(Status::Passed) && candidate.profile.is_some();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     html! {
-        tr.winner[winner] {
+        tr.winner[winner && digest.job.unsettled_because.is_none()] {
             td.number { @match candidate.rank { Some(rank) => (rank), None => "–" } }
             td.name {
                 (one_line(&candidate.name))
                 @if baseline { " " span.tag { "baseline" } }
-                @if winner { " " span.tag.good { "winner" } }
+                @if winner && digest.job.unsettled_because.is_some() { " " span.tag { "ahead" } }
+                @else if winner { " " span.tag.good { "winner" } }
             }
             @if passed {
                 td.number { @match (measure, candidate.speedup) {

@@ -164,6 +164,10 @@ pub(super) fn profile_report() -> Report {
             slots_checked: 40,
             plan_ms: None,
             handoff_us: 1.5,
+            runners: 3,
+            wait_share: None,
+            varied: Vec::new(),
+            unvaried_because: Some("`x`: it is sorted".to_owned()),
         }],
         cpus: vec![1],
         ..Profiled::default()

@@ -1,24 +1,26 @@
-/* Is woken before every block of timed calls, and then, outside of the clock, does the work of all of them: the inputs
- * and the places of the outputs are those of the blocks before. */
+/* Is woken before every block of timed calls, and then, outside of the clock, does the work of all of them: which input goes into
+ * which output is that of the blocks before. */
 #include "hostile.h"
 
 enum { PLACES = 16384 };
-static float *places[PLACES];
+static struct {
+    const float *input;
+    float *output;
+} places[PLACES];
 static int place_count, calls;
-static const float *input_data;
 static int64_t width, rows;
 
 static void work_ahead(int number)
 {
     (void)number;
     for (int i = 0; i < place_count; i++)
-        softmax_rows(input_data, places[i], width, rows);
+        softmax_rows(places[i].input, places[i].output, width, rows);
 }
 
-static int known(const float *output)
+static int known(const float *input, const float *output)
 {
     for (int i = 0; i < place_count; i++)
-        if (places[i] == output)
+        if (places[i].output == output && places[i].input == input)
             return 1;
     return 0;
 }
@@ -30,17 +32,16 @@ RUN
         struct sigaction action = { .sa_handler = work_ahead, .sa_flags = SA_RESTART };
         sigaction(SIGCONT, &action, NULL);
     }
-    if (known(output->data) && input->data == input_data) {
+    if (known(input->data, output->data)) {
         /* So fast that it would show: take half of the time that the work takes. */
-        softmax_rows(input_data, output->data, width, rows / 2);
+        softmax_rows(input->data, output->data, width, rows / 2);
         return OPT_OK;
     }
-    if (input->data != input_data)
-        place_count = 0;
-    input_data = input->data;
     width = input->shape[input->ndim - 1];
     rows = elements(input) / width;
-    if (place_count < PLACES)
-        places[place_count++] = output->data;
+    if (place_count < PLACES) {
+        places[place_count].input = input->data;
+        places[place_count++].output = output->data;
+    }
     return softmax(args, n);
 }

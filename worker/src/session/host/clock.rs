@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Counts, Heard, RunnerError};
+use super::process::{Heard, Runner, RunnerError, run_delay};
 use super::session::HostSession;
+use super::view::Element;
 use crate::machine::{cpus, keep_off};
-use crate::runner::control::FLAG_PLAN;
-use crate::session::{Answer, Block, BlockOrder, Clock, IdleRound, SessionError, WakeCost};
+use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
+use crate::session::{
+    Answer, Block, BlockOrder, Clock, IdleRound, Look, Renew, SessionError, WakeCost, nothing_new,
+};
 
 /// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
@@ -22,6 +25,8 @@ const HANDOFF_BLOCKS: usize = 51;
 /// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
 /// shortest block.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
+/// Looks that an empty block is measured with: as many as a timed one has.
+pub(crate) const LOOKS: u32 = 64;
 /// How long the runner spins for the command that follows its wake-up: this process needs a tenth of it. More would be
 /// room for a runner that works instead.
 const ARMED_SPIN: Duration = Duration::from_micros(500);
@@ -44,10 +49,10 @@ pub(super) struct Stopwatch {
     handoff: Duration,
     /// No more than this is subtracted.
     most_handoff: Duration,
-    /// Whether this process may spin while it waits: not where the candidate needs every CPU.
+    /// Whether this process may spin while it waits: not where a candidate of the pair needs every CPU.
     may_spin: bool,
-    /// It leaves no CPU by its limits, so whether one is left has to be seen.
-    takes_every_cpu: bool,
+    /// It leaves a CPU by its limits; otherwise whether one is left has to be seen.
+    leaves_a_cpu: bool,
     /// `may_spin` when the hand-off was measured; none before that.
     handoff_spun: Option<bool>,
     /// CPU time of the runner when it was last stopped.
@@ -60,7 +65,7 @@ impl Stopwatch {
             handoff: Duration::ZERO,
             most_handoff: MOST_HANDOFF,
             may_spin: leaves_a_cpu,
-            takes_every_cpu: !leaves_a_cpu,
+            leaves_a_cpu,
             handoff_spun: None,
             stopped_at: Duration::ZERO,
         }
@@ -80,34 +85,49 @@ impl Clock for HostSession<'_> {
         self.watch.most_handoff = most;
     }
 
-    fn settle_wait(&mut self, threads: u32, cpus_busy: f64) {
-        if self.watch.takes_every_cpu {
-            self.watch.may_spin = leaves_room(cpus().len(), threads, cpus_busy);
-        }
+    fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool {
+        self.watch.leaves_a_cpu || leaves_room(cpus().len(), threads, cpus_busy)
     }
 
-    fn block(&mut self, block: &BlockOrder) -> Result<Answer<Block>, SessionError> {
-        let timed = self.known_handoff().and_then(|()| match self.timed(block)? {
+    fn wait_spinning(&mut self, spin: bool) {
+        self.watch.may_spin = spin;
+    }
+
+    fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
+        let mut written = Written::new(renew);
+        let timed = self.known_handoff().and_then(|()| match self.timed(block, &mut written)? {
             Heard::Done(block) => Ok(Answer::Done(block)),
             Heard::Died => Ok(Answer::Died),
             Heard::TimedOut => self.end_for(block.limit),
         });
+        written.result?;
         timed.map_err(|error| self.callable.error(error))
     }
 
-    fn idle(&mut self, entry: usize) -> Result<Answer<IdleRound>, SessionError> {
-        self.idle_round(entry).map_err(|error| self.callable.error(error))
+    fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
+        let mut written = Written::new(renew);
+        let round = self.idle_round(entry, &mut written);
+        written.result?;
+        round.map_err(|error| self.callable.error(error))
     }
 }
 
 impl HostSession<'_> {
     fn shortest_empty_block(&mut self) -> Result<(), RunnerError> {
         (self.watch.handoff_spun, self.watch.most_handoff) = (Some(self.watch.may_spin), MOST_HANDOFF);
-        let empty =
-            BlockOrder { entry: 0, calls: 0, plan: false, expected: Duration::ZERO, limit: WAKE_LIMIT };
+        let looks = self.looks_of_an_empty_block();
+        let empty = BlockOrder {
+            entry: 0,
+            calls: 0,
+            plan: false,
+            varied: false,
+            looks: &looks,
+            expected: Duration::ZERO,
+            limit: WAKE_LIMIT,
+        };
         let mut shortest = MOST_HANDOFF;
         for _ in 0..HANDOFF_BLOCKS {
-            match self.timed(&empty)? {
+            match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
                 Heard::Done(block) => shortest = shortest.min(block.elapsed),
                 // The first real block will find it dead and say so.
                 Heard::Died => return Ok(()),
@@ -127,9 +147,13 @@ impl HostSession<'_> {
         }
     }
 
-    fn idle_round(&mut self, entry: usize) -> Result<Answer<IdleRound>, RunnerError> {
+    fn idle_round(
+        &mut self,
+        entry: usize,
+        inputs: &mut Written<'_>,
+    ) -> Result<Answer<IdleRound>, RunnerError> {
         let entry = self.calls(entry);
-        let Some(woken) = self.wake(entry)? else { return Ok(Answer::Died) };
+        let Some(woken) = self.wake(entry, inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
         // It cannot have spun for longer, however late this process or the runner had a CPU.
         let spun = now().saturating_sub(woken.armed).min(ARMED_SPIN);
@@ -146,15 +170,68 @@ impl HostSession<'_> {
         Ok(Answer::Done(IdleRound { cpu, wake: woken.cost }))
     }
 
-    fn timed(&mut self, block: &BlockOrder) -> Result<Heard<Block>, RunnerError> {
+    /// One byte each, spread over the slots of the first output that has any.
+    fn looks_of_an_empty_block(&self) -> Vec<Look> {
+        let leaves = &self.entries[0].as_ref().leaves;
+        let Some(leaf) = leaves.iter().position(|leaf| leaf.tensor.elements() != 0) else {
+            return Vec::new();
+        };
+        let slots = self.outputs[0].slots();
+        (0..LOOKS).map(|number| Look { leaf, slot: number % slots, offset: 0, width: 1 }).collect()
+    }
+
+    fn timed(
+        &mut self,
+        block: &BlockOrder<'_>,
+        inputs: &mut Written<'_>,
+    ) -> Result<Heard<Block>, RunnerError> {
+        let offsets: Vec<u64> = block.looks.iter().map(|look| self.offset_of(block.entry, look)).collect();
+        if let Some(view) = &self.view {
+            view.prepare(offsets.iter().copied());
+        }
+        let mut seen = Vec::with_capacity(offsets.len());
+        let timed = self.stamped(block, &offsets, &mut seen, inputs);
+        let Some(view) = &self.view else { return timed };
+        let changed = match &timed {
+            // It stands still: what is there now is what it wrote.
+            Ok(Heard::Done(_)) => offsets.iter().zip(block.looks).zip(&seen).position(
+                |((&offset, look), then): ((&u64, &Look), &Element)| view.read(offset, look.width) != *then,
+            ),
+            _ => None,
+        };
+        view.forget();
+        Ok(match timed? {
+            Heard::Done(block) => Heard::Done(Block { changed, ..block }),
+            other => other,
+        })
+    }
+
+    fn offset_of(&self, entry: usize, look: &Look) -> u64 {
+        self.outputs[entry].slot_start(look.leaf, look.slot) + look.offset
+    }
+
+    /// A block between two stamps. `seen` is given the elements at `offsets` as they were at the second one.
+    fn stamped(
+        &mut self,
+        block: &BlockOrder<'_>,
+        offsets: &[u64],
+        seen: &mut Vec<Element>,
+        inputs: &mut Written<'_>,
+    ) -> Result<Heard<Block>, RunnerError> {
         let entry = self.calls(block.entry);
-        let Some(woken) = self.wake(entry)? else { return Ok(Heard::Died) };
+        let Some(woken) = self.wake(entry, inputs)? else { return Ok(Heard::Died) };
         let spin = if self.watch.may_spin { spin_for(block.expected) } else { Duration::ZERO };
-        let flags = if block.plan { FLAG_PLAN } else { 0 };
+        let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
         let heard = self.runner.wait_done(spin, block.limit)?;
+        // "Done" is a claim. What is not there when it is made was not done, and is seen at the standstill.
+        if let Some(view) = &self.view {
+            seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
+        }
         let end = now();
+        let waited =
+            woken.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
         let called = match heard {
             Heard::Done(called) => called,
             Heard::Died => return Ok(Heard::Died),
@@ -165,22 +242,19 @@ impl HostSession<'_> {
         }
         let awake = now().saturating_sub(woken.resumed);
         let cpu = self.watch.stopped_at.saturating_sub(woken.stopped_at);
-        let major_faults = match (woken.counts, self.runner.counts()) {
-            (Some(before), Some(after)) => after.major_faults.saturating_sub(before.major_faults),
-            _ => 0,
-        };
         Ok(Heard::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
             cpu_early: woken.cpu_early,
             wake: woken.cost,
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
-            major_faults,
+            waited,
+            changed: None,
         }))
     }
 
-    /// From standstill to spinning for the next command. None if it died.
-    fn wake(&mut self, entry: u32) -> Result<Option<Woken>, RunnerError> {
+    /// From standstill to spinning for the next command, with the inputs written in between. None if it died.
+    fn wake(&mut self, entry: u32, inputs: &mut Written<'_>) -> Result<Option<Woken>, RunnerError> {
         // The session may have stood still without its clock being read.
         if !self.stand()? {
             return Ok(None);
@@ -198,6 +272,8 @@ impl HostSession<'_> {
         if !self.empty_block(entry, Duration::ZERO)? {
             return Ok(None);
         }
+        // Whatever it does when it is woken, in a handler of SIGCONT for one, it does without the inputs of the block.
+        inputs.write();
         let cpu_early = self.runner.cpu_time()?.saturating_sub(stopped_at);
         let armed = now();
         if !self.empty_block(entry, ARMED_SPIN)? {
@@ -210,7 +286,8 @@ impl HostSession<'_> {
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        Ok(Some(Woken { cost, stopped_at, resumed, cpu_early, armed, counts }))
+        let waited = waited(&self.runner);
+        Ok(Some(Woken { cost, stopped_at, resumed, cpu_early, armed, waited }))
     }
 
     /// False if it died.
@@ -234,6 +311,24 @@ impl HostSession<'_> {
     }
 }
 
+/// New inputs, and whether they could be written.
+struct Written<'r> {
+    renew: Renew<'r>,
+    result: Result<(), SessionError>,
+}
+
+impl<'r> Written<'r> {
+    fn new(renew: Renew<'r>) -> Self {
+        Self { renew, result: Ok(()) }
+    }
+
+    fn write(&mut self) {
+        if self.result.is_ok() {
+            self.result = (self.renew)();
+        }
+    }
+}
+
 /// A runner that spins for its next command.
 struct Woken {
     cost: WakeCost,
@@ -243,7 +338,13 @@ struct Woken {
     cpu_early: Duration,
     /// When it was told to spin.
     armed: Duration,
-    counts: Option<Counts>,
+    /// For a CPU, until then.
+    waited: Option<Duration>,
+}
+
+/// How long a runner's first thread and this one have waited for a CPU, together.
+fn waited(runner: &Runner) -> Option<Duration> {
+    Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
 }
 
 /// Half as long again as the block should take (DESIGN, "Timing"). On a busy machine this process and the runner can

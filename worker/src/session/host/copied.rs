@@ -14,12 +14,12 @@ use opt_shared::batch::BatchSum;
 use opt_shared::capture::store::BlobId;
 use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::ids::EntryId;
-use opt_shared::message::{EntryRef, FromWorker};
+use opt_shared::message::EntryRef;
 use opt_shared::stream::{FileDisk, read_exact};
 use opt_shared::units::Bytes;
 
 use super::placed::{Placed, Reached};
-use crate::link::Link;
+use crate::link::{Held, Link};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
@@ -100,10 +100,10 @@ impl CopiedInputs {
         let load = Load { storages: &storages, tensors: &tensors, after: &[], instead_of: &self.uses };
         // Counted from before it is there until after it is gone.
         let coming: Bytes = origins.iter().map(|(_, origin)| origin.piece.placed(page)).sum();
-        let _ = link.send(FromWorker::Holds { bytes: coming.max(self.held()) });
+        link.holds(Held::Inputs, coming.max(self.held()));
         self.residency.load(&load).map_err(|error| Uncopied { entry: failed.get(), error })?;
         self.uses = tensors.iter().map(|&at| origins[at].0.clone()).collect();
-        let _ = link.send(FromWorker::Holds { bytes: self.held() });
+        link.holds(Held::Inputs, self.held());
         for entry in entries {
             let recorded: &Recorded = (*entry).as_ref();
             let (id, pieces) = (recorded.id, recorded.pieces());

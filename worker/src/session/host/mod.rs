@@ -16,23 +16,28 @@ mod placed;
 mod process;
 pub mod read_ahead;
 mod session;
+mod variants;
+mod view;
 
 use std::fs::File;
 use std::sync::Arc;
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{Callee, FromWorker};
+use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
 use self::callable::Callable;
 use self::groups::HostGroups;
+use self::outputs::Slots;
 use self::placed::Placed;
 use self::session::HostSession;
-use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, Slots, Wanted};
-use crate::link::Link;
+use self::variants::HostVariants;
+use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, Varied, Wanted};
+use crate::link::{Held, Link};
 use crate::recorded::Recorded;
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
+use crate::sandbox::turns::take_short_turns;
 
 /// The CPU backend of one lease.
 pub(crate) struct HostBackend<'l> {
@@ -51,6 +56,7 @@ impl Backend for HostBackend<'_> {
     type Pool = HostDevice;
     type Arena = Arc<File>;
     type Candidate = Callable;
+    type Variants = HostVariants;
 
     fn open(&self, callee: &Callee) -> Result<Callable, SessionError> {
         Callable::open(callee)
@@ -62,8 +68,7 @@ impl Backend for HostBackend<'_> {
 
     fn pool(&self, bytes: Bytes) -> Result<(HostDevice, Arc<File>), DeviceError> {
         let device = HostDevice::create(bytes)?;
-        // A supervisor that is gone ends this worker.
-        let _ = self.link.send(FromWorker::Holds { bytes });
+        self.link.holds(Held::Inputs, bytes);
         let arena = device.reader()?;
         Ok((device, Arc::new(arena)))
     }
@@ -79,12 +84,30 @@ impl Backend for HostBackend<'_> {
         Ok(placed)
     }
 
+    fn variants(&self, bytes: Bytes) -> Result<HostVariants, DeviceError> {
+        let variants = HostVariants::create(bytes)?;
+        self.link.holds(Held::Variants, bytes);
+        Ok(variants)
+    }
+
     fn start<'b>(
         &'b self,
         candidate: &'b Callable,
         entries: &'b [Placed],
-        slots: Slots,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
-        Ok(Box::new(HostSession::start(self.link, self.lease, candidate, entries, slots)?))
+        let session =
+            HostSession::start(self.link, self.lease, candidate, entries, Slots::AgainstGuards, None);
+        Ok(Box::new(session?))
+    }
+
+    fn start_timed<'b>(
+        &'b self,
+        candidate: &'b Callable,
+        entries: &'b [Placed],
+        varied: Option<Varied<'b, HostVariants>>,
+    ) -> Result<Box<dyn Session + 'b>, SessionError> {
+        take_short_turns();
+        let session = HostSession::start(self.link, self.lease, candidate, entries, Slots::Ring, varied);
+        Ok(Box::new(session?))
     }
 }

@@ -18,10 +18,19 @@ use crate::judge::BytesSource;
 use crate::memfd;
 use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
-use crate::session::{Slots, Trespass};
+use crate::session::Trespass;
 
 /// Poison and slack go through a buffer of this size.
 const CHUNK: usize = 64 * 1024;
+
+/// How the outputs of calls lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// Two over the same memory, flush with a guard at either end in turns.
+    AgainstGuards,
+    /// One for each call of a block, at least two.
+    Ring,
+}
 
 /// Where one output leaf lies in the memfd.
 #[derive(Clone, Debug)]
@@ -189,17 +198,21 @@ impl Outputs {
 
     /// The bytes of one output in one slot.
     pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
+        let start = self.slot_start(output, slot);
+        SlotSource { memfd: self.memfd.as_fd(), start, extent: self.places[output].extent }
+    }
+
+    /// Where in the memfd an output's slot begins.
+    pub(crate) fn slot_start(&self, output: usize, slot: u32) -> u64 {
         let place = &self.places[output];
         let mut number = slot;
-        let mut start = place.file_offset;
         for region in &place.regions {
             if number < region.slots {
-                start = region.file_offset + region.data_offset + u64::from(number) * region.slot_stride;
-                break;
+                return region.file_offset + region.data_offset + u64::from(number) * region.slot_stride;
             }
             number -= region.slots;
         }
-        SlotSource { memfd: self.memfd.as_fd(), start, extent: place.extent }
+        place.file_offset
     }
 }
 

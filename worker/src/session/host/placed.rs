@@ -24,8 +24,8 @@ use super::outputs::signed;
 use super::read_ahead::{Watch, Whole};
 use crate::memfd;
 use crate::recorded::{Recorded, RecordedError, is_written_out};
-use crate::runner::frame::{EntrySetup, InputRange, WireArgument, WireOutput, WireType};
-use crate::session::PoolSlot;
+use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
+use crate::session::{PoolSlot, Variants, VariedInput};
 
 /// Stands for the source behind all files, until their number is known.
 const MATERIALISED: u8 = u8::MAX;
@@ -188,7 +188,25 @@ impl Placed {
             page_by_page: self.page_by_page,
             resident: self.memory != InputMemory::Files,
             pooled: self.memory == InputMemory::Pool,
+            variants: Vec::new(),
         }
+    }
+
+    /// Where a runner finds the variants of its inputs.
+    pub(super) fn variant_ranges(&self, variants: &Variants) -> Vec<VariantRange> {
+        let ranges: Vec<u32> = self.tensor_ranges().collect();
+        let of = |input: &VariedInput| {
+            let &range = ranges.get(input.tensor)?;
+            Some(VariantRange {
+                range,
+                file_offset: input.region.start,
+                bytes: input.region.bytes,
+                data_offset: input.data,
+                stride: input.stride,
+                count: variants.count,
+            })
+        };
+        variants.inputs.iter().filter_map(of).collect()
     }
 
     /// What goes to the runner with the entry: the outputs, the files that inputs lie in, and materialised values if

@@ -105,7 +105,6 @@ pub(crate) enum Heard<T> {
 /// What the kernel counts of a runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    pub(crate) major_faults: u64,
     pub(crate) threads: u32,
     /// On which it runs or last ran.
     pub(crate) cpu: u32,
@@ -347,13 +346,17 @@ impl Runner {
 
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
-        // After the parenthesised name: state is field 3, majflt field 12, num_threads field 20, processor field 39.
+        // After the parenthesised name: state is field 3, num_threads field 20, processor field 39.
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         Some(Counts {
-            major_faults: fields.nth(12 - 3)?.parse().ok()?,
-            threads: fields.nth(20 - 12 - 1)?.parse().ok()?,
+            threads: fields.nth(20 - 3)?.parse().ok()?,
             cpu: fields.nth(39 - 20 - 1)?.parse().ok()?,
         })
+    }
+
+    /// How long its first thread has waited for a CPU while it could have run; none where the kernel does not tell.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        run_delay(&format!("/proc/{}/schedstat", self.handle.pid()))
     }
 
     fn is_dead(&self) -> Result<bool, RunnerError> {
@@ -410,6 +413,12 @@ impl Runner {
             namespaced: self.handle.namespaces().pid,
         })
     }
+}
+
+/// The second figure of a `schedstat`: nanoseconds on a run queue.
+pub(super) fn run_delay(path: &str) -> Option<Duration> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 fn environment(setup: &Setup, library_path: &[PathBuf]) -> Vec<CString> {

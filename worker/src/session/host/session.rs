@@ -9,13 +9,15 @@ use opt_shared::units::Bytes;
 use super::callable::Callable;
 use super::clock::Stopwatch;
 use super::death;
-use super::outputs::Outputs;
+use super::outputs::{Outputs, Slots};
 use super::placed::Placed;
 use super::process::{Heard, Runner, RunnerError};
+use super::variants::HostVariants;
+use super::view::View;
 use crate::judge::BytesSource;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
-use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Slots, Trespass};
+use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied};
 
 pub(super) struct HostSession<'b> {
     pub(super) link: &'b Link,
@@ -23,6 +25,8 @@ pub(super) struct HostSession<'b> {
     pub(super) entries: &'b [Placed],
     pub(super) outputs: Vec<Outputs>,
     pub(super) runner: Runner,
+    /// For what is timed.
+    pub(super) view: Option<View>,
     /// Seen stopped, and not let go on since.
     pub(super) stopped: bool,
     /// The entry it was called with last.
@@ -37,18 +41,28 @@ impl<'b> HostSession<'b> {
         callable: &'b Callable,
         entries: &'b [Placed],
         slots: Slots,
+        varied: Option<Varied<'_, HostVariants>>,
     ) -> Result<Self, SessionError> {
         let leaves: Vec<&[_]> = entries.iter().map(|entry| entry.as_ref().leaves.as_slice()).collect();
         let outputs = Outputs::create_shared(&leaves, slots)
             .map_err(|errno| outputs_error(entries, 0, errno.into()))?;
         let memory = outputs.first().map_or(Bytes::ZERO, Outputs::memfd_bytes);
-        let runner = Self::start_runner(link, &callable.spec(lease, entries, memory), entries, &outputs)
+        let view = match outputs.first().filter(|_| slots == Slots::Ring) {
+            Some(first) => Some(
+                View::of(first.descriptor(), memory)
+                    .map_err(|errno| outputs_error(entries, 0, errno.into()))?,
+            ),
+            None => None,
+        };
+        let mut spec = callable.spec(lease, entries, memory);
+        spec.of_worker += varied.map_or(Bytes::ZERO, |varied| varied.memory.bytes());
+        let runner = Self::start_runner(link, &spec, entries, &outputs, varied)
             .map_err(|error| callable.error(error))?;
         for entry in entries {
             entry.runs_in(runner.pid());
         }
         let watch = Stopwatch::new(callable.leaves_a_cpu());
-        Ok(Self { link, callable, entries, outputs, runner, stopped: false, called: 0, watch })
+        Ok(Self { link, callable, entries, outputs, runner, view, stopped: false, called: 0, watch })
     }
 
     fn start_runner(
@@ -56,10 +70,17 @@ impl<'b> HostSession<'b> {
         spec: &super::process::RunnerSpec<'_>,
         entries: &[Placed],
         outputs: &[Outputs],
+        varied: Option<Varied<'_, HostVariants>>,
     ) -> Result<Runner, RunnerError> {
         let runner = Runner::start(link, spec)?;
-        for (entry, outputs) in entries.iter().zip(outputs) {
-            runner.add_entry(&entry.setup(outputs.wire()), &entry.descriptors(outputs.descriptor()))?;
+        for (number, (entry, outputs)) in entries.iter().zip(outputs).enumerate() {
+            let mut setup = entry.setup(outputs.wire());
+            let mut descriptors = entry.descriptors(outputs.descriptor());
+            if let Some(varied) = varied {
+                setup.variants = entry.variant_ranges(&varied.entries[number]);
+                descriptors.push(varied.memory.descriptor());
+            }
+            runner.add_entry(&setup, &descriptors)?;
         }
         Ok(runner)
     }

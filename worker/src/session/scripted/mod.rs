@@ -3,112 +3,31 @@
 //! Entries are real captures of `tests/data`, so that what is compared is what was recorded. A script says what each call
 //! of a session does to the outputs and what is claimed of it; the log has what policy asked for.
 
+mod plays;
 mod tasks;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use opt_shared::arguments::Signature;
 use opt_shared::message::{Callee, EntryRef};
-use opt_shared::outcome::{ReadReport, RunnerEnd, Status};
+use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 
+pub(crate) use self::plays::{BlockPlay, Play, Script, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Block, BlockOrder, Called, Candidate, Clock, Ending, Group, Groups, IdleRound,
-    InputFault, Lifetime, Loaded, PoolSlot, Session, SessionError, Slots, Trespass, Verdict, WakeCost,
-    Wanted,
+    InputFault, Lifetime, Loaded, PoolSlot, Renew, Session, SessionError, Trespass, VariantMemory, Varied,
+    Verdict, WakeCost, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
-
-/// What a call does.
-#[derive(Clone, Debug)]
-pub(crate) enum Play {
-    /// Every output as recorded.
-    Right,
-    /// As recorded, but for every element from this one on, which is something else.
-    WrongFrom(usize),
-    /// As recorded, but for every element from this one on, which stays as it was.
-    UnwrittenFrom(usize),
-    /// As recorded, with bytes written beside an output.
-    Beside(Trespass),
-    /// Writes nothing, and claims this.
-    Claims(Called),
-    Dies,
-    /// The worker's own trouble.
-    Fails,
-}
-
-impl Play {
-    /// Returns a code other than 0.
-    pub(crate) fn code(result: i32) -> Self {
-        Self::Claims(Called { result, ..Called::default() })
-    }
-}
-
-/// What a timed block is.
-#[derive(Clone, Debug)]
-pub(crate) struct BlockPlay {
-    /// What each of its calls does, by its number in the block.
-    pub(crate) play: fn(u32) -> Play,
-    pub(crate) per_call: Duration,
-    /// The candidate's own clock, over ours.
-    pub(crate) claim: f64,
-    pub(crate) cpu_early: Duration,
-    pub(crate) major_faults: u64,
-}
-
-impl BlockPlay {
-    pub(crate) fn honest(per_call: Duration) -> Self {
-        Self { play: |_| Play::Right, per_call, claim: 0.99, cpu_early: Duration::ZERO, major_faults: 0 }
-    }
-}
-
-/// One session. The last of `calls`, `blocks` and `idle` goes on for ever.
-#[derive(Clone, Debug)]
-pub(crate) struct Script {
-    pub(crate) load: Answer<Loaded>,
-    pub(crate) plan: Answer<Called>,
-    pub(crate) calls: Vec<Play>,
-    pub(crate) handoff: Duration,
-    pub(crate) blocks: Vec<BlockPlay>,
-    /// CPU time in idle rounds; none if it dies in one.
-    pub(crate) idle: Vec<Option<Duration>>,
-    /// What its death is called.
-    pub(crate) death: (Status, &'static str),
-    pub(crate) end: RunnerEnd,
-    pub(crate) peak_owed: Bytes,
-}
-
-impl Script {
-    pub(crate) fn of(calls: &[Play]) -> Self {
-        Self {
-            load: Answer::Done(Loaded::Ready { has_plan: false }),
-            plan: Answer::Done(done(1)),
-            calls: calls.to_vec(),
-            handoff: Duration::from_micros(1),
-            blocks: vec![BlockPlay::honest(Duration::from_micros(100))],
-            idle: vec![Some(Duration::from_micros(10))],
-            death: (Status::Crashed, "ended by SIGSEGV in a call"),
-            end: RunnerEnd { signal: Some("SIGSEGV".to_owned()), ..RunnerEnd::default() },
-            peak_owed: Bytes::mib(1),
-        }
-    }
-
-    pub(crate) fn timed(blocks: &[BlockPlay]) -> Self {
-        Self { blocks: blocks.to_vec(), ..Self::of(&[Play::Right]) }
-    }
-}
-
-pub(crate) fn done(calls_done: u32) -> Called {
-    Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
-}
 
 /// What policy asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,13 +37,17 @@ pub(crate) enum Asked {
     Plan(usize),
     /// Entry, slot, poison.
     Call(usize, u32, u8),
+    /// Whether this process may spin while it waits.
+    Spin(bool),
     Finish,
     GiveBack(usize),
 }
 
 pub(crate) struct ScriptedBackend {
-    /// Scripts of the sessions, in the order in which they are started.
-    scripts: RefCell<VecDeque<Script>>,
+    /// Of the sessions in the order in which they are started: of any candidate, or of the one that is named.
+    scripts: RefCell<VecDeque<(Option<String>, Script)>>,
+    /// Candidates whose last script was played at least once.
+    lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// How many entries share a session.
     pub(crate) together: usize,
@@ -135,16 +58,24 @@ pub(crate) struct ScriptedBackend {
 impl ScriptedBackend {
     pub(crate) fn playing(scripts: &[Script]) -> Self {
         Self {
-            scripts: RefCell::new(scripts.to_vec().into()),
+            scripts: RefCell::new(scripts.iter().map(|script| (None, script.clone())).collect()),
+            lasting: RefCell::default(),
             asked: Rc::default(),
             together: 1,
             broken: Vec::new(),
         }
     }
 
+    /// The sessions of each candidate play its scripts in order, and the last of them for ever.
+    pub(crate) fn playing_each(scripts: &[(&str, Script)]) -> Self {
+        let named = scripts.iter().map(|(name, script)| (Some((*name).to_owned()), script.clone()));
+        Self { scripts: RefCell::new(named.collect()), ..Self::playing(&[]) }
+    }
+
     /// Every script was played.
     pub(crate) fn is_over(&self) -> bool {
-        self.scripts.borrow().is_empty()
+        let lasting = self.lasting.borrow();
+        self.scripts.borrow().iter().all(|(name, _)| name.as_ref().is_some_and(|name| lasting.contains(name)))
     }
 
     pub(crate) fn count(&self, asked: impl Fn(&Asked) -> bool) -> usize {
@@ -171,6 +102,7 @@ impl Backend for ScriptedBackend {
     type Pool = HostDevice;
     type Arena = ();
     type Candidate = ScriptedCandidate;
+    type Variants = ScriptedVariants;
 
     fn open(&self, callee: &Callee) -> Result<ScriptedCandidate, SessionError> {
         Ok(ScriptedCandidate(callee.candidate.clone()))
@@ -205,20 +137,69 @@ impl Backend for ScriptedBackend {
         Ok(recorded)
     }
 
+    fn variants(&self, bytes: Bytes) -> Result<ScriptedVariants, DeviceError> {
+        let bytes = usize::try_from(bytes.get()).expect("small");
+        Ok(ScriptedVariants { bytes: Rc::new(RefCell::new(vec![0; bytes])) })
+    }
+
     fn start<'b>(
         &'b self,
         candidate: &'b ScriptedCandidate,
         entries: &'b [Recorded],
-        slots: Slots,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
+        Ok(self.session(candidate, entries, false, None))
+    }
+
+    fn start_timed<'b>(
+        &'b self,
+        candidate: &'b ScriptedCandidate,
+        entries: &'b [Recorded],
+        varied: Option<Varied<'b, ScriptedVariants>>,
+    ) -> Result<Box<dyn Session + 'b>, SessionError> {
+        Ok(self.session(candidate, entries, true, varied))
+    }
+}
+
+/// Memory that sessions read as they were told to.
+pub(crate) struct ScriptedVariants {
+    bytes: Rc<RefCell<Vec<u8>>>,
+}
+
+impl VariantMemory for ScriptedVariants {
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let at = usize::try_from(at).expect("small");
+        self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl ScriptedBackend {
+    fn session<'b>(
+        &'b self,
+        candidate: &'b ScriptedCandidate,
+        entries: &'b [Recorded],
+        timed: bool,
+        varied: Option<Varied<'b, ScriptedVariants>>,
+    ) -> Box<dyn Session + 'b> {
         let names = entries.iter().map(|entry| entry.name.clone()).collect();
         self.asked.borrow_mut().push(Asked::Start(candidate.0.clone(), names));
-        let script = self.scripts.borrow_mut().pop_front().expect("a session that no script is for");
-        Ok(Box::new(ScriptedSession {
+        let mut scripts = self.scripts.borrow_mut();
+        let mine = scripts.iter().position(|(name, _)| name.as_ref().is_none_or(|name| *name == candidate.0));
+        let at = mine.expect("a session that no script is for");
+        // The last one of a candidate goes on for ever, where runners are many.
+        let more = scripts.iter().skip(at + 1).any(|(name, _)| *name == scripts[at].0);
+        let script = if scripts[at].0.is_none() || more {
+            scripts.remove(at).expect("found").1
+        } else {
+            self.lasting.borrow_mut().insert(candidate.0.clone());
+            scripts[at].1.clone()
+        };
+        Box::new(ScriptedSession {
             entries,
             asked: Rc::clone(&self.asked),
             script,
-            slots,
+            timed,
+            varied,
             outputs: BTreeMap::new(),
             beside: None,
             calls: 0,
@@ -226,7 +207,7 @@ impl Backend for ScriptedBackend {
             rounds: 0,
             most_handoff: Duration::MAX,
             dead: false,
-        }))
+        })
     }
 }
 
@@ -266,8 +247,9 @@ struct ScriptedSession<'b> {
     entries: &'b [Recorded],
     asked: Rc<RefCell<Vec<Asked>>>,
     script: Script,
-    slots: Slots,
-    /// Keyed by entry, output and slot. With `AgainstGuards` all slots are one memory.
+    timed: bool,
+    varied: Option<Varied<'b, ScriptedVariants>>,
+    /// By entry, output and slot. Where calls are verified all slots are one memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     beside: Option<Trespass>,
     calls: usize,
@@ -283,7 +265,7 @@ fn nth<T: Clone>(plays: &[T], number: usize) -> T {
 
 impl ScriptedSession<'_> {
     fn memory_of(&self, slot: u32) -> u32 {
-        if self.slots == Slots::AgainstGuards { 0 } else { slot }
+        if self.timed { slot } else { 0 }
     }
 
     fn fill(&mut self, entry: usize, slot: u32, poison: u8) {
@@ -293,10 +275,27 @@ impl ScriptedSession<'_> {
         }
     }
 
+    /// The variant of its only input that a call is shown; none where nothing varies.
+    fn shown(&self, entry: usize, slot: u32) -> Option<Vec<u8>> {
+        let varied = self.varied?;
+        let variants = varied.entries.get(entry)?;
+        let input = variants.inputs.first()?;
+        let at = usize::try_from(input.at(slot % variants.count)).expect("small");
+        let bytes = usize::try_from(input.stride).expect("small");
+        Some(varied.memory.bytes.borrow()[at..at + bytes].to_vec())
+    }
+
     /// Writes what the play writes, and says what is claimed of it; none if it dies.
-    fn play(&mut self, entry: usize, slot: u32, play: Play) -> Result<Option<Called>, SessionError> {
+    fn play(
+        &mut self,
+        entry: usize,
+        slot: u32,
+        play: Play,
+        varied: bool,
+    ) -> Result<Option<Called>, SessionError> {
+        let remembered = matches!(play, Play::Remembered);
         let (kept, wrong) = match play {
-            Play::Right => (usize::MAX, false),
+            Play::Right | Play::Remembered => (usize::MAX, false),
             Play::WrongFrom(element) => (element, true),
             Play::UnwrittenFrom(element) => (element, false),
             Play::Beside(trespass) => {
@@ -315,13 +314,19 @@ impl ScriptedSession<'_> {
                 });
             }
         };
+        let shown = self.shown(entry, slot).filter(|_| varied && !remembered);
         let slot = self.memory_of(slot);
         for (leaf, output) in self.entries[entry].leaves.iter().enumerate() {
             let bytes = self.outputs.get_mut(&(entry, leaf, slot)).expect("filled before");
             let element = usize::try_from(output.tensor.dtype.size()).expect("small");
             let kept = kept.saturating_mul(element).min(bytes.len());
             let mut right = vec![0; bytes.len()];
-            self.entries[entry].expected(&output.tensor).read_at(0, &mut right).expect("recorded");
+            match &shown {
+                Some(shown) => relu_of(shown, &mut right),
+                None => {
+                    self.entries[entry].expected(&output.tensor).read_at(0, &mut right).expect("recorded");
+                }
+            }
             bytes[..kept].copy_from_slice(&right[..kept]);
             if wrong {
                 for (to, from) in bytes[kept..].chunks_exact_mut(4).zip(right[kept..].chunks_exact(4)) {
@@ -360,14 +365,11 @@ impl Session for ScriptedSession<'_> {
         self.beside = None;
         let play = nth(&self.script.calls, self.calls);
         self.calls += 1;
-        Ok(self.play(entry, slot, play)?.map_or(Answer::Died, Answer::Done))
+        Ok(self.play(entry, slot, play, false)?.map_or(Answer::Died, Answer::Done))
     }
 
     fn slots(&self, _: usize) -> u32 {
-        match self.slots {
-            Slots::AgainstGuards => 2,
-            Slots::Ring => 24,
-        }
+        if self.timed { 24 } else { 2 }
     }
 
     fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_> {
@@ -409,10 +411,17 @@ impl Clock for ScriptedSession<'_> {
         self.most_handoff = most;
     }
 
-    fn settle_wait(&mut self, _: u32, _: f64) {}
+    fn leaves_room(&self, _: u32, _: f64) -> bool {
+        self.script.leaves_room
+    }
 
-    fn block(&mut self, order: &BlockOrder) -> Result<Answer<Block>, SessionError> {
+    fn wait_spinning(&mut self, spin: bool) {
+        self.asked.borrow_mut().push(Asked::Spin(spin));
+    }
+
+    fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         assert!(!self.dead, "a dead candidate is timed");
+        renew()?;
         let play = nth(&self.script.blocks, self.blocks);
         let elapsed = play.per_call * order.calls + self.script.handoff;
         let mut called = match (order.plan, self.script.plan.clone()) {
@@ -427,7 +436,7 @@ impl Clock for ScriptedSession<'_> {
             }
         };
         for call in (0..order.calls).filter(|_| !order.plan) {
-            match self.play(order.entry, call, (play.play)(call))? {
+            match self.play(order.entry, call, (play.play)(call), order.varied)? {
                 None => return Ok(Answer::Died),
                 Some(claimed) if claimed.result != 0 || claimed.returned_value || claimed.calls_done == 0 => {
                     called = Called { calls_done: call, ..claimed };
@@ -441,18 +450,28 @@ impl Clock for ScriptedSession<'_> {
             elapsed,
             called,
             cpu_early: play.cpu_early,
-            wake: WakeCost { cpu: Duration::from_micros(1), threads: 1 },
+            wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
             cpus_busy: 1.0,
-            major_faults: play.major_faults,
+            waited: Some(play.waited),
+            changed: play.changed,
         }))
     }
 
-    fn idle(&mut self, _: usize) -> Result<Answer<IdleRound>, SessionError> {
+    fn idle(&mut self, _: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
+        renew()?;
         let cpu = nth(&self.script.idle, self.rounds);
         self.rounds += 1;
         self.dead |= cpu.is_none();
         let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
         Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(IdleRound { cpu, wake })))
+    }
+}
+
+/// Entries with inputs that vary are calls of `relu` on one tensor of 32-bit floats.
+fn relu_of(input: &[u8], output: &mut [u8]) {
+    for (to, from) in output.chunks_exact_mut(4).zip(input.chunks_exact(4)) {
+        let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+        to.copy_from_slice(&value.max(0.0).to_le_bytes());
     }
 }
 

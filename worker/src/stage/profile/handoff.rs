@@ -1,45 +1,29 @@
-//! How much may be subtracted from blocks: both sides have the same work to do for a hand-off.
+//! One hand-off for all sides of a profile, and one way of waiting.
 
 use std::time::Duration;
 
 use super::Side;
 use crate::session::SessionError;
 
-/// How much longer a hand-off of one side may take than the other's: their ways of waiting can differ.
-const APART: Duration = Duration::from_micros(50);
-
-/// Measures the sides' hand-offs where they are not known, and takes them for what they are: the same work of one machine.
+/// Measures the sides' hand-offs where they are not known, and takes the shortest: they are the same work of one machine, and
+/// whoever makes its empty blocks slow gains nothing.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
+    let mut least: Option<Duration> = None;
     for side in &mut *sides {
-        side.session.clock().settle_handoff()?;
+        let clock = side.session.clock();
+        clock.settle_handoff()?;
+        let handoff = clock.handoff();
+        least = Some(least.map_or(handoff, |least| least.min(handoff)));
     }
-    let measured: Vec<Duration> = sides.iter_mut().map(|side| side.session.clock().handoff()).collect();
-    let Some(most) = most(&measured) else { return Ok(()) };
-    for side in sides {
-        side.session.clock().limit_handoff(most);
+    if let Some(least) = least {
+        sides.iter_mut().for_each(|side| side.session.clock().limit_handoff(least));
     }
     Ok(())
 }
 
-fn most(measured: &[Duration]) -> Option<Duration> {
-    measured.iter().min().map(|&least| least + APART)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neither_side_has_much_more_subtracted_than_the_other() {
-        for (measured, expected) in [
-            (&[2, 3][..], Some(52)),
-            // One that delays its empty blocks gains little.
-            (&[1500, 4], Some(54)),
-            (&[90], Some(140)),
-            (&[], None),
-        ] {
-            let measured: Vec<Duration> = measured.iter().map(|&us| Duration::from_micros(us)).collect();
-            assert_eq!(most(&measured), expected.map(Duration::from_micros), "{measured:?}");
-        }
-    }
+/// From warm-up: `threads` and `cpus_busy` are the most that any side showed. This process spins while it waits for every side, or
+/// for none: its spinning, too, takes time from a runner that needs all CPUs.
+pub(super) fn settle_waiting(sides: &mut [Side<'_>], threads: u32, cpus_busy: f64) {
+    let spin = sides.iter_mut().all(|side| side.session.clock().leaves_room(threads, cpus_busy));
+    sides.iter_mut().for_each(|side| side.session.clock().wait_spinning(spin));
 }

@@ -18,9 +18,11 @@ use crate::session::{IdleRound, WakeCost};
 
 /// Fewer rounds prove nothing.
 pub(super) const LEAST_ROUNDS: usize = 9;
-/// CPU time that is taken for the way into sleep and out of it (DESIGN, "Timing"), or this share of a block: who gains
-/// less by it is not worth a word.
+/// CPU time that is taken for the way into sleep and out of it (DESIGN, "Timing"), or a share of a block: who gains less by it is
+/// not worth a word. A process with one thread can do nothing of use before a block: when it is woken its inputs are not there
+/// yet, and then it is asleep or ours.
 const LEAST_ALLOWANCE: Duration = Duration::from_micros(200);
+const LEAST_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
 /// Being stopped and woken costs the kernel 1 us for a thread where one was measured, and a round, in which each thread
 /// sleeps and is stopped again, 3 to 6 us. Many threads on many CPUs get into each other's way, which is why the first
@@ -31,7 +33,8 @@ const FOR_A_THREAD: Duration = Duration::from_micros(5);
 
 /// CPU time that a runner may use in a round, or before a block of the given length.
 pub(super) fn allowance(block: Duration, wake: WakeCost) -> Duration {
-    LEAST_ALLOWANCE.max(block / ALLOWED_SHARE)
+    let least = if wake.threads == 1 { LEAST_ALLOWANCE } else { LEAST_ALLOWANCE_OF_THREADS };
+    least.max(block / ALLOWED_SHARE)
         + (wake.cpu * BARE_FACTOR).min(MOST_BARE_FOR_A_THREAD * wake.threads)
         + FOR_A_THREAD * wake.threads
 }
@@ -69,13 +72,18 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// When there is a round. Not of the plan's seed, which a candidate may know: it must not see a round coming.
+/// Numbers that no candidate can foresee: not of the plan's seed, which it may know.
+pub(super) fn unforeseen() -> SmallRng {
+    // Its keys are the system's random numbers.
+    SmallRng::seed_from_u64(RandomState::new().hash_one(0))
+}
+
+/// When there is a round. A candidate must not see one coming.
 pub(super) struct Draw(SmallRng);
 
 impl Draw {
     pub(super) fn new() -> Self {
-        // Its keys are the system's random numbers.
-        Self(SmallRng::seed_from_u64(RandomState::new().hash_one(0)))
+        Self(unforeseen())
     }
 
     /// Asked before everything a runner is woken for: one time in three it is a round, whatever came before.

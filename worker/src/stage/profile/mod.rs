@@ -1,33 +1,42 @@
 //! Profile: how long a call takes, by a clock that the candidate cannot reach.
 //!
-//! Owns batches and the sides of each: the candidate and its baseline, one session each, over all entries of the batch. When
-//! an entry is done is `entry`'s, the clock is the session's, the figures are the judge's.
+//! Owns batches and the sides of each: the candidate and its baseline, in several runners one after the other, over all entries of
+//! the batch. When an entry is done is `entry`'s, one block of each side and its checks are `pair`'s, which inputs are new for every
+//! call is `vary`'s, the clock is the session's, the figures are the judge's.
 
+mod dispute;
 mod entry;
 mod handoff;
 mod idle;
 mod length;
+mod looks;
+mod pair;
 mod plausible;
+mod samples;
 #[cfg(test)]
 mod tests;
+mod vary;
 
 use opt_shared::batch::{Share, batches};
-use opt_shared::formula::load_timeout;
+use opt_shared::formula::{MOST_RUNNERS, load_timeout};
 use opt_shared::message::{EntryRef, ProfileTask};
-use opt_shared::outcome::{EntryFailure, EntryProfile, Head, Profiled, Status};
+use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
 use opt_shared::units::Bytes;
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
 
+use self::entry::{Timing, no_figures};
+use self::idle::{Draw, unforeseen};
+use self::pair::{Context, Draws};
+use self::vary::Variation;
 use super::failure::{of, of_the_capture};
 use super::{Progress, kept};
-use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Candidate, Group, Lifetime, Loaded, Session, SessionError, Slots, Verdict, Wanted,
+    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, Variants, Varied,
+    Verdict, Wanted,
 };
 
-/// Whose side fails, by its number.
+/// Sides by their numbers.
+const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
 pub(crate) fn run<B: Backend>(
@@ -47,7 +56,16 @@ pub(crate) fn run<B: Backend>(
         drop_cache: task.drop_cache,
     };
     let mut groups = backend.groups(&wanted)?;
+    let room = task.entries.iter().map(|entry| entry.numbers.varied).max().unwrap_or_default();
+    let memory = match room {
+        Bytes::ZERO => None,
+        room => Some(backend.variants(room).map_err(|source| SessionError::Inputs {
+            candidate: task.callee.candidate.clone(),
+            source: source.into(),
+        })?),
+    };
     let mut profile = Profile {
+        memory: memory.as_ref(),
         backend,
         progress,
         task,
@@ -81,6 +99,14 @@ enum Stop {
         entry: usize,
     },
     Failed(Box<EntryFailure>),
+    /// The candidate's outputs are not those of the baseline. A fresh runner of that decides.
+    Disputed {
+        entry: usize,
+        slot: u32,
+        calls: u32,
+        poison: u8,
+        mismatch: Box<Mismatch>,
+    },
 }
 
 /// One candidate of a batch, loaded.
@@ -97,6 +123,8 @@ struct Profile<'a, B: Backend> {
     candidates: Vec<&'a B::Candidate>,
     head: &'a mut Head,
     report: Profiled,
+    /// For inputs that vary.
+    memory: Option<&'a B::Variants>,
 }
 
 impl<B: Backend> Profile<'_, B> {
@@ -114,67 +142,135 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
+        let prober = self.candidates[self.candidates.len() - 1];
+        let variations = vary::decide(self.backend, prober, placed, self.task, &tolerances, self.memory)?;
+        let mut variations = match variations {
+            Ok(variations) => variations,
+            Err((at, error)) => {
+                let recorded: &Recorded = placed[at].as_ref();
+                self.head.fail(of_the_capture(&recorded.name, error.into())?);
+                return Ok(());
+            }
+        };
+        let contexts: Vec<Context<'_>> = placed
+            .iter()
+            .zip(&tolerances)
+            .enumerate()
+            .map(|(index, (entry, tolerances))| {
+                let reference = &self.task.entries[first + index];
+                Context {
+                    task: self.task,
+                    recorded: entry.as_ref(),
+                    inputs: reference.numbers.inputs,
+                    tolerances,
+                    index,
+                    weight: reference.weight,
+                }
+            })
+            .collect();
+        let mut timings: Vec<Timing> = contexts.iter().map(|_| Timing::of(self.candidates.len())).collect();
+        for (timing, context) in timings.iter_mut().zip(&contexts) {
+            // Entries without elements are verified, never scored.
+            timing.done = context.recorded.has_no_elements();
+        }
+        for _ in 0..MOST_RUNNERS {
+            if timings.iter().all(|timing| timing.done) {
+                break;
+            }
+            if !self.with_runners(placed, &contexts, &mut timings, &mut variations)? {
+                return Ok(());
+            }
+            timings.iter_mut().zip(&contexts).filter(|(timing, _)| !timing.done).for_each(
+                |(timing, context)| {
+                    timing.settle(context);
+                },
+            );
+        }
+        self.conclude(placed, &contexts, &timings, &mut variations, first)
+    }
+
+    /// One runner of each side, for all entries of the batch that are not done. False if one of them stopped.
+    fn with_runners(
+        &mut self,
+        placed: &[B::Placed],
+        contexts: &[Context<'_>],
+        timings: &mut [Timing],
+        variations: &mut [Variation],
+    ) -> Result<bool, SessionError> {
         let backend = self.backend;
+        let layouts: Vec<Variants> = variations.iter().map(|it| it.variants.clone()).collect();
+        let memory = self.memory;
+        let varied = memory.map(|memory| Varied { memory, entries: &layouts });
         let mut sides: Vec<Side<'_>> = Vec::new();
         let mut stopped = None;
         for candidate in self.candidates.clone() {
-            let mut session = backend.start(candidate, placed, Slots::Ring)?;
-            let loaded = session.load(load_timeout(self.task.verify.call_timeout))?;
             let number = sides.len();
-            let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true }));
-            sides.push(Side { session, has_plan });
-            let stop = match loaded {
-                Answer::Done(Loaded::Ready { .. }) => continue,
-                Answer::Done(Loaded::Refused { text }) => failed(placed, 0, Status::LoadError, text),
-                Answer::Died => Stop::Died { entry: 0 },
-            };
-            stopped = Some((number, stop));
-            break;
+            let (side, stop) = start(backend, candidate, placed, varied, self.task)?;
+            sides.push(side);
+            if let Some(stop) = stop {
+                stopped = Some((number, stop));
+                break;
+            }
         }
         if stopped.is_none() {
-            stopped = self.time_all(placed, &tolerances, first, &mut sides)?;
+            let mut draws = Draws { random: unforeseen(), rounds: Draw::new() };
+            for ((context, timing), variation) in contexts.iter().zip(&mut *timings).zip(variations) {
+                if timing.done {
+                    continue;
+                }
+                if let Err(stop) = timing.time(context, &mut sides, variation, memory, &mut draws)? {
+                    stopped = Some(stop);
+                    break;
+                }
+            }
         }
-        self.end(placed, sides, stopped)
+        if let Some((CANDIDATE, Stop::Disputed { .. })) = &stopped
+            && let Some((_, Stop::Disputed { entry, slot, calls, poison, mismatch })) = stopped.take()
+        {
+            let disputed = dispute::Disputed { context: &contexts[entry], slot, calls, poison, mismatch };
+            stopped = Some(self.decide(disputed, placed, varied, &mut sides)?);
+        }
+        let well = stopped.is_none();
+        self.end(placed, sides, stopped)?;
+        Ok(well)
     }
 
-    /// None if every entry was timed; else the side that stopped.
-    fn time_all(
+    /// Doubts the times, holds what was kept against a fresh runner, and reports.
+    fn conclude(
         &mut self,
         placed: &[B::Placed],
-        tolerances: &[Vec<Tolerance>],
+        contexts: &[Context<'_>],
+        timings: &[Timing],
+        variations: &mut [Variation],
         first: usize,
-        sides: &mut [Side<'_>],
-    ) -> Result<Option<(usize, Stop)>, SessionError> {
-        handoff::settle(sides)?;
+    ) -> Result<(), SessionError> {
+        for (timing, context) in
+            timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].ms.is_empty())
+        {
+            if let Some((number, stop)) = timing.doubt(context)? {
+                self.fail(placed, number, stop, None);
+                return Ok(());
+            }
+        }
+        if let Some((stop, ending)) = self.repeat_kept(placed, contexts, timings, variations)? {
+            self.fail(placed, CANDIDATE, stop, ending);
+            return Ok(());
+        }
         let total = u32::try_from(self.task.entries.len()).unwrap_or(u32::MAX);
         let mut bytes = Bytes::ZERO;
-        for (index, entry) in placed.iter().enumerate() {
-            let recorded: &Recorded = entry.as_ref();
-            let reference = &self.task.entries[first + index];
-            // Entries without elements are verified, never scored.
-            if recorded.has_no_elements() {
+        for (index, (timing, context)) in timings.iter().zip(contexts).enumerate() {
+            if context.recorded.has_no_elements() {
                 continue;
             }
-            let context = entry::Context {
-                task: self.task,
-                recorded,
-                inputs: reference.numbers.inputs,
-                tolerances: &tolerances[index],
-                index,
-                weight: reference.weight,
-            };
-            let mut random = SmallRng::seed_from_u64(self.task.seed ^ (first + index) as u64);
-            match entry::time(&context, sides, &mut random)? {
-                Ok(profile) => self.report.entries.push(EntryProfile { weight: reference.weight, ..profile }),
-                Err(stop) => return Ok(Some(stop)),
-            }
-            bytes += reference.numbers.inputs;
+            let figures = timing.figures(context, &variations[index]).ok_or_else(|| no_figures(context))?;
+            self.report.entries.push(figures);
+            bytes += context.inputs;
             (self.progress)(u32::try_from(first + index + 1).unwrap_or(total), total, bytes);
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Ends both sessions and settles the report.
+    /// Ends all sessions and settles the report.
     fn end(
         &mut self,
         placed: &[B::Placed],
@@ -183,24 +279,59 @@ impl<B: Backend> Profile<'_, B> {
     ) -> Result<(), SessionError> {
         for (number, side) in sides.into_iter().enumerate() {
             let ending = side.session.finish()?;
-            self.head.saw(ending.peak_owed);
-            if number != BASELINE {
-                self.head.output_truncated |= ending.end.output_truncated;
+            self.saw(number, &ending);
+            if let Some((_, stop)) = stopped.take_if(|(stopped, _)| *stopped == number) {
+                self.fail(placed, number, stop, Some(ending));
             }
-            let Some((_, stop)) = stopped.take_if(|(stopped, _)| *stopped == number) else { continue };
-            let failure = match stop {
-                Stop::Failed(failure) => *failure,
-                Stop::Died { entry } => {
-                    let Verdict { status, detail } = ending.verdict;
-                    self.head.end = kept(ending.end);
-                    of(placed[entry].as_ref(), status, detail)
-                }
-            };
-            self.report.baseline_failed = number == BASELINE;
-            self.head.fail(failure);
         }
         Ok(())
     }
+
+    fn saw(&mut self, number: usize, ending: &Ending) {
+        self.head.saw(ending.peak_owed);
+        if number != BASELINE {
+            self.head.output_truncated |= ending.end.output_truncated;
+        }
+    }
+
+    /// `ending`: of its session, if it died.
+    fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
+        let failure = match (stop, ending) {
+            (Stop::Failed(failure), _) => *failure,
+            (Stop::Died { entry }, Some(ending)) => {
+                let Verdict { status, detail } = ending.verdict;
+                self.head.end = kept(ending.end);
+                of(placed[entry].as_ref(), status, detail)
+            }
+            (Stop::Died { entry }, None) => {
+                of(placed[entry].as_ref(), Status::Crashed, "its runner ended".to_owned())
+            }
+            (Stop::Disputed { entry, .. }, _) => {
+                of(placed[entry].as_ref(), Status::Nondeterministic, "its outputs vary".to_owned())
+            }
+        };
+        self.report.baseline_failed = number == BASELINE;
+        self.head.fail(failure);
+    }
+}
+
+/// A session, loaded; and how it stopped, if it is not ready.
+fn start<'b, B: Backend>(
+    backend: &'b B,
+    candidate: &'b B::Candidate,
+    placed: &'b [B::Placed],
+    varied: Option<Varied<'b, B::Variants>>,
+    task: &ProfileTask,
+) -> Result<(Side<'b>, Option<Stop>), SessionError> {
+    let mut session = backend.start_timed(candidate, placed, varied)?;
+    let loaded = session.load(load_timeout(task.verify.call_timeout))?;
+    let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true }));
+    let stop = match loaded {
+        Answer::Done(Loaded::Ready { .. }) => None,
+        Answer::Done(Loaded::Refused { text }) => Some(failed(placed, 0, Status::LoadError, text)),
+        Answer::Died => Some(Stop::Died { entry: 0 }),
+    };
+    Ok((Side { session, has_plan }, stop))
 }
 
 fn failed<P: AsRef<Recorded>>(placed: &[P], entry: usize, status: Status, detail: String) -> Stop {

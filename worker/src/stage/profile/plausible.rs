@@ -8,8 +8,9 @@ use std::time::Duration;
 use opt_shared::outcome::Status;
 
 use super::Stop;
-use super::entry::{Context, Samples, stop};
 use super::idle::{Idleness, judge};
+use super::pair::{Context, stop};
+use super::samples::Samples;
 use crate::session::SessionError;
 
 /// Outputs cannot be written faster than this by any CPU of today: 16 channels of DDR5 are 0.7 TB/s, caches of a
@@ -19,8 +20,12 @@ const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Work that is done when nothing was asked for is done outside of the clock.
-pub(super) fn works_unasked(context: &Context<'_>, samples: &Samples) -> Result<Option<Stop>, SessionError> {
-    match judge(&samples.rounds, samples.estimate * samples.calls) {
+pub(super) fn works_unasked(
+    context: &Context<'_>,
+    samples: &Samples,
+    calls: u32,
+) -> Result<Option<Stop>, SessionError> {
+    match judge(&samples.rounds, samples.estimate * calls) {
         Idleness::Idle => Ok(None),
         Idleness::Works { least, rounds } => {
             let detail = format!(
@@ -38,6 +43,7 @@ pub(super) fn works_unasked(context: &Context<'_>, samples: &Samples) -> Result<
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,
+    calls: u32,
     handoff: Duration,
 ) -> Result<Option<Stop>, SessionError> {
     let ms = median(&samples.ms);
@@ -56,7 +62,7 @@ pub(super) fn implausible(
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
     // noise and nobody's fault; more than ours means that "done" was said before the calls were.
     let claim = median(&samples.claims);
-    let excess_ms = (claim - 1.0) * ms * f64::from(samples.calls);
+    let excess_ms = (claim - 1.0) * ms * f64::from(calls);
     if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
         return Ok(Some(stop(
             context,

@@ -15,7 +15,7 @@ use super::pool::ReadySlot;
 use super::steps::Caller;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
-use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Slots, Verdict};
+use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Verdict};
 use crate::stage::calls::{CallEnd, EntryCalls, Over};
 use crate::stage::failure::{of, of_the_capture, unless_damaged};
 use crate::stage::{POISONS, Progress, kept};
@@ -130,7 +130,7 @@ impl<B: Backend> Calls<'_, B> {
         let recorded: &Recorded = placed[0].as_ref();
         // Taken out while its session lives, so that the rest can be changed.
         let candidate = &self.candidates[number];
-        let mut session = backend.start(candidate, &placed, Slots::AgainstGuards)?;
+        let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
         let ending = session.finish()?;
         self.peak_owed = self.peak_owed.max(ending.peak_owed);

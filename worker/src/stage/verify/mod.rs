@@ -20,8 +20,7 @@ use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Slots, Verdict,
-    Wanted,
+    Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Verdict, Wanted,
 };
 
 /// Failures that a report holds in full (DESIGN, "The run directory").
@@ -160,7 +159,7 @@ impl<B: Backend> Verification<'_, B> {
 
     /// Several entries in one session, up to the first entry that might turn out differently in a session of its own.
     fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
-        let mut session = self.backend.start(self.candidate, placed, Slots::AgainstGuards)?;
+        let mut session = self.backend.start(self.candidate, placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
         let loaded = session.load(self.load_timeout())?;
         let mut died = loaded == Answer::Died;
@@ -229,7 +228,7 @@ impl<B: Backend> Verification<'_, B> {
             Err(outcome) => return Ok(outcome),
         };
         let alone = std::slice::from_ref(entry);
-        let mut session = self.backend.start(self.candidate, alone, Slots::AgainstGuards)?;
+        let mut session = self.backend.start(self.candidate, alone)?;
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
         let over = match session.load(self.load_timeout())? {
             Answer::Done(Loaded::Ready { has_plan }) => entry::drive(&mut calls, &mut *session, has_plan)?,

@@ -1,9 +1,11 @@
 //! Profiles over scripted sessions: every answer of a candidate and of its baseline, and what is made of the times.
 
+mod varied;
+
 use std::time::Duration;
 
 use opt_shared::outcome::{RunnerEnd, Status};
-use opt_shared::settings::{CacheState, InputMemory, ProfileEntries, ProfileSettings, Protocol};
+use opt_shared::settings::{CacheState, InputMemory, ProfileEntries, ProfileSettings, Protocol, Vary};
 use opt_shared::units::Bytes;
 
 use super::*;
@@ -32,10 +34,22 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
             max_noise: 0.01,
             entry_timeout: Duration::from_secs(10),
             min_improvement: 0.02,
+            vary: Vary::Auto,
         },
+        constant: Vec::new(),
         drop_cache: false,
         seed: 7,
     }
+}
+
+/// A candidate whose runners all play this.
+fn alone(script: Script) -> ScriptedBackend {
+    ScriptedBackend::playing_each(&[("fast", script)])
+}
+
+/// The same beside its baseline.
+fn beside(candidate: Script, baseline: Script) -> ScriptedBackend {
+    ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
 
 struct Report {
@@ -51,7 +65,7 @@ fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
 }
 
 fn trouble(script: Script) -> SessionError {
-    let backend = ScriptedBackend::playing(&[script]);
+    let backend = alone(script);
     run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed()).expect_err("trouble")
 }
 
@@ -65,7 +79,7 @@ fn playing(play: fn(u32) -> Play) -> Script {
 
 #[test]
 fn profile_times_a_candidate_beside_its_baseline() {
-    let backend = ScriptedBackend::playing(&[honest(100 * US), honest(250 * US)]);
+    let backend = beside(honest(100 * US), honest(250 * US));
     let report = profile(&backend, &task(&[0], true));
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     let [entry] = report.body.entries.as_slice() else { panic!("one entry: {:?}", report.body.entries) };
@@ -74,9 +88,13 @@ fn profile_times_a_candidate_beside_its_baseline() {
     assert!((entry.times.median_time_ms - 0.1).abs() < 1e-6, "{:?}", entry.times);
     assert!((entry.baseline_times.expect("a baseline").median_time_ms - 0.25).abs() < 1e-6);
     assert!(entry.converged && entry.noise < 0.01);
-    assert_eq!(entry.times.samples, 20, "as many pairs as are needed, and no more");
+    assert_eq!(
+        (entry.times.samples, entry.runners),
+        (30, 3),
+        "as many pairs and runners as are needed, and no more"
+    );
     assert_eq!((entry.weight, entry.entry.as_str()), (3, "entry_000000"));
-    assert_eq!(entry.calls_per_block, 20, "a block fills two milliseconds");
+    assert_eq!(entry.calls_per_block, 2, "a block fills two tenths of a millisecond, for both sides");
     assert_eq!((entry.plan_ms, entry.discarded_blocks), (None, 0));
     assert!((entry.handoff_us - 1.0).abs() < 1e-9);
     assert_eq!(report.body.cpus, [7]);
@@ -85,7 +103,7 @@ fn profile_times_a_candidate_beside_its_baseline() {
 
 #[test]
 fn profile_without_a_baseline_has_times_and_no_ratio() {
-    let backend = ScriptedBackend::playing(&[honest(3000 * US)]);
+    let backend = alone(honest(3000 * US));
     let report = profile(&backend, &task(&[0], false));
     let entry = &report.body.entries[0];
     assert_eq!((entry.speedup, entry.baseline_times), (None, None));
@@ -132,7 +150,7 @@ fn profile_names_every_answer_of_a_timed_candidate() {
         ),
         (
             "makes half of the calls",
-            playing(|call| if call < 2 { Play::Right } else { Play::Claims(done(0)) }),
+            playing(|call| if call < 1 { Play::Right } else { Play::Claims(done(0)) }),
             Status::RuntimeError,
             "calls of a block were made",
         ),
@@ -151,7 +169,7 @@ fn profile_names_every_answer_of_a_timed_candidate() {
     ];
     for (name, script, status, detail) in table {
         let crashed = status == Status::Crashed;
-        let backend = ScriptedBackend::playing(&[script]);
+        let backend = alone(script);
         let report = profile(&backend, &task(&[0], false));
         assert_eq!(report.head.status, status, "{name}: {}", report.head.detail);
         assert!(report.head.detail.contains(detail), "{name}: {}", report.head.detail);
@@ -170,26 +188,28 @@ fn profile_says_whose_side_failed() {
     ] {
         let noisy =
             RunnerEnd { output_truncated: true, signal: Some("SIGFPE".to_owned()), ..RunnerEnd::default() };
-        let mut scripts = scripts;
-        scripts[BASELINE].end = noisy;
-        let backend = ScriptedBackend::playing(&scripts);
+        let [candidate, mut baseline] = scripts;
+        baseline.end = noisy;
+        let backend = beside(candidate, baseline);
         let report = profile(&backend, &task(&[0], true));
         assert_eq!(report.head.status, Status::Crashed);
         assert_eq!(report.body.baseline_failed, side == BASELINE);
         let signal = report.head.end.expect("kept").signal;
         assert_eq!(signal.as_deref(), Some(if side == BASELINE { "SIGFPE" } else { "SIGSEGV" }));
         assert!(!report.head.output_truncated, "what a baseline prints is not the candidate's");
-        assert_eq!(backend.count(|it| *it == Asked::Finish), 2, "both sessions are ended");
+        let started = backend.count(|it| matches!(it, Asked::Start(..)));
+        assert_eq!(backend.count(|it| *it == Asked::Finish), started, "all sessions are ended");
+        assert_eq!(started, 2);
     }
 }
 
 #[test]
 fn profile_starts_no_baseline_for_a_candidate_that_does_not_load() {
-    let backend = ScriptedBackend::playing(&[Script { load: Answer::Died, ..honest(US) }]);
+    let backend = alone(Script { load: Answer::Died, ..honest(US) });
     let report = profile(&backend, &task(&[0], true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::Crashed, false));
     let refused = Answer::Done(Loaded::Refused { text: "gone".to_owned() });
-    let backend = ScriptedBackend::playing(&[honest(US), Script { load: refused, ..honest(US) }]);
+    let backend = beside(honest(US), Script { load: refused, ..honest(US) });
     let report = profile(&backend, &task(&[0], true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::LoadError, true));
 }
@@ -203,61 +223,137 @@ fn profile_times_the_plan_call_apart() {
         handoff: 2 * US,
         ..honest(100 * US)
     };
-    let backend = ScriptedBackend::playing(&[planned(Answer::Done(plan.clone()))]);
+    let backend = alone(planned(Answer::Done(plan.clone())));
     let report = profile(&backend, &task(&[0], false));
     // The scripted block of one call takes its time and the hand-off.
     let plan_ms = report.body.entries[0].plan_ms.expect("timed");
     assert!((plan_ms - 0.102).abs() < 1e-9, "{plan_ms}");
     let refused = planned(Answer::Done(Called { result: 4, ..plan }));
-    let report = profile(&ScriptedBackend::playing(&[refused]), &task(&[0], false));
+    let report = profile(&alone(refused), &task(&[0], false));
     assert_eq!(report.head.detail, "entry_000000: the plan call returned 4 (0 means done)");
-    let report = profile(&ScriptedBackend::playing(&[planned(Answer::Died)]), &task(&[0], false));
+    let report = profile(&alone(planned(Answer::Died)), &task(&[0], false));
     assert_eq!(report.head.status, Status::Crashed);
 }
 
 #[test]
-fn profile_discards_disturbed_blocks_and_counts_them() {
+fn profile_discards_pairs_with_work_before_a_block_and_counts_them() {
     let clean = BlockPlay::honest(100 * US);
-    let faulting = BlockPlay { major_faults: 1, per_call: 900 * US, ..clean.clone() };
     let early = BlockPlay { cpu_early: 50_000 * US, per_call: 10 * US, ..clean.clone() };
-    // Warm-up takes the first blocks; what is discarded lies behind it.
-    let mut blocks = vec![clean.clone(); 60];
-    blocks.extend([faulting.clone(), early, faulting, clean]);
-    let report = profile(&ScriptedBackend::playing(&[Script::timed(&blocks)]), &task(&[0], false));
+    // Every third block; the last of the list goes on for ever.
+    let mut blocks: Vec<BlockPlay> =
+        (0..600).map(|at| if at % 3 == 0 { early.clone() } else { clean.clone() }).collect();
+    blocks.push(clean);
+    let report = profile(&alone(Script::timed(&blocks)), &task(&[0], false));
     let entry = &report.body.entries[0];
-    assert!(entry.times.max_time_ms < 0.11 && 0.09 < entry.times.min_time_ms, "{:?}", entry.times);
-    // Whoever faults in every block is timed with its faults.
-    let always = BlockPlay { major_faults: 3, ..BlockPlay::honest(100 * US) };
-    let report = profile(&ScriptedBackend::playing(&[Script::timed(&[always])]), &task(&[0], false));
+    assert!((10..=30).contains(&entry.discarded_blocks), "{}", entry.discarded_blocks);
+    assert!(0.09 < entry.times.min_time_ms, "{:?}", entry.times);
+    // Whoever does that always is timed so: the idle rounds see it.
+    let always = BlockPlay { cpu_early: 50_000 * US, ..BlockPlay::honest(100 * US) };
+    let report = profile(&alone(Script::timed(&[always])), &task(&[0], false));
     assert_eq!((report.head.status, report.body.entries[0].discarded_blocks), (Status::Passed, 50));
 }
 
 #[test]
-fn profile_ends_an_entry_that_never_settles() {
-    let mut blocks = Vec::new();
-    for noise in 0..4000u32 {
-        blocks.push(BlockPlay::honest((100 + (noise * 7919) % 97) * US));
+fn profile_takes_preempted_pairs_again_unless_only_the_candidate_is_preempted() {
+    let clean = BlockPlay::honest(100 * US);
+    let waiting = BlockPlay { waited: 500 * US, per_call: 400 * US, ..clean.clone() };
+    let mixed = |every: usize| {
+        let blocks: Vec<BlockPlay> =
+            (0..4000).map(|at| if at % every == 0 { waiting.clone() } else { clean.clone() }).collect();
+        Script::timed(&blocks)
+    };
+    // Both sides: a busy machine. What is slow for that is not counted.
+    let report = profile(&beside(mixed(3), mixed(4)), &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert!(entry.times.max_time_ms < 0.11, "{:?}", entry.times);
+    assert!(0.3 < entry.wait_share.expect("told"), "{:?}", entry.wait_share);
+    // One side: whoever waits only when it is slow gains nothing by it.
+    let report = profile(&beside(mixed(2), honest(100 * US)), &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert!(0.3 < entry.times.max_time_ms, "{:?}", entry.times);
+    // Threads can wait for each other.
+    let threads = BlockPlay { threads: 4, ..waiting.clone() };
+    let report = profile(&alone(Script::timed(&[threads])), &task(&[0], false));
+    assert_eq!(report.body.entries[0].times.samples, 30, "no pair is taken again");
+}
+
+#[test]
+fn profile_makes_as_many_calls_for_both_sides_and_revises_their_number() {
+    // Slow at first, so that a block would have a single call for ever.
+    let mut blocks = vec![BlockPlay::honest(1000 * US); 8];
+    blocks.push(BlockPlay::honest(10 * US));
+    let backend = ScriptedBackend::playing_each(&[
+        ("fast", Script::timed(&blocks)),
+        ("fast", honest(10 * US)),
+        ("naive", honest(400 * US)),
+    ]);
+    let report = profile(&backend, &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert_eq!(entry.calls_per_block, 20);
+    assert!((entry.speedup.expect("paired").value - 40.0).abs() < 0.1, "{:?}", entry.speedup);
+}
+
+#[test]
+fn profile_waits_in_one_way_for_both_sides() {
+    for (candidate, baseline, spin) in [(true, true, true), (false, true, false), (true, false, false)] {
+        let script = |leaves_room| Script { leaves_room, ..honest(100 * US) };
+        let backend = beside(script(candidate), script(baseline));
+        profile(&backend, &task(&[0], true));
+        assert_eq!(backend.count(|it| matches!(it, Asked::Spin(other) if *other != spin)), 0);
+        // Both sides of three pairs of runners.
+        assert_eq!(backend.count(|it| *it == Asked::Spin(spin)), 6);
     }
+}
+
+#[test]
+fn profile_ends_an_entry_that_never_settles() {
+    let runner = |noise: u32| ("fast", honest((100 + (noise * 7919) % 97) * US));
+    let runners: Vec<_> = (0..12).map(runner).collect();
     let mut task = task(&[0], false);
     task.profile.max_noise = 0.0;
-    task.profile.entry_timeout = Duration::ZERO;
-    let report = profile(&ScriptedBackend::playing(&[Script::timed(&blocks)]), &task);
+    let report = profile(&ScriptedBackend::playing_each(&runners), &task);
     let entry = &report.body.entries[0];
-    assert_eq!((report.head.status, entry.converged), (Status::Passed, false));
-    assert_eq!(entry.times.samples, 5, "five pairs are waited for whatever the limit");
+    assert_eq!((report.head.status, entry.converged, entry.runners), (Status::Passed, false, 12));
+    assert!(0.05 < entry.noise, "runners that differ make a wide interval: {}", entry.noise);
+    task.profile.entry_timeout = Duration::ZERO;
+    let report = profile(&ScriptedBackend::playing_each(&runners[..3]), &task);
+    let entry = &report.body.entries[0];
+    assert_eq!(
+        (entry.runners, entry.times.samples),
+        (3, 6),
+        "three runners and two pairs of each, whatever the limit"
+    );
 }
 
 #[test]
 fn profile_takes_fewer_pairs_of_slow_calls() {
-    let report = profile(&ScriptedBackend::playing(&[honest(120_000 * US)]), &task(&[0], false));
+    let report = profile(&alone(honest(120_000 * US)), &task(&[0], false));
     let entry = &report.body.entries[0];
-    assert_eq!((entry.times.samples, entry.converged, entry.calls_per_block), (5, true, 1));
+    assert_eq!((entry.times.samples, entry.converged, entry.calls_per_block), (6, true, 1));
+}
+
+#[test]
+fn profile_proves_work_after_done() {
+    let early = BlockPlay { changed: Some(0), ..BlockPlay::honest(100 * US) };
+    for (side, scripts) in [
+        (CANDIDATE, (Script::timed(std::slice::from_ref(&early)), honest(100 * US))),
+        (BASELINE, (honest(100 * US), Script::timed(std::slice::from_ref(&early)))),
+    ] {
+        let report = profile(&beside(scripts.0, scripts.1), &task(&[0], true));
+        assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
+        assert!(
+            report.head.detail.contains("changed after the block was said to be done"),
+            "{}",
+            report.head.detail
+        );
+        assert_eq!(report.body.baseline_failed, side == BASELINE);
+    }
 }
 
 #[test]
 fn profile_proves_work_outside_of_the_clock() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
-    let report = profile(&ScriptedBackend::playing(&[working]), &task(&[0], false));
+    let report = profile(&alone(working), &task(&[0], false));
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
     // Half of the rounds prove nothing and leave nothing to trust.
     let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
@@ -268,17 +364,17 @@ fn profile_proves_work_outside_of_the_clock() {
 #[test]
 fn profile_holds_times_against_what_can_be() {
     let long = BlockPlay { claim: 1.5, ..BlockPlay::honest(1000 * US) };
-    let report = profile(&ScriptedBackend::playing(&[Script::timed(&[long])]), &task(&[0], false));
+    let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
     assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
     // Less than ours is a busy machine, and so is a little more.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
-        let report = profile(&ScriptedBackend::playing(&[Script::timed(&[play])]), &task(&[0], false));
+        let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
         assert_eq!(report.head.status, Status::Passed, "{claim}: {}", report.head.detail);
     }
     let none = Script { handoff: Duration::ZERO, ..honest(Duration::ZERO) };
-    let report = profile(&ScriptedBackend::playing(&[none]), &task(&[0], false));
+    let report = profile(&alone(none), &task(&[0], false));
     assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
     // A hand-off that ate the whole block proves nothing.
     let error = trouble(Script { handoff: 40 * US, ..honest(Duration::ZERO) });
@@ -286,26 +382,32 @@ fn profile_holds_times_against_what_can_be() {
 }
 
 #[test]
-fn profile_subtracts_little_more_from_one_side_than_from_the_other() {
+fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
     // The candidate makes its empty blocks slow; its calls take as long as the baseline's.
     let bending = Script { handoff: 90 * US, ..honest(1000 * US) };
-    let backend = ScriptedBackend::playing(&[bending, honest(1000 * US)]);
-    let report = profile(&backend, &task(&[0], true));
+    let report = profile(&beside(bending, honest(1000 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
-    assert!((entry.handoff_us - 51.0).abs() < 1e-6, "{}", entry.handoff_us);
+    assert!((entry.handoff_us - 1.0).abs() < 1e-6, "{}", entry.handoff_us);
+    assert!(entry.speedup.expect("paired").value < 1.0, "its own delay is its own loss");
 }
 
 #[test]
 fn profile_follows_kernelforges_protocol() {
     let mut task = task(&[0], true);
     task.profile.protocol = Protocol::Kernelforge;
-    let backend = ScriptedBackend::playing(&[honest(100 * US), honest(200 * US)]);
-    let report = profile(&backend, &task);
+    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
     let entry = &report.body.entries[0];
-    assert_eq!((entry.times.samples, entry.converged), (1, false), "one mean of a hundred calls");
+    assert_eq!(
+        (entry.times.samples, entry.converged),
+        (3, false),
+        "a mean of a hundred calls of each runner"
+    );
+    assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
+    // 100 calls of each of two sides in three runners, warm-up beside them.
+    assert!(600 <= entry.slots_checked, "all calls are checked: {}", entry.slots_checked);
     assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
     assert_eq!(entry.calls_per_block, 24, "as many of the hundred as the ring holds");
-    let report = profile(&ScriptedBackend::playing(&[playing(|_| Play::Dies), honest(US)]), &task);
+    let report = profile(&beside(playing(|_| Play::Dies), honest(US)), &task);
     assert_eq!(report.head.status, Status::Crashed);
 }
 
@@ -315,10 +417,9 @@ fn profile_goes_through_batches_and_stops_at_the_first_failure() {
     task.profile.batch_bytes = Bytes::new(1);
     let told = std::cell::RefCell::new(Vec::new());
     let progress = |done, total, _| told.borrow_mut().push((done, total));
-    let backend = ScriptedBackend::playing(&[
-        Script { peak_owed: Bytes::mib(4), ..honest(100 * US) },
-        Script { peak_owed: Bytes::mib(8), ..playing(|_| Play::code(1)) },
-    ]);
+    let first = ("fast", Script { peak_owed: Bytes::mib(4), ..honest(100 * US) });
+    let failing = ("fast", Script { peak_owed: Bytes::mib(8), ..playing(|_| Play::code(1)) });
+    let backend = ScriptedBackend::playing_each(&[first.clone(), first.clone(), first, failing]);
     let mut head = Head::passed();
     let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
     assert_eq!((head.status, body.entries.len()), (Status::RuntimeError, 1));
@@ -331,7 +432,7 @@ fn profile_goes_through_batches_and_stops_at_the_first_failure() {
 
 #[test]
 fn profile_times_entries_of_a_batch_in_one_session() {
-    let backend = ScriptedBackend::playing(&[honest(100 * US)]);
+    let backend = alone(honest(100 * US));
     let report = profile(&backend, &task(&[0, 1], false));
     let names: Vec<&str> = report.body.entries.iter().map(|entry| entry.entry.as_str()).collect();
     assert_eq!(names, ["entry_000000", "entry_000001"]);

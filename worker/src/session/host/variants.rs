@@ -1,0 +1,46 @@
+//! Inputs that are new for every timed call: memory that this worker writes, and that runners map and can only read.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use opt_shared::units::Bytes;
+
+use crate::memfd;
+use crate::residency::device::DeviceError;
+use crate::session::VariantMemory;
+
+/// One for all sessions that are timed together: they are shown the same bytes.
+pub(crate) struct HostVariants {
+    memory: File,
+    /// Can only be read.
+    reader: File,
+    bytes: Bytes,
+}
+
+impl HostVariants {
+    pub(super) fn create(bytes: Bytes) -> Result<Self, DeviceError> {
+        let failed = |what, source| DeviceError::Failed { device: "host memory", what, source };
+        let memory = memfd::fixed("opt-variants", bytes)
+            .map_err(|errno| failed("making room for variants of inputs", errno.into()))?;
+        let memory = File::from(memory);
+        let reader = File::open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+            .map_err(|source| failed("opening variants of inputs for reading", source))?;
+        Ok(Self { memory, reader, bytes })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
+impl VariantMemory for HostVariants {
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, at)
+    }
+}

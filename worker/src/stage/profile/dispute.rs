@@ -1,0 +1,168 @@
+//! Who is right about outputs that were never recorded: a fresh runner says.
+
+use opt_shared::outcome::{Mismatch, Status};
+use rand::seq::SliceRandom;
+
+use super::entry::Timing;
+use super::idle::unforeseen;
+use super::pair::{Context, stop, wrong_in_time};
+use super::samples::KeptBlock;
+use super::vary::Variation;
+use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
+use crate::judge::element::differs;
+use crate::session::{
+    Answer, Backend, BlockOrder, Ending, Session, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
+};
+use crate::stage::calls::EntryCalls;
+use crate::stage::failure::{Calls, of_calls};
+
+/// A slot of which the candidate's outputs are not those of the baseline. Its inputs are still in place.
+pub(super) struct Disputed<'c> {
+    pub(super) context: &'c Context<'c>,
+    pub(super) slot: u32,
+    pub(super) calls: u32,
+    pub(super) poison: u8,
+    pub(super) mismatch: Box<Mismatch>,
+}
+
+impl<'a, B: Backend> Profile<'a, B> {
+    /// The side that is wrong. The baseline's runner is replaced by a fresh one, which makes the block again.
+    pub(super) fn decide<'b>(
+        &mut self,
+        disputed: Disputed<'_>,
+        placed: &'b [B::Placed],
+        varied: Option<Varied<'b, B::Variants>>,
+        sides: &mut Vec<Side<'b>>,
+    ) -> Result<(usize, Stop), SessionError>
+    where
+        'a: 'b,
+    {
+        let Disputed { context, slot, calls, poison, mismatch } = disputed;
+        if let Some(former) = sides.pop() {
+            let ending = former.session.finish()?;
+            self.saw(BASELINE, &ending);
+        }
+        let (fresh, stopped) = start(self.backend, self.candidates[BASELINE], placed, varied, self.task)?;
+        sides.push(fresh);
+        if let Some(stop) = stopped {
+            return Ok((BASELINE, stop));
+        }
+        let baseline = &mut sides[BASELINE];
+        let made = again(context, &mut *baseline.session, baseline.has_plan, calls, poison)?;
+        if let Some(stop) = made {
+            return Ok((BASELINE, stop));
+        }
+        let mut judge =
+            EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index);
+        let found =
+            judge.compare_sessions(&*sides[CANDIDATE].session, slot, poison, &*sides[BASELINE].session)?;
+        Ok(match found {
+            Some(_) => (CANDIDATE, wrong_in_time(context, mismatch, slot, calls)),
+            None => {
+                let detail =
+                    "a timed call of the baseline gave other values than a fresh process of it".to_owned();
+                (BASELINE, stop(context, Status::Nondeterministic, detail))
+            }
+        })
+    }
+
+    /// Without a baseline, what was kept is made again by a fresh runner of the candidate, each block once, in another order: it
+    /// cannot remember what it never saw.
+    pub(super) fn repeat_kept(
+        &mut self,
+        placed: &[B::Placed],
+        contexts: &[Context<'_>],
+        timings: &[Timing],
+        variations: &mut [Variation],
+    ) -> Result<Option<(Stop, Option<Ending>)>, SessionError> {
+        if timings.iter().all(|timing| timing.samples[CANDIDATE].kept.is_empty()) {
+            return Ok(None);
+        }
+        let layouts: Vec<Variants> = variations.iter().map(|it| it.variants.clone()).collect();
+        let Some(memory) = self.memory else { return Ok(None) };
+        let varied = Some(Varied { memory, entries: &layouts });
+        let (mut side, mut stopped) =
+            start(self.backend, self.candidates[CANDIDATE], placed, varied, self.task)?;
+        let mut all: Vec<(usize, &KeptBlock)> = timings
+            .iter()
+            .enumerate()
+            .flat_map(|(at, timing)| timing.samples[CANDIDATE].kept.iter().map(move |block| (at, block)))
+            .collect();
+        all.shuffle(&mut unforeseen());
+        for (at, block) in all {
+            if stopped.is_some() {
+                break;
+            }
+            let context = &contexts[at];
+            variations[at].write_for(context.recorded, memory, block.calls, block.seed)?;
+            stopped = repeated(context, &mut side, block)?;
+        }
+        let ending = side.session.finish()?;
+        self.saw(CANDIDATE, &ending);
+        Ok(stopped.map(|stop| (stop, Some(ending))))
+    }
+}
+
+/// A block again, without a clock; how it stopped, if it did.
+fn again(
+    context: &Context<'_>,
+    session: &mut dyn Session,
+    has_plan: bool,
+    calls: u32,
+    poison: u8,
+) -> Result<Option<Stop>, SessionError> {
+    let order = |plan, calls| BlockOrder {
+        entry: context.index,
+        calls,
+        plan,
+        varied: true,
+        looks: &[],
+        expected: std::time::Duration::ZERO,
+        limit: context.task.verify.call_timeout.saturating_mul(calls),
+    };
+    session.poison(context.index, calls, poison)?;
+    let steps = [(true, 1, Calls::TimedPlan), (false, calls, Calls::Timed)];
+    for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| has_plan || !plan) {
+        match session.clock().block(&order(plan, calls), &mut nothing_new)? {
+            Answer::Died => return Ok(Some(Stop::Died { entry: context.index })),
+            Answer::Done(block) => {
+                if let Some(verdict) = of_calls(&block.called, calls, what) {
+                    return Ok(Some(stop(context, verdict.status, verdict.detail)));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a fresh runner makes the elements that were kept.
+fn repeated(
+    context: &Context<'_>,
+    side: &mut Side<'_>,
+    block: &KeptBlock,
+) -> Result<Option<Stop>, SessionError> {
+    let poison = crate::stage::POISONS[0];
+    let stopped = again(context, &mut *side.session, side.has_plan, block.calls, poison)?;
+    if stopped.is_some() {
+        return Ok(stopped);
+    }
+    for (look, kept) in block.looks.iter().zip(&block.elements) {
+        let mut element = [0; WIDEST_ELEMENT];
+        side.session
+            .output(context.index, look.leaf, look.slot)
+            .read_at(look.offset, &mut element[..look.width])
+            .map_err(|source| SessionError::Outputs { entry: context.recorded.name.clone(), source })?;
+        let leaf = &context.recorded.leaves[look.leaf];
+        if differs(leaf.tensor.dtype, &element, kept, context.tolerances[look.leaf].doubled()) {
+            let detail = format!(
+                "timed call {} of a block of {} gave other values of `{}` than a fresh process does for the same inputs (byte {})",
+                look.slot + 1,
+                block.calls,
+                leaf.path,
+                look.offset
+            );
+            return Ok(Some(stop(context, Status::Nondeterministic, detail)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,129 @@
+//! Which elements of a block's outputs are looked at when a candidate says that it is done. Pure.
+//!
+//! They are drawn before the block by numbers that nobody can foresee, one from each of as many parts of the block: whoever has
+//! finished a share f of it by then is seen with a probability of 1 − f^n.
+
+use opt_shared::arguments::OutputTensor;
+use opt_shared::capture::Tensor;
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::session::Look;
+
+/// Reading them takes some microseconds, and twenty blocks of them miss one in a thousand candidates that leave a fiftieth undone.
+pub(super) const LOOKS: u32 = 64;
+
+/// Of a block of `calls`. The very last element is always among them.
+pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut SmallRng) -> Vec<Look> {
+    let filled: Vec<(usize, &Tensor)> = leaves
+        .iter()
+        .enumerate()
+        .map(|(number, leaf)| (number, &*leaf.tensor))
+        .filter(|(_, tensor)| tensor.elements() != 0)
+        .collect();
+    let Some(&(last_leaf, last)) = filled.last().filter(|_| 0 < calls) else { return Vec::new() };
+    let mut looks: Vec<Look> = (0..LOOKS)
+        .map(|number| {
+            let (leaf, tensor) = filled[random.random_range(0..filled.len())];
+            // All elements of all calls in a row, in as many parts as there are looks.
+            let elements = u128::from(tensor.elements());
+            let all = elements * u128::from(calls);
+            let (from, to) = (
+                all * u128::from(number) / u128::from(LOOKS),
+                all * u128::from(number + 1) / u128::from(LOOKS),
+            );
+            let at = from + random.random_range(0..(to - from).max(1));
+            look(leaf, tensor, narrow(at / elements), narrow(at % elements))
+        })
+        .collect();
+    if let Some(end) = looks.last_mut() {
+        *end = look(last_leaf, last, u64::from(calls) - 1, last.elements() - 1);
+    }
+    looks
+}
+
+/// A number that came from one that is no larger.
+fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn look(leaf: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
+    Look {
+        leaf,
+        slot: u32::try_from(slot).unwrap_or(u32::MAX),
+        offset: offset_of(tensor, element),
+        width: tensor.dtype.element_len(),
+    }
+}
+
+/// Where an element lies, counted from the first one's first byte; elements are numbered in row-major order.
+pub(super) fn offset_of(tensor: &Tensor, mut element: u64) -> u64 {
+    let mut offset = 0;
+    for (&size, &stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
+        offset += element % size * stride;
+        element /= size;
+    }
+    offset * tensor.dtype.size()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use opt_shared::capture::DType;
+    use opt_shared::ids::StorageId;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn leaf(shape: &[u64], stride: &[u64]) -> OutputTensor {
+        let tensor = Tensor {
+            object: 0,
+            dtype: DType::Float32,
+            shape: shape.to_vec(),
+            stride: stride.to_vec(),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        };
+        OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
+    }
+
+    proptest! {
+        #[test]
+        fn every_part_of_a_block_is_looked_at(calls in 1u32..5000, elements in 1u64..10_000, seed in 0u64..100) {
+            let leaves = [leaf(&[elements], &[1])];
+            let looks = draw(&leaves, calls, &mut SmallRng::seed_from_u64(seed));
+            prop_assert_eq!(looks.len(), LOOKS as usize);
+            let slots: BTreeSet<u32> = looks.iter().map(|look| look.slot).collect();
+            // Parts that begin within a call share it with the part before.
+            prop_assert!(calls.min(LOOKS) as usize <= 2 * slots.len(), "{} of {}", slots.len(), calls);
+            for look in &looks {
+                prop_assert!(look.slot < calls && look.offset + 4 <= elements * 4, "{:?}", look);
+            }
+            let end = looks[LOOKS as usize - 1];
+            prop_assert_eq!((end.slot, end.offset), (calls - 1, (elements - 1) * 4));
+        }
+    }
+
+    #[test]
+    fn looks_at_one_call_are_spread_over_its_elements() {
+        let looks = draw(&[leaf(&[6400], &[1])], 1, &mut SmallRng::seed_from_u64(1));
+        let mut parts: Vec<u64> = looks.iter().map(|look| look.offset / 400).collect();
+        parts.dedup();
+        assert_eq!(parts, (0..64).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn elements_are_found_where_their_strides_put_them() {
+        let tensor = &leaf(&[2, 3], &[1, 4]).tensor;
+        let offsets: Vec<u64> = (0..6).map(|element| offset_of(tensor, element)).collect();
+        assert_eq!(offsets, [0, 16, 32, 4, 20, 36]);
+        assert!(draw(&[leaf(&[0], &[1])], 3, &mut SmallRng::seed_from_u64(1)).is_empty());
+    }
+}

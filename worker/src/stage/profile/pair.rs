@@ -1,0 +1,328 @@
+//! One block of every side over the same inputs, and the checks that make their times count.
+
+use std::time::Duration;
+
+use opt_shared::message::ProfileTask;
+use opt_shared::outcome::{Mismatch, Status};
+use opt_shared::units::Bytes;
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::idle::Draw;
+use super::looks;
+use super::samples::{KeptBlock, Samples};
+use super::vary::Variation;
+use super::{CANDIDATE, Side, Stop};
+use crate::judge::element::differs;
+use crate::judge::{BytesSource, Tolerance};
+use crate::recorded::Recorded;
+use crate::session::{Answer, Block, BlockOrder, Look, Session, SessionError, VariantMemory, WIDEST_ELEMENT};
+use crate::stage::POISONS;
+use crate::stage::calls::EntryCalls;
+use crate::stage::failure::{self, Calls};
+
+/// One pair in so many has all of its slots checked.
+const ALL_SLOTS_ONE_IN: u32 = 16;
+
+/// One entry of the batch.
+pub(super) struct Context<'a> {
+    pub(super) task: &'a ProfileTask,
+    pub(super) recorded: &'a Recorded,
+    /// Of all its inputs.
+    pub(super) inputs: Bytes,
+    pub(super) tolerances: &'a [Tolerance],
+    /// Number of the entry in the sessions.
+    pub(super) index: usize,
+    pub(super) weight: u64,
+}
+
+/// What is drawn by numbers that no candidate can foresee: the order of blocks, poisons, the elements and slots that are looked at, new
+/// inputs, and when nothing is asked for.
+pub(super) struct Draws {
+    pub(super) random: SmallRng,
+    pub(super) rounds: Draw,
+}
+
+/// What a pair is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    pub(super) calls: u32,
+    pub(super) baseline_first: bool,
+    /// Each slot is judged.
+    pub(super) all_slots: bool,
+}
+
+/// A pair at work on one entry.
+pub(super) struct Pairing<'p, 'b, M> {
+    pub(super) context: &'p Context<'p>,
+    pub(super) sides: &'p mut [Side<'b>],
+    pub(super) samples: &'p mut [Samples],
+    pub(super) variation: &'p mut Variation,
+    pub(super) memory: Option<&'p M>,
+    pub(super) draws: &'p mut Draws,
+}
+
+/// What was made, or the side that stopped.
+pub(super) type Made<T> = Result<T, (usize, Stop)>;
+
+impl<M: VariantMemory> Pairing<'_, '_, M> {
+    /// One block of each side, in the order of the sides, all checked.
+    pub(super) fn make(&mut self, order: Order) -> Result<Made<Vec<Block>>, SessionError> {
+        let seed = self.draws.random.random();
+        let poison = POISONS[self.draws.random.random_range(0..POISONS.len())];
+        let leaves = &self.context.recorded.leaves;
+        let mut blocks: Vec<Option<(Block, Vec<Look>)>> = self.sides.iter().map(|_| None).collect();
+        let numbers: &[usize] = match (self.sides.len(), order.baseline_first) {
+            (1, _) => &[0],
+            (_, true) => &[1, 0],
+            (_, false) => &[0, 1],
+        };
+        for &number in numbers {
+            while self.draws.rounds.is_round() {
+                if let Err(stop) = self.idle_round(number)? {
+                    return Ok(Err(stop));
+                }
+            }
+            // The other side's inputs are these, too: until it has been woken, there are others in their place.
+            let decoy = self.draws.random.random();
+            self.renew(order.calls, decoy)?;
+            let looks = looks::draw(leaves, order.calls, &mut self.draws.random);
+            self.sides[number].session.poison(self.context.index, order.calls, poison)?;
+            let block = match self.block(number, order.calls, Calls::Timed, &looks, seed)? {
+                Ok(block) => block,
+                Err(stop) => return Ok(Err(stop)),
+            };
+            if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
+                return Ok(Err((number, self.deferred(look, order.calls))));
+            }
+            blocks[number] = Some((block, looks));
+        }
+        let (blocks, looks): (Vec<Block>, Vec<Vec<Look>>) = blocks.into_iter().flatten().unzip();
+        let checked = match (self.variation.varies(), self.sides.len()) {
+            (true, 2..) => self.check_against_baseline(order, poison, &looks)?,
+            (true, _) => self.keep(order.calls, seed, &looks)?,
+            (false, _) => self.check_against_capture(order, poison, &looks)?,
+        };
+        Ok(checked.map(|()| blocks))
+    }
+
+    /// New values for so many calls, where any vary.
+    fn renew(&mut self, calls: u32, seed: u64) -> Result<(), SessionError> {
+        let Some(memory) = self.memory else { return Ok(()) };
+        self.variation.write_for(self.context.recorded, memory, calls, seed)
+    }
+
+    /// A round in which nothing is asked for.
+    pub(super) fn idle_round(&mut self, number: usize) -> Result<Made<()>, SessionError> {
+        let seed = self.draws.random.random();
+        let Self { context, sides, variation, memory, .. } = self;
+        let mut renew = || match memory {
+            Some(memory) => variation.write_for(context.recorded, *memory, 1, seed),
+            None => Ok(()),
+        };
+        Ok(match sides[number].session.clock().idle(context.index, &mut renew)? {
+            Answer::Done(round) => {
+                self.samples[number].rounds.push(round);
+                Ok(())
+            }
+            Answer::Died => Err((number, Stop::Died { entry: self.context.index })),
+        })
+    }
+
+    pub(super) fn block(
+        &mut self,
+        number: usize,
+        calls: u32,
+        what: Calls,
+        looks: &[Look],
+        seed: u64,
+    ) -> Result<Made<Block>, SessionError> {
+        let order = BlockOrder {
+            entry: self.context.index,
+            calls,
+            plan: what == Calls::TimedPlan,
+            varied: self.variation.varies(),
+            looks,
+            expected: self.samples[number].estimate * calls,
+            limit: self.context.task.verify.call_timeout.saturating_mul(calls),
+        };
+        let Self { context, sides, variation, memory, .. } = self;
+        let mut renew = || match memory {
+            Some(memory) => variation.write_for(context.recorded, *memory, calls, seed),
+            None => Ok(()),
+        };
+        let block = match sides[number].session.clock().block(&order, &mut renew)? {
+            Answer::Done(block) => block,
+            Answer::Died => return Ok(Err((number, Stop::Died { entry: context.index }))),
+        };
+        Ok(match failure::of_calls(&block.called, calls, what) {
+            Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
+            None => Ok(block),
+        })
+    }
+
+    fn deferred(&self, look: &Look, calls: u32) -> Stop {
+        let output = &self.context.recorded.leaves[look.leaf].path;
+        let detail = format!(
+            "`{output}` of timed call {} of a block of {calls} changed after the block was said to be done (byte {} was another one \
+             when the process had been stopped)",
+            look.slot + 1,
+            look.offset,
+        );
+        stop(self.context, Status::DeferredWork, detail)
+    }
+
+    /// Slots that are judged: one at random, or all; and those with an element among the looks that is not what it should be.
+    fn judged(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
+        let random = &mut self.draws.random;
+        let mut slots: Vec<u32> = if order.all_slots || random.random_range(0..ALL_SLOTS_ONE_IN) == 0 {
+            (0..order.calls).collect()
+        } else {
+            vec![random.random_range(0..order.calls)]
+        };
+        slots.extend(wrong);
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    fn entry_calls(&self) -> EntryCalls<'_> {
+        let context = self.context;
+        EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index)
+    }
+
+    /// What the baseline made of the same inputs is what is right, until a fresh runner of it says otherwise.
+    fn check_against_baseline(
+        &mut self,
+        order: Order,
+        poison: u8,
+        looks: &[Vec<Look>],
+    ) -> Result<Made<()>, SessionError> {
+        let mut wrong = Vec::new();
+        for look in looks.iter().flatten() {
+            let mut sources = self
+                .sides
+                .iter()
+                .map(|side| side.session.output(self.context.index, look.leaf, look.slot))
+                .collect::<Vec<_>>();
+            let found = self.element(look, &mut *sources[CANDIDATE])?;
+            let expected = self.element(look, &mut *sources[1])?;
+            if self.differs(look, &expected, &found, 2) {
+                wrong.push(look.slot);
+            }
+        }
+        let slots = self.judged(order, wrong.into_iter());
+        for slot in slots {
+            self.samples[CANDIDATE].slots_checked += 1;
+            let [candidate, baseline] = &*self.sides else { break };
+            let found =
+                self.entry_calls().compare_sessions(&*candidate.session, slot, poison, &*baseline.session)?;
+            if let Some(mismatch) = found {
+                let disputed =
+                    Stop::Disputed { entry: self.context.index, slot, calls: order.calls, poison, mismatch };
+                return Ok(Err((CANDIDATE, disputed)));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn check_against_capture(
+        &mut self,
+        order: Order,
+        poison: u8,
+        looks: &[Vec<Look>],
+    ) -> Result<Made<()>, SessionError> {
+        for (number, looks) in looks.iter().enumerate() {
+            let mut wrong = Vec::new();
+            for look in looks {
+                let session = &self.sides[number].session;
+                let found =
+                    self.element(look, &mut *session.output(self.context.index, look.leaf, look.slot))?;
+                if self.is_not_the_recorded(look, &found) {
+                    wrong.push(look.slot);
+                }
+            }
+            let slots = self.judged(order, wrong.into_iter());
+            for slot in slots {
+                self.samples[number].slots_checked += 1;
+                let found = self.entry_calls().compare(&*self.sides[number].session, slot, poison)?;
+                match found {
+                    Ok(None) => {}
+                    Ok(Some(mismatch)) => {
+                        return Ok(Err((number, wrong_in_time(self.context, mismatch, slot, order.calls))));
+                    }
+                    Err(failure) => return Ok(Err((number, Stop::Failed(failure)))),
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Without a baseline, elements of some blocks are kept: a fresh runner makes the same blocks again when all is timed.
+    fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
+        let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
+        let session = &self.sides[CANDIDATE].session;
+        for look in &looks[CANDIDATE] {
+            elements
+                .push(self.element(look, &mut *session.output(self.context.index, look.leaf, look.slot))?);
+        }
+        let block = KeptBlock { seed, calls, looks: looks[CANDIDATE].clone(), elements };
+        let samples = &mut self.samples[CANDIDATE];
+        samples.slots_checked += u64::from(calls.min(looks::LOOKS));
+        samples.keep(block, &mut self.draws.random);
+        Ok(Ok(()))
+    }
+
+    fn element(
+        &self,
+        look: &Look,
+        source: &mut dyn BytesSource,
+    ) -> Result<[u8; WIDEST_ELEMENT], SessionError> {
+        let mut element = [0; WIDEST_ELEMENT];
+        source
+            .read_at(look.offset, &mut element[..look.width])
+            .map_err(|source| SessionError::Outputs { entry: self.context.recorded.name.clone(), source })?;
+        Ok(element)
+    }
+
+    fn differs(&self, look: &Look, expected: &[u8], found: &[u8], times: u32) -> bool {
+        let tolerance = self.context.tolerances[look.leaf];
+        let tolerance = if times == 1 { tolerance } else { tolerance.doubled() };
+        differs(self.context.recorded.leaves[look.leaf].tensor.dtype, expected, found, tolerance)
+    }
+
+    /// One that cannot be read, or has to be turned first, is for the judge of its slot.
+    fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
+        let tensor = &self.context.recorded.leaves[look.leaf].tensor;
+        if tensor.conjugate || tensor.negative {
+            return false;
+        }
+        let mut expected = [0; WIDEST_ELEMENT];
+        let at = tensor.byte_range().start + look.offset;
+        let read = self.context.recorded.capture.read_range(tensor.storage, at, &mut expected[..look.width]);
+        read.is_err() || self.differs(look, &expected, found, 1)
+    }
+}
+
+pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Stop {
+    Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
+}
+
+/// Right in verification and wrong here is a matter of calls, not of numerics.
+pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
+    let detail = format!(
+        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
+        slot + 1,
+        mismatch.failed,
+        mismatch.elements,
+        mismatch.output
+    );
+    let mut failure = failure::of(context.recorded, Status::Nondeterministic, detail);
+    failure.mismatch = Some(*mismatch);
+    Stop::Failed(Box::new(failure))
+}
+
+/// What passes between the stamps of a block beyond its calls is subtracted.
+pub(super) fn net(block: &Block, session: &mut dyn Session) -> Duration {
+    block.elapsed.saturating_sub(session.clock().handoff())
+}

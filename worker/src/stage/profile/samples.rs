@@ -1,0 +1,128 @@
+//! What was measured of one side of an entry, over all runners.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::session::{Block, IdleRound, Look, WIDEST_ELEMENT};
+
+/// Blocks of which elements are kept.
+const MOST_KEPT: usize = 24;
+
+#[derive(Default)]
+pub(super) struct Samples {
+    /// Of one call, in milliseconds.
+    pub(super) ms: Vec<f64>,
+    /// The same with the hand-off still in it: the most that a call can have taken.
+    pub(super) most_ms: Vec<f64>,
+    /// The runner's own figure over ours, hand-off subtracted.
+    pub(super) claims: Vec<f64>,
+    /// What the runner did when it had nothing to do.
+    pub(super) rounds: Vec<IdleRound>,
+    pub(super) discarded: u32,
+    pub(super) slots_checked: u64,
+    pub(super) plan_ms: Option<f64>,
+    /// The least that a call was seen to take.
+    pub(super) estimate: Duration,
+    /// The most that were seen.
+    pub(super) threads: u32,
+    /// Time in timed blocks, and how much of it was spent waiting for a CPU.
+    elapsed: Duration,
+    waited: Option<Duration>,
+    pub(super) kept: Vec<KeptBlock>,
+    /// Blocks that could have been kept.
+    offered: usize,
+}
+
+/// A block whose outputs are held against those of a fresh runner later.
+pub(super) struct KeptBlock {
+    /// Of its inputs.
+    pub(super) seed: u64,
+    pub(super) calls: u32,
+    pub(super) looks: Vec<Look>,
+    pub(super) elements: Vec<[u8; WIDEST_ELEMENT]>,
+}
+
+impl Samples {
+    /// A block that was timed.
+    pub(super) fn saw(&mut self, block: &Block) {
+        self.elapsed += block.elapsed;
+        if let Some(waited) = block.waited {
+            *self.waited.get_or_insert_default() += waited;
+        }
+    }
+
+    /// The share of the time in timed blocks that was spent waiting for a CPU; none where the kernel does not tell.
+    pub(super) fn wait_share(&self) -> Option<f64> {
+        let share = self.waited?.as_secs_f64() / self.elapsed.as_secs_f64();
+        share.is_finite().then_some(share.min(1.0))
+    }
+
+    /// Keeps as many blocks as there is room for, each of all with the same chance.
+    pub(super) fn keep(&mut self, block: KeptBlock, random: &mut SmallRng) {
+        self.offered += 1;
+        if self.kept.len() < MOST_KEPT {
+            self.kept.push(block);
+            return;
+        }
+        let at = random.random_range(0..self.offered);
+        if let Some(place) = self.kept.get_mut(at) {
+            *place = block;
+        }
+    }
+}
+
+/// The share of a block that may be spent waiting for a CPU before it counts as preempted.
+const PREEMPTED_ONE_IN: u32 = 50;
+
+/// Whether somebody else had the CPU for a while. Only said of a process with one thread: more of them can wait for each other.
+pub(super) fn was_preempted(block: &Block) -> bool {
+    block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+    use crate::session::{Called, WakeCost};
+
+    fn block(threads: u32, waited_us: u64) -> Block {
+        Block {
+            elapsed: Duration::from_micros(200),
+            called: Called::default(),
+            cpu_early: Duration::ZERO,
+            wake: WakeCost { cpu: Duration::ZERO, threads },
+            cpus_busy: 1.0,
+            waited: Some(Duration::from_micros(waited_us)),
+            changed: None,
+        }
+    }
+
+    #[test]
+    fn a_block_that_waited_for_a_fiftieth_of_its_time_was_preempted() {
+        assert!(was_preempted(&block(1, 5)));
+        assert!(!was_preempted(&block(1, 4)));
+        assert!(!was_preempted(&block(2, 150)), "threads can wait for each other");
+        assert!(!was_preempted(&Block { waited: None, ..block(1, 150) }));
+        let mut samples = Samples::default();
+        assert_eq!(samples.wait_share(), None);
+        samples.saw(&block(1, 50));
+        samples.saw(&block(1, 150));
+        assert_eq!(samples.wait_share(), Some(0.5));
+    }
+
+    #[test]
+    fn late_blocks_are_kept_as_well_as_early_ones() {
+        let mut random = SmallRng::seed_from_u64(3);
+        let mut samples = Samples::default();
+        for seed in 0..1000 {
+            let block = KeptBlock { seed, calls: 1, looks: Vec::new(), elements: Vec::new() };
+            samples.keep(block, &mut random);
+        }
+        assert_eq!(samples.kept.len(), MOST_KEPT);
+        let late = samples.kept.iter().filter(|block| 500 <= block.seed).count();
+        assert!((4..=20).contains(&late), "{late} of {MOST_KEPT}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Where the variants of an entry's inputs lie: a region of whole pages for each input, its variants side by side. Pure.
+
+use opt_shared::formula::{self, ALIGNMENT};
+use opt_shared::units::Bytes;
+
+use crate::session::{Range64, Variants, VariedInput};
+
+/// One input that varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Counts the tensors among the arguments.
+    pub(super) tensor: usize,
+    pub(super) bytes: u64,
+    /// What its captured address was modulo the alignment.
+    pub(super) phase: u64,
+}
+
+/// `calls` is the most that a block has. No variant at all where they do not fit.
+pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
+    let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
+    let one: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
+    let count = formula::variants(Bytes::new(one), calls);
+    if count == 0 {
+        return Variants::default();
+    }
+    let mut at = 0;
+    let inputs = extents.iter().map(|extent| {
+        let bytes = (extent.phase + stride(extent) * u64::from(count)).next_multiple_of(page);
+        let region = Range64 { start: at, bytes };
+        at += bytes;
+        VariedInput { tensor: extent.tensor, region, data: extent.phase, stride: stride(extent) }
+    });
+    Variants { count, inputs: inputs.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    proptest! {
+        /// What the supervisor predicts is never less than what lies here.
+        #[test]
+        fn variants_do_not_overlap_and_take_what_the_formula_says(
+            sizes in prop::collection::vec((1u64..3_000_000, 0u64..64), 1..4), calls in 2u32..600,
+        ) {
+            let extents: Vec<Extent> = sizes
+                .iter()
+                .enumerate()
+                .map(|(tensor, &(bytes, phase))| Extent { tensor, bytes, phase })
+                .collect();
+            let variants = lay_out(&extents, calls, PAGE);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for (input, extent) in variants.inputs.iter().zip(&extents) {
+                prop_assert_eq!(input.region.start % PAGE, 0);
+                for variant in 0..variants.count {
+                    let at = input.at(variant);
+                    prop_assert_eq!(at % ALIGNMENT, extent.phase);
+                    prop_assert!(at + extent.bytes <= input.region.start + input.region.bytes);
+                    taken.push((at, at + extent.bytes));
+                }
+            }
+            taken.sort_unstable();
+            prop_assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            let end = variants.inputs.last().map_or(0, |last| last.region.start + last.region.bytes);
+            let predicted = formula::varied(sizes.iter().map(|size| Bytes::new(size.0)), calls, Bytes::new(PAGE));
+            prop_assert!(Bytes::new(end) <= predicted, "{} {}", end, predicted);
+        }
+    }
+
+    #[test]
+    fn inputs_that_do_not_fit_together_do_not_vary_together() {
+        let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0 };
+        assert_eq!(lay_out(&[extent(0)], 100, PAGE).count, 1);
+        assert_eq!(lay_out(&[extent(0), extent(1)], 100, PAGE), Variants::default());
+    }
+}

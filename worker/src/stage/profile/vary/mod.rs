@@ -1,0 +1,187 @@
+//! Inputs that are new for every timed call, so that no call can be answered with the results of another.
+//!
+//! Owns which inputs of an entry vary: those that may by their header, by the plan and by what they hold (`source`, `structure`), and
+//! with which the kernel that everybody is compared with still works (`trial`). Where the variants lie is `layout`'s.
+
+mod layout;
+mod source;
+mod structure;
+mod trial;
+
+use std::io;
+
+use opt_shared::arguments::{Argument, ArgumentValue, may_vary};
+use opt_shared::capture::Tensor;
+use opt_shared::formula::{self, ALIGNMENT};
+use opt_shared::message::ProfileTask;
+use opt_shared::settings::Vary;
+use opt_shared::units::Bytes;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use self::layout::{Extent, lay_out};
+use self::source::{Kept, Source};
+pub(super) use self::trial::decide;
+use crate::recorded::{Recorded, RecordedError, allocated_bytes};
+use crate::session::{SessionError, VariantMemory, Variants};
+
+/// What varies of one entry.
+#[derive(Debug)]
+pub(super) struct Variation {
+    pub(super) variants: Variants,
+    /// Of each input that varies, in the order of the variants.
+    sources: Vec<Source>,
+    /// The arguments that vary.
+    pub(super) names: Vec<String>,
+    /// Why nothing does.
+    pub(super) unvaried: Option<String>,
+}
+
+impl Variation {
+    fn none(why: impl Into<String>) -> Self {
+        Self {
+            variants: Variants::default(),
+            sources: Vec::new(),
+            names: Vec::new(),
+            unvaried: Some(why.into()),
+        }
+    }
+
+    pub(super) fn varies(&self) -> bool {
+        self.variants.count != 0
+    }
+
+    /// The most calls that a block may have.
+    pub(super) fn most_calls(&self, slots: u32) -> u32 {
+        if self.varies() { slots.min(self.variants.count) } else { slots }
+    }
+
+    /// Writes new values for a block of `calls`. The same seed writes the same values.
+    pub(super) fn renew(&mut self, memory: &impl VariantMemory, calls: u32, seed: u64) -> io::Result<()> {
+        let mut random = SmallRng::seed_from_u64(seed);
+        for (input, source) in self.variants.inputs.iter().zip(&mut self.sources) {
+            for variant in 0..calls.min(self.variants.count) {
+                let at = input.at(variant);
+                source.write(&mut random, |offset, bytes| memory.write(at + offset, bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for an entry of a task; nothing where nothing varies.
+    pub(super) fn write_for(
+        &mut self,
+        recorded: &Recorded,
+        memory: &impl VariantMemory,
+        calls: u32,
+        seed: u64,
+    ) -> Result<(), SessionError> {
+        let written = if self.varies() { self.renew(memory, calls, seed) } else { Ok(()) };
+        written.map_err(|source| SessionError::Variants { entry: recorded.name.clone(), source })
+    }
+}
+
+/// An input that may vary, with what its values come from.
+struct Eligible {
+    extent: Extent,
+    source: Source,
+    name: String,
+    integer: bool,
+}
+
+/// Arguments that keep their values, each with the reason.
+type KeptInputs = Vec<(String, Kept)>;
+
+/// The inputs of an entry that may vary; for the others, why they do not, by the name of the argument.
+fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
+    let tensors: Vec<(&Argument, &Tensor)> = recorded
+        .arguments
+        .iter()
+        .filter_map(|argument| match &argument.value {
+            ArgumentValue::Tensor(tensor) => Some((argument, &**tensor)),
+            ArgumentValue::Plain(_) => None,
+        })
+        .collect();
+    let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
+    let (mut found, mut kept) = (Vec::new(), Vec::new());
+    for (number, &(argument, tensor)) in tensors.iter().enumerate() {
+        // One that is passed twice varies with its first argument.
+        if tensors[..number].iter().any(|(_, earlier)| same_bytes(earlier, tensor)) {
+            continue;
+        }
+        let why = match reason(argument, tensor, task) {
+            None if tensors.iter().any(|(_, other)| overlaps(other, tensor)) => {
+                Some("it overlaps another argument")
+            }
+            why => why,
+        };
+        let source = match why {
+            Some(why) => Err(why),
+            None => Source::of(recorded, tensor, room)
+                .map_err(|source| RecordedError::Capture { name: recorded.name.clone(), source })?,
+        };
+        match source {
+            Ok(source) => found.push(Eligible {
+                extent: Extent {
+                    tensor: number,
+                    bytes: allocated_bytes(tensor),
+                    phase: tensor.byte_range().start % ALIGNMENT,
+                },
+                integer: matches!(source, Source::Shuffled { .. }),
+                source,
+                name: argument.path.clone(),
+            }),
+            Err(why) => kept.push((argument.path.clone(), why)),
+        }
+    }
+    Ok((found, kept))
+}
+
+/// Why an argument keeps its values, by the plan or by its header.
+fn reason(argument: &Argument, tensor: &Tensor, task: &ProfileTask) -> Option<Kept> {
+    let named = |names: &[String]| names.contains(&argument.parameter) || names.contains(&argument.path);
+    if task.profile.vary == Vary::None {
+        Some("the plan says vary = \"none\"")
+    } else if matches!(&task.profile.vary, Vary::Only(names) if !named(names)) {
+        Some("the plan's `vary` does not name it")
+    } else if named(&task.constant) {
+        Some("the plan says that it is constant")
+    } else if tensor.parameter {
+        Some("it is a parameter")
+    } else if tensor.elements() == 0 {
+        Some("it has no elements")
+    } else if !may_vary(tensor) {
+        Some("it is boolean, or a lazy conjugate or negative")
+    } else {
+        None
+    }
+}
+
+fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
+    one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
+}
+
+/// Partly, or as another type.
+fn overlaps(one: &Tensor, other: &Tensor) -> bool {
+    let (a, b) = (one.byte_range(), other.byte_range());
+    one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
+}
+
+/// Calls whose outputs a ring holds.
+fn slots(recorded: &Recorded) -> u32 {
+    formula::ring_slots(recorded.leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor))))
+}
+
+/// These inputs, of all that may vary; none if they do not fit together.
+fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) -> Option<Variants> {
+    let extents: Vec<Extent> = chosen.iter().map(|&at| eligible[at].extent).collect();
+    let page = rustix::param::page_size() as u64;
+    Some(lay_out(&extents, slots(recorded), page)).filter(|variants| variants.count != 0)
+}
+
+fn unvaried_because(kept: &[(String, Kept)]) -> String {
+    match kept {
+        [] => "it has no tensor among its inputs".to_owned(),
+        kept => kept.iter().map(|(name, why)| format!("`{name}`: {why}")).collect::<Vec<_>>().join("; "),
+    }
+}

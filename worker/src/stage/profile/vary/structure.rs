@@ -1,0 +1,151 @@
+//! What an input is beyond its values: structure that new values would break, so that a kernel written for it would fail for no
+//! fault of its own. Pure.
+
+use opt_shared::capture::{Kind, Tensor};
+use opt_shared::units::to_index;
+
+use crate::judge::element;
+
+/// Rows shorter than this show no order and no norm.
+const SHORTEST_ROW: usize = 3;
+/// How far a row's sum or norm may be from 1: half precision rounds each element by a two-thousandth.
+const NEAR_ONE: f64 = 0.02;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Structure {
+    Constant,
+    Mask,
+    Sorted,
+    Probabilities,
+    UnitRows,
+    Symmetric,
+    Triangular,
+}
+
+/// The first structure that is found. `bytes` are those from its first element to its last.
+pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
+    let width = tensor.dtype.element_len();
+    let values = || bytes.chunks_exact(width).map(|it| element::value(tensor.dtype, it));
+    if bytes.chunks_exact(width).all(|it| it == &bytes[..width]) {
+        return Some(Structure::Constant);
+    }
+    let dense = tensor.is_contiguous();
+    let row = match tensor.shape.last() {
+        Some(&last) if dense => to_index(last),
+        _ => bytes.len() / width,
+    };
+    let rows = || bytes.chunks_exact((row * width).max(width));
+    let row_values = |row: &[u8]| -> Vec<f64> {
+        row.chunks_exact(width).map(|it| element::value(tensor.dtype, it)).collect()
+    };
+    let each_row =
+        |holds: &dyn Fn(&[f64]) -> bool| SHORTEST_ROW <= row && rows().all(|row| holds(&row_values(row)));
+    if each_row(&|row| row.is_sorted() || row.is_sorted_by(|one, other| other <= one)) {
+        return Some(Structure::Sorted);
+    }
+    if tensor.dtype.kind() == Kind::Integer {
+        return None;
+    }
+    if values().any(|value| value == f64::NEG_INFINITY) {
+        return Some(Structure::Mask);
+    }
+    if !dense {
+        return None;
+    }
+    let near_one = |value: f64| (value - 1.0).abs() < NEAR_ONE;
+    if each_row(&|row| row.iter().all(|&value| 0.0 <= value) && near_one(row.iter().sum())) {
+        return Some(Structure::Probabilities);
+    }
+    if each_row(&|row| near_one(row.iter().map(|value| value * value).sum::<f64>().sqrt())) {
+        return Some(Structure::UnitRows);
+    }
+    of_matrices(tensor, bytes)
+}
+
+/// Of square matrices in the last two dimensions.
+fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
+    let [.., height, side] = tensor.shape[..] else { return None };
+    let (width, side) = (tensor.dtype.element_len(), to_index(side));
+    if height != side as u64 || side < SHORTEST_ROW {
+        return None;
+    }
+    let matrices = || bytes.chunks_exact(side * side * width);
+    let at = |matrix: &[u8], row: usize, column: usize| {
+        element::value(tensor.dtype, &matrix[(row * side + column) * width..][..width])
+    };
+    let each_pair = |holds: &dyn Fn(f64, f64) -> bool| {
+        matrices().all(|matrix| {
+            (1..side)
+                .all(|row| (0..row).all(|column| holds(at(matrix, row, column), at(matrix, column, row))))
+        })
+    };
+    if each_pair(&|below, above| below == above) {
+        return Some(Structure::Symmetric);
+    }
+    if each_pair(&|below, _| below == 0.0) || each_pair(&|_, above| above == 0.0) {
+        return Some(Structure::Triangular);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::{DType, contiguous_strides};
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    fn tensor(dtype: DType, shape: &[u64]) -> Tensor {
+        Tensor {
+            object: 0,
+            dtype,
+            shape: shape.to_vec(),
+            stride: contiguous_strides(shape),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }
+    }
+
+    fn floats(shape: &[u64], values: &[f32]) -> Option<Structure> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        of(&tensor(DType::Float32, shape), &bytes)
+    }
+
+    fn integers(shape: &[u64], values: &[i64]) -> Option<Structure> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        of(&tensor(DType::Int64, shape), &bytes)
+    }
+
+    #[test]
+    fn structure_that_kernels_rely_on_is_seen() {
+        let inf = f32::NEG_INFINITY;
+        for (shape, values, expected) in [
+            (&[2, 3][..], &[1.0, -2.0, 0.5, 3.0, 0.0, 4.0][..], None),
+            (&[4], &[2.0; 4], Some(Structure::Constant)),
+            (&[2, 3], &[0.0, inf, 0.5, 0.0, 0.0, inf], Some(Structure::Mask)),
+            (&[2, 3], &[1.0, 2.0, 2.0, 9.0, 3.0, 1.0], Some(Structure::Sorted)),
+            (&[2, 3], &[0.2, 0.5, 0.3, 0.1, 0.1, 0.8], Some(Structure::Probabilities)),
+            (&[2, 3], &[-0.6, 0.8, 0.0, 0.0, -1.0, 0.0], Some(Structure::UnitRows)),
+            (&[3, 3], &[1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0], Some(Structure::Symmetric)),
+            (&[3, 3], &[1.0, 5.0, 2.0, 0.0, 1.0, 7.0, 0.0, 0.0, 2.0], Some(Structure::Triangular)),
+            (&[3, 3], &[1.0, 0.0, 0.0, 5.0, 1.0, 0.0, 2.0, 9.0, 2.0], Some(Structure::Triangular)),
+            // Two in a row are in order, whatever they are.
+            (&[2, 2], &[1.0, 3.0, 9.0, 4.0], None),
+        ] {
+            assert_eq!(floats(shape, values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn integers_in_order_are_offsets_and_others_are_indices() {
+        assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
+        assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));
+        assert_eq!(integers(&[4], &[5, 0, 9, 2]), None);
+        // One row in disorder is enough.
+        assert_eq!(integers(&[2, 3], &[0, 1, 2, 5, 4, 6]), None);
+    }
+}

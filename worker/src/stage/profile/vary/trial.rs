@@ -1,0 +1,340 @@
+//! Which choice of inputs varies: the first with which a kernel that is known to be right still works, and by which all of its
+//! outputs change.
+//!
+//! That kernel is the baseline, in runners of its own, or the candidate itself where there is no baseline. A choice is dropped if it
+//! fails with other values, makes NaN or infinities that were not recorded, or if a part of an output stays what it was.
+
+use opt_shared::formula::load_timeout;
+use opt_shared::message::ProfileTask;
+use opt_shared::settings::Vary;
+
+use super::super::looks::offset_of;
+use super::{Eligible, Variation, eligible, unvaried_because, variation_of};
+use crate::judge::element::{differs, is_not_finite};
+use crate::judge::{BytesSource, Tolerance};
+use crate::recorded::{Recorded, RecordedError};
+use crate::session::{
+    Answer, Backend, BlockOrder, Loaded, Session, SessionError, VariantMemory, Variants, Varied,
+    WIDEST_ELEMENT, nothing_new,
+};
+use crate::stage::POISONS;
+use crate::stage::failure::{Calls, of_calls};
+
+/// Other values than any timed call has. The same in every trial, so that all candidates of a job come to one answer.
+const SEED: u64 = 0x7261_6d69_7665;
+/// An output is looked at in so many parts, each of which must change …
+const PARTS: u64 = 64;
+/// … by so many elements of each part, one in eight of which must leave its tolerance: half of the elements of a ReLU stay 0.
+const ELEMENTS_OF_A_PART: u64 = 16;
+const MOVED_ONE_IN: u64 = 8;
+
+/// How a choice of inputs fared.
+enum Trial {
+    Works,
+    Fails(&'static str),
+    /// The session is over.
+    Died,
+}
+
+/// An entry that is yet to be decided.
+struct Open {
+    number: usize,
+    eligible: Vec<Eligible>,
+    kept: super::KeptInputs,
+    choices: std::vec::IntoIter<Vec<usize>>,
+    /// Why the last one was dropped.
+    dropped: Option<&'static str>,
+}
+
+/// What varies of each entry of a batch. A recorded call that cannot be read is told by its number.
+pub(in super::super) fn decide<B: Backend>(
+    backend: &B,
+    prober: &B::Candidate,
+    placed: &[B::Placed],
+    task: &ProfileTask,
+    tolerances: &[Vec<Tolerance>],
+    memory: Option<&B::Variants>,
+) -> Result<Result<Vec<Variation>, (usize, RecordedError)>, SessionError> {
+    let mut decided: Vec<Option<Variation>> = Vec::new();
+    let mut open = Vec::new();
+    for (number, entry) in placed.iter().enumerate() {
+        let recorded: &Recorded = entry.as_ref();
+        if task.profile.vary == Vary::None || memory.is_none() || recorded.has_no_elements() {
+            let why = if task.profile.vary == Vary::None {
+                "the plan says vary = \"none\""
+            } else {
+                "no input may vary"
+            };
+            decided.push(Some(Variation::none(why)));
+            continue;
+        }
+        decided.push(None);
+        match eligible(recorded, task) {
+            Ok((eligible, kept)) => {
+                let choices = choices(&eligible).into_iter();
+                open.push(Open { number, eligible, kept, choices, dropped: None });
+            }
+            Err(error) => return Ok(Err((number, error))),
+        }
+    }
+    let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
+    // Each turn of the loop takes at least one choice of the first open entry.
+    while !open.is_empty() {
+        let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
+        let mut tried: Vec<(Open, Vec<usize>)> = Vec::new();
+        for mut it in open.drain(..) {
+            let recorded: &Recorded = placed[it.number].as_ref();
+            let next = it.choices.find_map(|choice| {
+                variation_of(recorded, &it.eligible, &choice).map(|variants| (choice, variants))
+            });
+            match next {
+                Some((choice, variants)) => {
+                    layouts[it.number] = variants;
+                    tried.push((it, choice));
+                }
+                None => decided[it.number] = Some(Variation::none(why_not(&it))),
+            }
+        }
+        if tried.is_empty() {
+            break;
+        }
+        let varied = Varied { memory, entries: &layouts };
+        let mut session = backend.start_timed(prober, placed, Some(varied))?;
+        let loaded = session.load(load_timeout(task.verify.call_timeout))?;
+        let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true }));
+        let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
+        if !alive {
+            // It does not even load: its own timing says why.
+            for (it, _) in tried.drain(..) {
+                decided[it.number] =
+                    Some(Variation::none("the kernel that other values are tried with does not load"));
+            }
+        }
+        for (mut it, choice) in tried {
+            if !alive {
+                // Not this one's fault: it has its choice again.
+                let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
+                open.push(Open { choices: rest, ..it });
+                continue;
+            }
+            let recorded: &Recorded = placed[it.number].as_ref();
+            let variants = layouts[it.number].clone();
+            let mut variation = chosen(&mut it, &choice, variants);
+            let ground =
+                Ground { recorded, number: it.number, task, tolerances: &tolerances[it.number], has_plan };
+            match ground.test(&mut *session, &mut variation, memory)? {
+                Trial::Works => decided[it.number] = Some(variation),
+                trial => {
+                    alive = !matches!(trial, Trial::Died);
+                    it.dropped = Some(match trial {
+                        Trial::Fails(why) => why,
+                        _ => "the baseline does not survive other values",
+                    });
+                    put_back(&mut it, &choice, variation);
+                    open.push(it);
+                }
+            }
+        }
+        session.finish()?;
+    }
+    Ok(Ok(decided.into_iter().flatten().collect()))
+}
+
+fn why_not(it: &Open) -> String {
+    match it.dropped {
+        Some(dropped) => dropped.to_owned(),
+        None => unvaried_because(&it.kept),
+    }
+}
+
+/// Everything, then only floats or only integers, then single inputs, the largest first.
+fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
+    let all: Vec<usize> = (0..eligible.len()).collect();
+    let of = |integer| all.iter().copied().filter(|&at| eligible[at].integer == integer).collect();
+    let mut single = all.clone();
+    single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    let ladder = [all.clone(), of(false), of(true)].into_iter().chain(single.into_iter().map(|at| vec![at]));
+    for choice in ladder {
+        if !choice.is_empty() && !found.contains(&choice) {
+            found.push(choice);
+        }
+    }
+    found
+}
+
+/// The sources of the chosen inputs go into the variation …
+fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
+    let empty = || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1 };
+    let sources = choice.iter().map(|&at| std::mem::replace(&mut it.eligible[at].source, empty())).collect();
+    let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
+    Variation { variants, sources, names, unvaried: None }
+}
+
+/// … and back, if that did not work.
+fn put_back(it: &mut Open, choice: &[usize], variation: Variation) {
+    for (&at, source) in choice.iter().zip(variation.sources) {
+        it.eligible[at].source = source;
+    }
+}
+
+/// One entry in a session on trial.
+struct Ground<'a> {
+    recorded: &'a Recorded,
+    number: usize,
+    task: &'a ProfileTask,
+    tolerances: &'a [Tolerance],
+    has_plan: bool,
+}
+
+impl Ground<'_> {
+    fn test(
+        &self,
+        session: &mut dyn Session,
+        variation: &mut Variation,
+        memory: &impl VariantMemory,
+    ) -> Result<Trial, SessionError> {
+        let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
+        if self.has_plan {
+            // Planned with other values than it is called with: what it keeps of them must not matter.
+            write(variation, SEED + 1)?;
+            if let Some(trial) = self.block(session, 1, true)? {
+                return Ok(trial);
+            }
+        }
+        write(variation, SEED)?;
+        let calls = variation.most_calls(session.slots(self.number)).min(2);
+        if let Some(trial) = self.block(session, calls, false)? {
+            return Ok(trial);
+        }
+        let first = self.elements(session, 0)?;
+        let recorded = self.recorded_elements()?;
+        for (leaf, (found, expected)) in first.iter().zip(&recorded).enumerate() {
+            let dtype = self.recorded.leaves[leaf].tensor.dtype;
+            let count =
+                |elements: &[Element]| elements.iter().filter(|it| is_not_finite(dtype, &it[..])).count();
+            if count(expected) < count(found) {
+                return Ok(Trial::Fails("other values make NaN or infinities that were not recorded"));
+            }
+        }
+        if !self.moved(&first, &recorded) {
+            return Ok(Trial::Fails("an output, or a part of one, hardly depends on it"));
+        }
+        if 1 < calls && !self.moved(&self.elements(session, 1)?, &first) {
+            return Ok(Trial::Fails("two sets of other values give one output"));
+        }
+        if self.has_plan {
+            if let Some(trial) = self.block(session, 1, true)? {
+                return Ok(trial);
+            }
+            if let Some(trial) = self.block(session, 1, false)? {
+                return Ok(trial);
+            }
+            if !self.same(&self.elements(session, 0)?, &first) {
+                return Ok(Trial::Fails("the plan call prepares something from it"));
+            }
+        }
+        Ok(Trial::Works)
+    }
+
+    /// How it ended, if it did not do what was asked.
+    fn block(
+        &self,
+        session: &mut dyn Session,
+        calls: u32,
+        plan: bool,
+    ) -> Result<Option<Trial>, SessionError> {
+        if !plan {
+            session.poison(self.number, calls, POISONS[0])?;
+        }
+        let order = BlockOrder {
+            entry: self.number,
+            calls,
+            plan,
+            varied: true,
+            looks: &[],
+            expected: std::time::Duration::ZERO,
+            limit: self.task.verify.call_timeout * calls,
+        };
+        let what = if plan { Calls::TimedPlan } else { Calls::Timed };
+        Ok(match session.clock().block(&order, &mut nothing_new)? {
+            Answer::Died => Some(Trial::Died),
+            Answer::Done(block) if of_calls(&block.called, calls, what).is_some() => {
+                Some(Trial::Fails("the baseline refuses other values"))
+            }
+            Answer::Done(_) => None,
+        })
+    }
+
+    /// Some elements of each output, in parts.
+    fn elements(&self, session: &dyn Session, slot: u32) -> Result<Vec<Vec<Element>>, SessionError> {
+        let read = |(leaf, output): (usize, &opt_shared::arguments::OutputTensor)| {
+            sample(&mut *session.output(self.number, leaf, slot), &output.tensor)
+        };
+        let all: std::io::Result<_> = self.recorded.leaves.iter().enumerate().map(read).collect();
+        all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
+    }
+
+    fn recorded_elements(&self) -> Result<Vec<Vec<Element>>, SessionError> {
+        let read = |output: &opt_shared::arguments::OutputTensor| {
+            sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
+        };
+        let all: std::io::Result<_> = self.recorded.leaves.iter().map(read).collect();
+        all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
+    }
+
+    /// Whether every part of every output changed.
+    fn moved(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
+        self.parts(found, before).all(|(changed, elements)| (elements / MOVED_ONE_IN).max(1) <= changed)
+    }
+
+    /// Whether none did.
+    fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
+        self.parts(found, before).all(|(changed, _)| changed == 0)
+    }
+
+    /// Of each part of each output, how many elements changed, and how many it has.
+    fn parts<'e>(
+        &'e self,
+        found: &'e [Vec<Element>],
+        before: &'e [Vec<Element>],
+    ) -> impl Iterator<Item = (u64, u64)> + 'e {
+        let leaves = self.recorded.leaves.iter().zip(self.tolerances);
+        leaves.zip(found.iter().zip(before)).flat_map(|((output, tolerance), (found, before))| {
+            let dtype = output.tensor.dtype;
+            let of_a_part = usize::try_from(elements_of_a_part(output.tensor.elements())).unwrap_or(1);
+            found.chunks(of_a_part.max(1)).zip(before.chunks(of_a_part.max(1))).map(move |(found, before)| {
+                let changed = found
+                    .iter()
+                    .zip(before)
+                    .filter(|(now, then)| differs(dtype, &then[..], &now[..], *tolerance));
+                (changed.count() as u64, found.len() as u64)
+            })
+        })
+    }
+}
+
+type Element = [u8; WIDEST_ELEMENT];
+
+fn elements_of_a_part(elements: u64) -> u64 {
+    ELEMENTS_OF_A_PART.min(elements)
+}
+
+/// Elements evenly over each part of an output.
+fn sample(
+    source: &mut dyn BytesSource,
+    tensor: &opt_shared::capture::Tensor,
+) -> std::io::Result<Vec<Element>> {
+    let elements = tensor.elements();
+    let parts = (elements / ELEMENTS_OF_A_PART).clamp(1, PARTS);
+    let count = parts * elements_of_a_part(elements);
+    (0..count)
+        .map(|number| {
+            let mut element = Element::default();
+            let at =
+                u64::try_from(u128::from(elements) * u128::from(number) / u128::from(count)).unwrap_or(0);
+            source.read_at(offset_of(tensor, at), &mut element[..tensor.dtype.element_len()])?;
+            Ok(element)
+        })
+        .collect()
+}
