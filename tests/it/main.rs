@@ -9,6 +9,7 @@ mod doctor;
 mod ffi;
 mod fixtures;
 mod gpu_probe;
+mod hostile;
 mod isolation;
 mod log;
 mod memory;

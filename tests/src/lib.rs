@@ -4,6 +4,7 @@
 //! Panics where a test would. The tests themselves are in `it/`.
 
 pub mod cycles;
+pub mod hostile;
 pub mod outcome;
 pub mod places;
 pub mod processes;

@@ -32,5 +32,10 @@ pub use methods::{
 pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
+/// Whether a line is a request that would be carried out. Does nothing with it.
+pub fn understands(line: &[u8]) -> bool {
+    message::read(line).request.is_ok()
+}
+
 /// Longest line of a request, in both directions; answers may be as long as their queue.
 pub const MAX_LINE: usize = 64 << 10;

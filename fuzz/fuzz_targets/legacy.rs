@@ -1,0 +1,4 @@
+//! libFuzzer over `opt_tests::hostile`'s `legacy`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (opt_tests::hostile::target("legacy").run)(bytes));

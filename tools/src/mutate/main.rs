@@ -1,0 +1,164 @@
+//! `mutate`: changed inputs by the million through everything that reads bytes of strangers, on stable Rust.
+//!
+//! Looks for a panic, an answer that takes longer than two seconds, and memory out of proportion. A change is made from
+//! the number of its try, so that a run goes on where the last one stopped, and a finding can be made again from its
+//! number. What is found lies in the folder as a file; then the run ends with status 1.
+
+mod change;
+mod memory;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use opt_tests::hostile::{TARGETS, Target, corpus, target};
+
+/// An answer that takes longer is a hang.
+const MOST_TIME: Duration = Duration::from_secs(2);
+/// By the clock on the wall: an answer that waits takes no CPU time.
+const MOST_WAITING: Duration = Duration::from_secs(60);
+/// How often the watch looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// Buffers of a few MiB, whatever the input.
+const MEMORY_OF_ANY: usize = 24 << 20;
+/// Objects made out of an input: a list of small numbers takes some forty times the bytes of its pickle.
+const MEMORY_PER_BYTE: usize = 256;
+/// Longer inputs of the corpus are left out: they are slow, and hold nothing that short ones do not.
+const LONGEST_INPUT: usize = 16 << 10;
+/// How often the state is written.
+const TRIES_PER_STATE: u64 = 10_000;
+
+/// Changed inputs through everything that reads bytes of strangers.
+#[derive(Parser)]
+struct Arguments {
+    /// Only these; all of them by default, in turn
+    #[arg(long, value_name = "NAME")]
+    target: Vec<String>,
+    /// How many changed inputs each gets, over all runs with this folder
+    #[arg(long, default_value_t = 100_000)]
+    tries: u64,
+    /// Where the state and the findings lie
+    #[arg(long, default_value = "target/mutate")]
+    folder: PathBuf,
+    /// This one try again, with its input written out
+    #[arg(long, value_name = "NUMBER")]
+    again: Option<u64>,
+}
+
+/// What is at work, for whoever watches the clock.
+#[derive(Default)]
+struct Current {
+    /// Counts the beginnings.
+    number: AtomicU64,
+    input: Mutex<Vec<u8>>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    std::fs::create_dir_all(&arguments.folder).context("making the folder")?;
+    let chosen: Vec<&Target> = match &arguments.target[..] {
+        [] => TARGETS.iter().collect(),
+        names => names.iter().map(|name| target(name)).collect(),
+    };
+    let current = Arc::new(Current::default());
+    watch(&current, &arguments.folder)?;
+    // What panics is told of once, below.
+    std::panic::set_hook(Box::new(|_| {}));
+    for target in chosen {
+        each(target, &arguments, &current)?;
+    }
+    Ok(())
+}
+
+/// All tries that are left of one target.
+fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
+    let mut inputs = corpus(target);
+    inputs.retain(|input| input.len() <= LONGEST_INPUT);
+    anyhow::ensure!(!inputs.is_empty(), "{} has no corpus", target.name);
+    let state = arguments.folder.join(format!("{}.next", target.name));
+    let (first, end) = match arguments.again {
+        Some(number) => (number, number + 1),
+        None => {
+            let done = std::fs::read_to_string(&state).ok().and_then(|text| text.trim().parse().ok());
+            (done.unwrap_or(0), arguments.tries)
+        }
+    };
+    let (started, mut slowest, mut largest) = (Instant::now(), Duration::ZERO, 0);
+    for number in first..end {
+        let input = change::changed(&inputs, target.name, number);
+        if arguments.again.is_some() {
+            std::fs::write(arguments.folder.join(format!("{}.{number}", target.name)), &input)?;
+        }
+        current.input.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&input);
+        current.number.fetch_add(1, Ordering::Release);
+        let began = memory::cpu_time();
+        let (end, peak) = memory::peak_of(|| catch_unwind(AssertUnwindSafe(|| (target.run)(&input))));
+        let took = memory::cpu_time() - began;
+        slowest = slowest.max(took);
+        largest = largest.max(peak);
+        let most = MEMORY_OF_ANY + MEMORY_PER_BYTE * input.len();
+        let what = match end {
+            Err(panic) => Some(format!("it panics: {}", words(&*panic))),
+            Ok(()) if took > MOST_TIME => Some(format!("it takes {took:?}")),
+            Ok(()) if peak > most => Some(format!("{} bytes take {peak}", input.len())),
+            Ok(()) => None,
+        };
+        if let Some(what) = what {
+            let place = kept(&arguments.folder, &input)?;
+            anyhow::bail!("{} try {number}: {what} ({})", target.name, place.display());
+        }
+        if (number + 1).is_multiple_of(TRIES_PER_STATE) && arguments.again.is_none() {
+            std::fs::write(&state, (number + 1).to_string()).context("writing the state")?;
+        }
+    }
+    if arguments.again.is_none() && first < end {
+        std::fs::write(&state, end.to_string()).context("writing the state")?;
+    }
+    println!(
+        "{}: {} tries in {:.0?}, slowest {slowest:?}, largest {largest} bytes",
+        target.name,
+        end.saturating_sub(first),
+        started.elapsed()
+    );
+    Ok(())
+}
+
+/// Ends the process where an answer takes too long: a loop without an end cannot be stopped otherwise.
+fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
+    let (current, folder) = (Arc::clone(current), folder.to_owned());
+    let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+        let (mut known, mut cpu, mut wall) = (0, Duration::ZERO, Instant::now());
+        loop {
+            std::thread::sleep(LOOK);
+            let number = current.number.load(Ordering::Acquire);
+            if number != known {
+                (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());
+            } else if memory::cpu_time() - cpu > MOST_TIME || wall.elapsed() > MOST_WAITING {
+                let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let place = kept(&folder, &input);
+                eprintln!("it has no answer after {MOST_TIME:?}: {place:?}");
+                std::process::exit(1);
+            }
+        }
+    });
+    spawned.context("starting the watch").map(drop)
+}
+
+fn kept(folder: &Path, input: &[u8]) -> anyhow::Result<PathBuf> {
+    let name = blake3::hash(input).to_hex();
+    let place = folder.join(format!("finding-{}", &name.as_str()[..16]));
+    std::fs::write(&place, input).context("keeping a finding")?;
+    Ok(place)
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without words")
+}
