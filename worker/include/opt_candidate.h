@@ -39,11 +39,12 @@ enum OptTypeIndex {
 
 enum OptDeviceType { OPT_CPU = 1, OPT_CUDA = 2 };
 
-/* OptDataType.code; `bits` tells the width: float16 is {OPT_CODE_FLOAT, 16, 1}. */
+/* OptDataType.code; `bits` tells the width: float16 is {OPT_CODE_FLOAT, 16, 1}. An element of float4_e2m1fn_x2 is a byte of
+   two values: {OPT_CODE_FLOAT4_E2M1FN, 4, 2}. */
 enum OptDataTypeCode {
     OPT_CODE_INT = 0, OPT_CODE_UINT = 1, OPT_CODE_FLOAT = 2, OPT_CODE_BFLOAT = 4, OPT_CODE_COMPLEX = 5,
     OPT_CODE_BOOL = 6, OPT_CODE_FLOAT8_E4M3FN = 10, OPT_CODE_FLOAT8_E4M3FNUZ = 11, OPT_CODE_FLOAT8_E5M2 = 12,
-    OPT_CODE_FLOAT8_E5M2FNUZ = 13
+    OPT_CODE_FLOAT8_E5M2FNUZ = 13, OPT_CODE_FLOAT8_E8M0FNU = 14, OPT_CODE_FLOAT4_E2M1FN = 17
 };
 
 typedef struct OptDataType { uint8_t code; uint8_t bits; uint16_t lanes; } OptDataType;

@@ -31,6 +31,8 @@ pub fn short_name(dtype: DType) -> &'static str {
         DType::Int32 => "i32",
         DType::Int64 => "i64",
         DType::Bool => "bool",
+        DType::Float8E8M0Fnu => "f8e8m0fnu",
+        DType::Float4E2M1FnX2 => "f4e2m1fnx2",
     }
 }
 

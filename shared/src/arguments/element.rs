@@ -78,7 +78,10 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         DType::Int16 => f64::from(bits as i16),
         DType::Int32 => f64::from(bits as i32),
         DType::Int64 => bits as i64 as f64,
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => bits as f64,
+        // A scale is a power of two; packed values have no one value, and are shown as their byte.
+        DType::Float8E8M0Fnu if bits == 0xff => f64::NAN,
+        DType::Float8E8M0Fnu => (f64::from(bits as u8) - 127.0).exp2(),
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 | DType::Float4E2M1FnX2 => bits as f64,
         DType::Bool => f64::from(u8::from(bits != 0)),
         // Split into parts by the caller.
         DType::Complex32 | DType::Complex64 | DType::Complex128 => f64::NAN,
@@ -110,6 +113,8 @@ mod tests {
             (DType::Float8E4M3FnUz, &[0x7f], 240.0),
             (DType::Float8E5M2FnUz, &[0x7f], 57344.0),
             (DType::Float8E5M2FnUz, &[0x01], 7.629_394_531_25e-6),
+            (DType::Float8E8M0Fnu, &[0x7f], 1.0),
+            (DType::Float8E8M0Fnu, &[0x00], 5.877_471_754_111_438e-39),
             (DType::Int16, &[0xfe, 0xff], -2.0),
             (DType::UInt16, &[0xfe, 0xff], 65534.0),
             (DType::Bool, &[0x01], 1.0),
@@ -121,6 +126,7 @@ mod tests {
             (DType::Float8E5M2, 0x7d),
             (DType::Float8E4M3FnUz, 0x80),
             (DType::Float8E5M2FnUz, 0x80),
+            (DType::Float8E8M0Fnu, 0xff),
         ] {
             assert!(one(dtype, &[byte]).is_nan(), "{dtype}");
         }

@@ -295,6 +295,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::Storage(_) => "a bare storage",
         Value::NumpyArray(_) => "a numpy array",
         Value::NumpyScalar { .. } => "a numpy scalar",
+        Value::Object(_) => "an object of a class of its own",
         Value::Cycle(_) => "a container that holds itself",
     }
 }

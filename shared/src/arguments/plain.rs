@@ -35,6 +35,11 @@ pub enum Refusal {
     NumpyArray { dtype: String },
     #[error("a numpy scalar of dtype {dtype} is neither an integer, a float nor a bool")]
     NumpyScalar { dtype: String },
+    #[error(
+        "`{0}` is an object of a class that this program does not know and never makes (record the plain values that the \
+         kernel needs, or leave it out with `params` if it is the same in every entry)"
+    )]
+    Object(String),
     #[error("torch.{0} is a dtype that no dense tensor has")]
     OtherDType(String),
     #[error("the integer {0} does not fit 64 bits")]
@@ -72,13 +77,14 @@ impl Budget {
     }
 }
 
-/// A tuple, named or not, list or `torch.Size`: the kinds whose order means something.
+/// A tuple, named by torch, by whoever wrote the recorded program, or not at all; list or `torch.Size`: the kinds whose order means something.
 pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Sequence {
             kind: SequenceKind::List | SequenceKind::Tuple | SequenceKind::Size | SequenceKind::ReturnType(_),
             items,
         } => Some(items),
+        Value::Object(object) => object.tuple_items(),
         _ => None,
     }
 }
@@ -109,7 +115,7 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
         collect_numbers(items, depth + 1, budget, &mut numbers)?;
         return one_type(&numbers);
     }
-    match value {
+    match plainest(value) {
         Value::None => Ok(PlainValue::None),
         Value::Str(text) => Ok(PlainValue::Str(text.to_string())),
         Value::DType(dtype) => Ok(PlainValue::DType(*dtype)),
@@ -120,6 +126,14 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
             Number::Int(value) => PlainValue::Int(value),
             Number::Float(value) => PlainValue::Float(value),
         }),
+    }
+}
+
+/// A member of an enum is its value.
+fn plainest(value: &Value) -> &Value {
+    match value {
+        Value::Object(object) => object.member_value().unwrap_or(value),
+        other => other,
     }
 }
 
@@ -140,7 +154,7 @@ fn collect_numbers(
         budget.visit(depth)?;
         match ordered(item) {
             Some(inner) => collect_numbers(inner, depth + 1, budget, numbers)?,
-            None => match item {
+            None => match plainest(item) {
                 Value::None => return Err(Refusal::InList("None")),
                 Value::Str(_) => return Err(Refusal::InList("a text")),
                 Value::DType(_) => return Err(Refusal::InList("a dtype")),
@@ -211,6 +225,7 @@ fn number(value: &Value) -> Result<Number, Refusal> {
         Value::Slice(_) => Err(Refusal::Kind("a slice")),
         Value::Range(_) => Err(Refusal::Kind("a range")),
         Value::Storage(_) => Err(Refusal::Kind("a bare storage")),
+        Value::Object(object) => Err(Refusal::Object(shorten(&object.name))),
         Value::Cycle(_) => Err(Refusal::Kind("a container that holds itself")),
         Value::None
         | Value::Str(_)

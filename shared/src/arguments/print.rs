@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::PlainValue;
 use super::entry::kind_name;
 use super::plain::{Budget, Refusal, holds_tensor, plain_value, shorten};
-use crate::capture::Value;
+use crate::capture::{Made, Value};
 
 /// What is kept of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,18 @@ fn hash_structure(
         }
         Value::OtherDType(name) | Value::Cycle(name) => {
             hash.update(format!("{}:{}:{name}", kind_name(value), name.len()));
+        }
+        Value::Object(object) => {
+            let (kind, arguments) = match &object.made {
+                Made::Named => ("named", &[][..]),
+                Made::Called(arguments) => ("called", &**arguments),
+                Made::New(arguments) => ("new", &**arguments),
+            };
+            let name = &object.name;
+            hash.update(format!("{kind}:{}:{name}({},{})", name.len(), arguments.len(), object.state.len()));
+            for part in arguments.iter().chain(&object.state) {
+                hash_structure(part, depth + 1, budget, hash)?;
+            }
         }
         Value::Ellipsis => hash.update("ellipsis"),
         Value::None

@@ -206,6 +206,8 @@ fn the_header_has_the_layout_of_tvm_ffi_and_dlpack() {
         ("FLOAT8_E4M3FNUZ", DType::Float8E4M3FnUz),
         ("FLOAT8_E5M2", DType::Float8E5M2),
         ("FLOAT8_E5M2FNUZ", DType::Float8E5M2FnUz),
+        ("FLOAT8_E8M0FNU", DType::Float8E8M0Fnu),
+        ("FLOAT4_E2M1FN", DType::Float4E2M1FnX2),
     ] {
         codes.push(format!("OPT_CODE_{name} == {}", dtype.dlpack_code()));
     }

@@ -32,9 +32,21 @@ macro_rules! dtypes {
                 to_index(self.size())
             }
 
-            /// `DLDataTypeCode` of DLPack 1.1; `bits` is `8 * size()`, `lanes` 1.
+            /// `DLDataTypeCode` of DLPack 1.1.
             pub const fn dlpack_code(self) -> u8 {
                 match self { $(Self::$variant => $dl_code,)* }
+            }
+
+            /// Values that lie in one element: two where torch packs them so.
+            pub const fn lanes(self) -> u8 {
+                match self { Self::Float4E2M1FnX2 => 2, _ => 1 }
+            }
+
+            /// Bits of one value.
+            pub const fn bits(self) -> u8 {
+                #[expect(clippy::cast_possible_truncation, reason = "128 at most")]
+                let bits = 8 * self.size() as u8;
+                bits / self.lanes()
             }
 
             pub const fn kind(self) -> Kind {
@@ -53,6 +65,7 @@ macro_rules! dtypes {
 pub enum Kind {
     Float,
     Complex,
+    /// And whatever else is compared bit by bit.
     Integer,
     Bool,
 }
@@ -78,6 +91,9 @@ dtypes! {
     Int32, "int32", 4, 0, Integer;
     Int64, "int64", 8, 0, Integer;
     Bool, "bool", 1, 6, Bool;
+    // Scales and packed values of block formats: what a kernel makes of them is compared bit by bit.
+    Float8E8M0Fnu, "float8_e8m0fnu", 1, 14, Integer;
+    Float4E2M1FnX2, "float4_e2m1fn_x2", 1, 17, Integer;
 }
 
 impl fmt::Display for DType {

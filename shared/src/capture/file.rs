@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::archive::{self, Archive, Place};
 use super::body::Body;
 use super::error::{CaptureError, ErrorKind, Fault, quoted};
+use super::foreign;
 use super::legacy::{self, Legacy};
 use super::limits::CHUNK_BYTES;
 use super::pickle::{StorageName, unpickle};
@@ -268,22 +269,19 @@ fn require_regular(metadata: &std::fs::Metadata) -> Result<(), Fault> {
 }
 
 fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
-    let mut magic = [0; 4];
-    let length = magic.len().min(Bytes::new(file_bytes).to_usize());
-    file.read_exact_at(&mut magic[..length], 0).map_err(|source| Fault::read("its first bytes", source))?;
-    if length == 0 {
+    let mut start = vec![0; foreign::LOOKED_AT_BYTES.min(Bytes::new(file_bytes).to_usize())];
+    file.read_exact_at(&mut start, 0).map_err(|source| Fault::read("its first bytes", source))?;
+    if start.is_empty() {
         return Err(Fault::new(ErrorKind::BadMagic, "the file is empty"));
     }
-    if magic == archive::MAGIC || magic == archive::EMPTY_MAGIC {
+    if start.starts_with(&archive::MAGIC) || start.starts_with(&archive::EMPTY_MAGIC) {
         return read_archive(file, file_bytes);
     }
-    if magic[0] == legacy::MAGIC {
+    if start[0] == legacy::MAGIC {
         return read_legacy(file, file_bytes);
     }
-    Err(Fault::new(
-        ErrorKind::BadMagic,
-        "it is neither a zip nor in torch's old format (torch.save did not write it)",
-    ))
+    let what = foreign::what_it_is(&start, file_bytes).unwrap_or("neither a zip nor in torch's old format");
+    Err(Fault::new(ErrorKind::BadMagic, format!("torch.save did not write it: it is {what}")))
 }
 
 fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {

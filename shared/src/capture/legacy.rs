@@ -159,7 +159,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
         Ok(Unpickled { root: Value::Int(number), .. }) if number == BigInt::from(MAGIC_NUMBER) => Ok(()),
         _ => Err(Fault::new(
             ErrorKind::BadMagic,
-            "it is neither a zip nor in torch's old format (torch.save did not write it)",
+            "torch.save did not write it: it is a pickle of another program, or damaged",
         )),
     }
 }

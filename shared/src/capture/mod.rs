@@ -9,6 +9,7 @@ mod body;
 mod dtype;
 mod error;
 mod file;
+mod foreign;
 pub mod inspect;
 mod legacy;
 mod limits;

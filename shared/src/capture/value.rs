@@ -54,8 +54,53 @@ pub enum Value {
         dtype: Arc<str>,
         bytes: Arc<[u8]>,
     },
+    /// An object of a class that this program does not know.
+    Object(Arc<Object>),
     /// A container that holds itself, by the path of the outer one.
     Cycle(Arc<str>),
+}
+
+/// What a pickle says of an object of an unknown class, function or module attribute. Nothing of it was ever looked up,
+/// made or called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    /// `module.name`, as the pickle has it.
+    pub name: Arc<str>,
+    pub made: Made,
+    /// Attributes that are set after it was made, and what is put into it.
+    pub state: Vec<Value>,
+}
+
+/// How Python would come by an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Made {
+    /// It is what has that name.
+    Named,
+    /// By a call with these arguments: members of enums are made so, and so is much else.
+    Called(Arc<[Value]>),
+    /// Without its constructor, of these arguments: named tuples and data classes.
+    New(Arc<[Value]>),
+}
+
+impl Object {
+    /// The value of an enum's member: a call with one plain value is taken for one.
+    pub fn member_value(&self) -> Option<&Value> {
+        match &self.made {
+            Made::Called(arguments) if self.state.is_empty() => match &**arguments {
+                [value @ (Value::Int(_) | Value::Bool(_) | Value::Float(_) | Value::Str(_))] => Some(value),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The items of a named tuple.
+    pub fn tuple_items(&self) -> Option<&[Value]> {
+        match &self.made {
+            Made::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,5 +3,6 @@
 mod chance;
 mod files;
 mod memory;
+mod objects;
 mod pickles;
 mod zips;

@@ -206,6 +206,39 @@ fn a_length_that_the_file_does_not_have_is_a_truncation() {
 }
 
 #[test]
+fn a_file_of_another_kind_is_named() {
+    let tar = [&[0; 257][..], b"ustar\0", &[0; 249]].concat();
+    let safetensors = [
+        &60u64.to_le_bytes()[..],
+        b"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}  ",
+        &[0; 4],
+    ]
+    .concat();
+    for (bytes, what) in [
+        (&b"\x93NUMPY\x01\0v\0{'descr': '<f4'"[..], "numpy array"),
+        (&zip(&[("arr_0.npy", b"\x93NUMPY")]), "npz"),
+        (&zip(&[("entry_000000.pt", b"")]), "archive of captures"),
+        (&zip(&[("a/code/__torch__.py", b""), ("a/constants.pkl", b"")]), "TorchScript"),
+        (b"\x1f\x8b\x08\0\0\0\0\0", "gzip"),
+        (b"\x28\xb5\x2f\xfd\x04", "zstd"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+        (b"\n<!DOCTYPE html><title>404</title>", "HTML"),
+        (b"<html lang=en>", "HTML"),
+        (&safetensors, "safetensors"),
+        (&tar, "tar archive"),
+        (b"\x7fELF\x02\x01", "library"),
+        (b"Not Found\n", "text"),
+        (b"\x80\x04\x95\x05\0\0\0\0\0\0\0]\x94K\x01a.", "a pickle of another program"),
+        (b"\x01\x02\x03\x04", "neither a zip nor"),
+    ] {
+        let (document, _) = inspected(bytes);
+        let message = document["message"].as_str().unwrap_or_default();
+        assert!(matches!(outcome_of(&document).as_str(), "bad_magic" | "missing_record"), "{document}");
+        assert!(message.contains(what), "{what}: {message}");
+    }
+}
+
+#[test]
 fn what_is_no_file_is_an_io_error() {
     let folder = tempfile::tempdir().expect("a folder");
     for path in [folder.path().to_owned(), folder.path().join("missing.pt"), PathBuf::from("/dev/zero")] {

@@ -104,7 +104,7 @@ fn a_hostile_store_reaches_nothing_beside_it() {
     for name in ["../escaped.pt", "/tmp/escaped.pt", "a/../../escaped.pt"] {
         with_index(&index.replace("entry_000004.pt", name));
         let refused = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(1);
-        refused.expect_stderr(&["no name that an entry can have"]);
+        refused.expect_stderr(&["a name that no entry can have"]);
     }
     with_index(&index);
     // A blob that is a link to a file of the right length: no run may map it.

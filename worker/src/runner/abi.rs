@@ -204,7 +204,7 @@ fn any(type_index: i32, payload: Payload) -> Any {
 }
 
 fn data_type(wire: WireType) -> DataType {
-    DataType { code: wire.code, bits: wire.bits, lanes: 1 }
+    DataType { code: wire.code, bits: wire.bits, lanes: wire.lanes.into() }
 }
 
 #[derive(Default)]
@@ -327,13 +327,13 @@ mod tests {
 
     #[test]
     fn every_call_sees_its_arguments_as_new() {
-        let float = WireType { code: 2, bits: 32 };
+        let float = WireType { code: 2, bits: 32, lanes: 1 };
         let setup = EntrySetup {
             inputs: vec![],
             arguments: vec![
                 WireArgument::Int(7),
                 WireArgument::Array {
-                    dtype: WireType { code: 0, bits: 64 },
+                    dtype: WireType { code: 0, bits: 64, lanes: 1 },
                     elements: 2,
                     bytes: [5i64, 6].iter().flat_map(|value| value.to_le_bytes()).collect(),
                 },

@@ -114,11 +114,12 @@ pub enum WireArgument {
     Array { dtype: WireType, elements: u64, bytes: Vec<u8> },
 }
 
-/// `DLDataType` with one lane.
+/// `DLDataType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireType {
     pub code: u8,
     pub bits: u8,
+    pub lanes: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use crate::capture::limits::{
 };
 use crate::capture::python::{float_text, json_text};
 use crate::capture::{
-    CaptureFile, DictKind, NumpyArray, NumpyContents, SequenceKind, Storage, Tensor, Value,
+    CaptureFile, DictKind, Made, NumpyArray, NumpyContents, Object, SequenceKind, Storage, Tensor, Value,
     contiguous_strides, logical_values,
 };
 use crate::causes::chain;
@@ -223,6 +223,7 @@ impl Renderer<'_> {
                 node.insert("hex".to_owned(), self.hex(bytes)?);
                 Json::Object(node)
             }
+            Value::Object(object) => self.object(object)?,
             Value::Cycle(path) => with("cycle", "to", self.text(path)?),
         })
     }
@@ -333,6 +334,20 @@ impl Renderer<'_> {
         let digests = hashing.finish();
         self.tensors.insert(tensor.object, digests.clone());
         Ok(digests)
+    }
+
+    fn object(&mut self, object: &Object) -> Result<Json, CaptureError> {
+        let name = self.text(&object.name)?;
+        let (key, arguments) = match &object.made {
+            Made::Named => return Ok(with("global", "name", name)),
+            Made::Called(arguments) => ("called", arguments),
+            Made::New(arguments) => ("new", arguments),
+        };
+        let mut node = typed("object");
+        node.insert("class".to_owned(), name);
+        node.insert(key.to_owned(), self.nodes(arguments)?.into());
+        node.insert("state".to_owned(), self.nodes(&object.state)?.into());
+        Ok(Json::Object(node))
     }
 
     fn array(&mut self, array: &NumpyArray) -> Result<Json, CaptureError> {

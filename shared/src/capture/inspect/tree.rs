@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use crate::capture::error::quoted;
 use crate::capture::python::float_text;
-use crate::capture::{CaptureFile, DictKind, NumpyArray, NumpyContents, SequenceKind, Tensor, Value};
+use crate::capture::{
+    CaptureFile, DictKind, Made, NumpyArray, NumpyContents, Object, SequenceKind, Tensor, Value,
+};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
@@ -208,6 +210,7 @@ fn scalar(value: &Value) -> Option<String> {
         Value::Range(parts) => three("range", parts)?,
         Value::NumpyScalar { dtype, .. } => format!("numpy {dtype} scalar"),
         Value::Cycle(path) => format!("itself at {}", quoted(path)),
+        Value::Object(object) => object_text(object),
         Value::Sequence { .. }
         | Value::Dict { .. }
         | Value::Tensor(_)
@@ -216,12 +219,36 @@ fn scalar(value: &Value) -> Option<String> {
     })
 }
 
+fn object_text(object: &Object) -> String {
+    let name = quoted(&object.name).replace('`', "");
+    match (&object.made, object.member_value()) {
+        (Made::Named, _) => name,
+        (_, Some(value)) => format!("{name}({})", scalar(value).unwrap_or_else(|| "…".to_owned())),
+        (Made::Called(arguments) | Made::New(arguments), None) => {
+            let items: Option<Vec<String>> = arguments.iter().take(INLINE_ITEMS).map(plain_scalar).collect();
+            let state = if object.state.is_empty() { "" } else { " with attributes" };
+            items.filter(|_| arguments.len() <= INLINE_ITEMS).map_or_else(
+                || format!("{name} of {} values{state}", arguments.len()),
+                |items| format!("{name}({}){state}", items.join(", ")),
+            )
+        }
+    }
+}
+
+/// A value in an object: what nests stays a word.
+fn plain_scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
+        other => scalar(other),
+    }
+}
+
 fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
     let parts: Option<Vec<String>> = parts
         .iter()
         .map(|part| match part {
             // A slice of slices of slices stays one word here.
-            Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
+            Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
             other => scalar(other),
         })
         .collect();

@@ -171,6 +171,7 @@ impl Machine {
             Node::NumpyDType(_) | Node::NumpyArray(_) => self.build_numpy(target, state),
             // Attributes of a state dict (`_metadata`): nothing that a kernel could see.
             Node::Dict(dict) if dict.kind == DictKind::Ordered => Ok(()),
+            Node::Object(_) => self.extend_object(target, &[state]),
             _ => Err(Fault::bad_pickle("state is given to an object that takes none")),
         }
     }

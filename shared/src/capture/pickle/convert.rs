@@ -11,13 +11,13 @@ use num_bigint::BigInt;
 
 use super::arena::Arena;
 use super::globals::Global;
-use super::node::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType, TensorNode};
+use super::node::{ArrayContents, ArrayNode, MadeNode, Node, NodeId, NumpyDType, ObjectNode, TensorNode};
 use crate::capture::error::Fault;
 use crate::capture::limits::{
     MAX_CYCLE_PATH_BYTES, MAX_CYCLES, MAX_DEPTH, MAX_NODES, MAX_SLOTS, MAX_UNFOLDED,
 };
 use crate::capture::python::{float_text, quoted_text};
-use crate::capture::{NumpyArray, NumpyContents, Tensor, Value};
+use crate::capture::{NumpyArray, NumpyContents, Object, Tensor, Value, value};
 use crate::ids::StorageId;
 
 pub(super) struct Converter<'a> {
@@ -116,6 +116,7 @@ impl<'a> Converter<'a> {
             }
             Node::NumpyDType(_) => return Err(Fault::unsupported("a numpy dtype stands as a value")),
             Node::Tensor(_)
+            | Node::Object(_)
             | Node::Sequence(..)
             | Node::Set(_)
             | Node::Dict(_)
@@ -186,9 +187,27 @@ impl<'a> Converter<'a> {
                 (Value::Range(parts), extent)
             }
             Node::NumpyArray(array) => self.array(array)?,
+            Node::Object(object) => self.object(object)?,
             Node::Tensor(tensor) => (self.tensor(tensor), Extent::CONTAINER),
             _ => return Err(Fault::bad_pickle("an object is no container")),
         })
+    }
+
+    fn object(&mut self, object: &ObjectNode) -> Result<Made, Fault> {
+        let (made, inner) = match &object.made {
+            MadeNode::Named => (value::Made::Named, Extent::CONTAINER),
+            MadeNode::Called(arguments) => {
+                let (values, extent) = self.children(arguments, |_| Step::Member)?;
+                (value::Made::Called(values.into()), extent)
+            }
+            MadeNode::New(arguments) => {
+                let (values, extent) = self.children(arguments, |_| Step::Member)?;
+                (value::Made::New(values.into()), extent)
+            }
+        };
+        let (state, extent) = self.children(&object.state, |_| Step::Member)?;
+        let extent = Extent::CONTAINER.around(inner)?.around(extent)?;
+        Ok((Value::Object(Arc::new(Object { name: object.name.clone(), made, state })), extent))
     }
 
     fn array(&mut self, array: &ArrayNode) -> Result<Made, Fault> {

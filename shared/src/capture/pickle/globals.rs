@@ -1,5 +1,7 @@
-//! The names a pickle may name, and what each stands for here. Nothing is ever imported or called: a name is
-//! looked up in this list, and the list ends.
+//! The names that mean something here, and what each stands for. Nothing is ever imported or called: a name is looked up in
+//! this list, and the list ends. One that is not on it stands for nothing, or is refused.
+
+use std::sync::Arc;
 
 use crate::capture::DType;
 use crate::capture::error::{ErrorKind, Fault, quoted};
@@ -51,7 +53,7 @@ pub(super) enum Global {
 }
 
 /// dtypes torch knows and no dense tensor here can have.
-const OTHER_DTYPES: [&str; 26] = [
+const OTHER_DTYPES: [&str; 25] = [
     "quint8",
     "qint8",
     "qint32",
@@ -62,8 +64,7 @@ const OTHER_DTYPES: [&str; 26] = [
     "bits4x2",
     "bits8",
     "bits16",
-    "float8_e8m0fnu",
-    "float4_e2m1fn_x2",
+    "bcomplex32",
     "uint1",
     "uint2",
     "uint3",
@@ -140,10 +141,59 @@ const STORAGES: [(&str, DType); 12] = [
     ("ComplexDoubleStorage", DType::Complex128),
 ];
 
-/// Looks a name up, or says why it is refused.
-pub(super) fn resolve(module: &str, name: &str) -> Result<Global, Fault> {
-    known(module, name).ok_or_else(|| refuse(module, name))
+/// What a name stands for.
+pub(super) enum Name {
+    Known(Global),
+    /// Nothing here: whatever is made of it stays what the pickle says of it.
+    Unknown(Arc<str>),
 }
+
+/// Looks a name up, or says why it is refused.
+pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
+    match known(module, name) {
+        Some(global) => Ok(Name::Known(global)),
+        None => {
+            refuse(module, name).map_or_else(|| Ok(Name::Unknown(format!("{module}.{name}").into())), Err)
+        }
+    }
+}
+
+/// Packages that no captured call has a reason to name: a pickle that does is meant to do harm, elsewhere. The names of
+/// the last line are ours to know, and one that we do not know is told of as such.
+const REFUSED_PACKAGES: [&str; 32] = [
+    "os",
+    "posix",
+    "nt",
+    "sys",
+    "subprocess",
+    "pty",
+    "socket",
+    "shutil",
+    "ctypes",
+    "importlib",
+    "imp",
+    "runpy",
+    "code",
+    "codeop",
+    "pickle",
+    "_pickle",
+    "marshal",
+    "types",
+    "operator",
+    "_operator",
+    "functools",
+    "_functools",
+    "builtins",
+    "__builtin__",
+    "webbrowser",
+    "pip",
+    "pydoc",
+    "timeit",
+    "tempfile",
+    "_codecs",
+    "collections",
+    "numpy",
+];
 
 fn known(module: &str, name: &str) -> Option<Global> {
     Some(match (module, name) {
@@ -162,6 +212,10 @@ fn known(module: &str, name: &str) -> Option<Global> {
             Global::Storage(None)
         }
         ("torch" | "torch.cuda", _) => return torch_attribute(name),
+        // How torch itself names a memory format; nothing but protocol 4 can spell such a name.
+        ("torch._utils", dotted) if dotted.starts_with("torch.") => {
+            return among(&MEMORY_FORMATS, &dotted["torch.".len()..]).map(Global::MemoryFormat);
+        }
         ("torch.return_types", _) => return among(&RETURN_TYPES, name).map(Global::ReturnType),
         ("collections", "OrderedDict") => Global::OrderedDict,
         ("collections", "defaultdict") => Global::DefaultDict,
@@ -204,7 +258,8 @@ fn builtin(name: &str) -> Option<Global> {
         "slice" => Global::Slice,
         "range" | "xrange" => Global::Range,
         "Ellipsis" => Global::Ellipsis,
-        "list" | "dict" | "tuple" | "int" | "float" | "str" | "bool" => Global::Factory,
+        // The last two are what protocol 2 calls int and str.
+        "list" | "dict" | "tuple" | "int" | "float" | "str" | "bool" | "long" | "unicode" => Global::Factory,
         _ => return None,
     })
 }
@@ -214,7 +269,8 @@ pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
 
-fn refuse(module: &str, name: &str) -> Fault {
+/// Why a name that is not on the list is refused; none where it may stand as it is.
+fn refuse(module: &str, name: &str) -> Option<Fault> {
     let shown = quoted(&format!("{module}.{name}"));
     let what = match (module, name) {
         ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => "a sparse tensor",
@@ -232,11 +288,22 @@ fn refuse(module: &str, name: &str) -> Fault {
         _ if module.starts_with("torch.nn.modules.") => "a module",
         _ if module.starts_with("__torch__.") => "a TorchScript object",
         _ => {
-            return Fault::new(
-                ErrorKind::UnsafeGlobal,
-                format!("the pickle names {shown}, which is not among what a capture may hold"),
-            );
+            let package = module.split('.').next().unwrap_or(module);
+            // Attributes of a module can be reached by a name with dots: `torch` has `os`.
+            let is_refused = REFUSED_PACKAGES.contains(&package)
+                || name.contains('.') && name.split('.').any(|part| REFUSED_PACKAGES.contains(&part))
+                || OURS.contains(&module);
+            return is_refused.then(|| {
+                Fault::new(
+                    ErrorKind::UnsafeGlobal,
+                    format!("the pickle names {shown}, which is not among what a capture may hold"),
+                )
+            });
         }
     };
-    Fault::unsupported(format!("the pickle holds {what} ({shown}; record dense tensors only)"))
+    Some(Fault::unsupported(format!("the pickle holds {what} ({shown}; record dense tensors only)")))
 }
+
+/// Modules of torch that rebuild what was saved: what we do not know of them is no value that could be left alone.
+const OURS: [&str; 5] =
+    ["torch._utils", "torch._tensor", "torch.storage", "torch.serialization", "torch.return_types"];

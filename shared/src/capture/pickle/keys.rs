@@ -83,6 +83,7 @@ impl Keys {
             Node::Range(_)
             | Node::Storage { .. }
             | Node::Tensor(_)
+            | Node::Object(_)
             | Node::NumpyDType(_)
             | Node::NumpyScalar { .. } => Key::Object(id),
         };

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::StorageName;
 use super::arena::Arena;
-use super::globals::{self, Global};
-use super::node::{Node, NodeId};
+use super::globals::{self, Global, Name};
+use super::node::{MadeNode, Node, NodeId, ObjectNode};
 use super::opcode::{Decoder, Opcode};
 use crate::capture::error::{ErrorKind, Fault, quoted};
 use crate::capture::limits::{MAX_MARKS, MAX_MEMO, MAX_STACK, MAX_STORAGES};
@@ -122,12 +122,12 @@ impl Machine {
             Opcode::Append => {
                 let item = self.pop()?;
                 let list = self.top()?;
-                self.arena.extend_list(list, &[item])
+                self.append(list, &[item])
             }
             Opcode::Appends => {
                 let items = self.pop_mark()?;
                 let list = self.top()?;
-                self.arena.extend_list(list, &items)
+                self.append(list, &items)
             }
             Opcode::SetItem => {
                 let items = self.pop_several(2)?;
@@ -159,9 +159,9 @@ impl Machine {
                 self.push_global(&module, &name)
             }
             Opcode::Instance { module, name } => {
-                let global = globals::resolve(module, name)?;
+                let class = self.global(module, name)?;
                 let arguments = self.pop_mark()?;
-                self.push_call(global, &arguments)
+                self.push_call(class, arguments, MadeNode::Called)
             }
             Opcode::Object => {
                 let mut arguments = self.pop_mark()?;
@@ -169,24 +169,28 @@ impl Machine {
                     return Err(Fault::bad_pickle("an object without a class"));
                 }
                 let class = arguments.remove(0);
-                let global = self.callee(class)?;
-                self.push_call(global, &arguments)
+                self.push_call(class, arguments, MadeNode::Called)
             }
-            Opcode::Reduce | Opcode::NewObject => {
+            Opcode::Reduce => {
                 let parts = self.pop_several(2)?;
-                let global = self.callee(parts[0])?;
                 let arguments = self.arguments(parts[1])?;
-                self.push_call(global, &arguments)
+                self.push_call(parts[0], arguments, MadeNode::Called)
+            }
+            Opcode::NewObject => {
+                let parts = self.pop_several(2)?;
+                let arguments = self.arguments(parts[1])?;
+                self.push_call(parts[0], arguments, MadeNode::New)
             }
             Opcode::NewObjectWithKeywords => {
                 let parts = self.pop_several(3)?;
-                let global = self.callee(parts[0])?;
-                match self.arena.get(parts[2]) {
-                    Node::Dict(keywords) if keywords.items.is_empty() => {}
+                let mut arguments = self.arguments(parts[1])?;
+                match (self.arena.get(parts[0]), self.arena.get(parts[2])) {
+                    (_, Node::Dict(keywords)) if keywords.items.is_empty() => {}
+                    // Kept as one more argument: nothing is made of it.
+                    (Node::Object(_), Node::Dict(_)) => arguments.push(parts[2]),
                     _ => return Err(Fault::unsupported("an object is made with keyword arguments")),
                 }
-                let arguments = self.arguments(parts[1])?;
-                self.push_call(global, &arguments)
+                self.push_call(parts[0], arguments, MadeNode::New)
             }
             Opcode::Build => {
                 let state = self.pop()?;
@@ -244,16 +248,62 @@ impl Machine {
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<(), Fault> {
-        let node = match globals::resolve(module, name)? {
-            Global::Ellipsis => Node::Ellipsis,
-            global => Node::Global(global),
-        };
-        self.push_new(node)
+        let node = self.global(module, name)?;
+        self.push(node)
     }
 
-    fn push_call(&mut self, global: Global, arguments: &[NodeId]) -> Result<(), Fault> {
-        let result = self.call(global, arguments)?;
+    fn global(&mut self, module: &str, name: &str) -> Result<NodeId, Fault> {
+        let node = match globals::resolve(module, name)? {
+            Name::Known(Global::Ellipsis) => Node::Ellipsis,
+            Name::Known(global) => Node::Global(global),
+            Name::Unknown(name) => {
+                self.arena.charge_derived(name.len())?;
+                Node::Object(Box::new(ObjectNode { name, made: MadeNode::Named, state: Vec::new() }))
+            }
+        };
+        self.arena.add(node)
+    }
+
+    /// Acts out a call of a name on the list. A call of another is written down.
+    fn push_call(
+        &mut self,
+        callee: NodeId,
+        arguments: Vec<NodeId>,
+        made: fn(Vec<NodeId>) -> MadeNode,
+    ) -> Result<(), Fault> {
+        let result = match self.arena.get(callee) {
+            Node::Global(global) => {
+                let global = *global;
+                self.call(global, &arguments)?
+            }
+            Node::Object(object) if matches!(object.made, MadeNode::Named) => {
+                let name = object.name.clone();
+                self.arena.charge_slots(arguments.len())?;
+                let object = ObjectNode { name, made: made(arguments), state: Vec::new() };
+                self.arena.add(Node::Object(Box::new(object)))?
+            }
+            _ => return Err(Fault::bad_pickle("a call of what is no global")),
+        };
         self.push(result)
+    }
+
+    /// To a list, or to an object of an unknown class, which may be one.
+    fn append(&mut self, list: NodeId, items: &[NodeId]) -> Result<(), Fault> {
+        if matches!(self.arena.get(list), Node::Object(_)) {
+            return self.extend_object(list, items);
+        }
+        self.arena.extend_list(list, items)
+    }
+
+    pub(super) fn extend_object(&mut self, object: NodeId, items: &[NodeId]) -> Result<(), Fault> {
+        self.arena.charge_slots(items.len())?;
+        match self.arena.get_mut(object) {
+            Node::Object(object) if !matches!(object.made, MadeNode::Named) => {
+                object.state.extend_from_slice(items);
+                Ok(())
+            }
+            _ => Err(Fault::bad_pickle("state is given to what is only named")),
+        }
     }
 
     /// Nothing below the last mark may be taken.
@@ -296,18 +346,14 @@ impl Machine {
         let (pairs, []) = items.as_chunks::<2>() else {
             return Err(Fault::bad_pickle("a dict gets a key without a value"));
         };
+        if matches!(self.arena.get(dict), Node::Object(_)) {
+            return self.extend_object(dict, items);
+        }
         pairs.iter().try_for_each(|&[key, value]| self.arena.set_item(dict, key, value))
     }
 
     pub(super) fn add_members(&mut self, set: NodeId, items: &[NodeId]) -> Result<(), Fault> {
         items.iter().try_for_each(|&item| self.arena.add_member(set, item))
-    }
-
-    fn callee(&self, node: NodeId) -> Result<Global, Fault> {
-        match self.arena.get(node) {
-            Node::Global(global) => Ok(*global),
-            _ => Err(Fault::bad_pickle("a call of what is no global")),
-        }
     }
 
     fn arguments(&mut self, node: NodeId) -> Result<Vec<NodeId>, Fault> {

@@ -2,7 +2,7 @@
 //!
 //! # The security boundary
 //!
-//! Nothing a pickle names is ever called. `globals` is the closed list of names and what each stands for, `machine`
+//! Nothing a pickle names is ever called. `globals` is the closed list of names that mean something and what each stands for, `machine`
 //! (which says why we have our own) acts on inert nodes, `arena` counts them, `convert` turns them into shared
 //! values of limited depth. All limits are in `capture::limits`. This module knows no files: where a storage's
 //! bytes lie is for `archive` and `legacy` to say.

@@ -30,6 +30,7 @@ pub(super) enum Node {
     Slice([NodeId; 3]),
     Range([NodeId; 3]),
     Global(Global),
+    Object(Box<ObjectNode>),
     Device(Arc<str>),
     /// Its place in the machine's list of storages.
     Storage {
@@ -43,6 +44,21 @@ pub(super) enum Node {
         dtype: Arc<NumpyDType>,
         bytes: Arc<[u8]>,
     },
+}
+
+/// What has a name that is not on the list.
+#[derive(Clone, Debug)]
+pub(super) struct ObjectNode {
+    pub(super) name: Arc<str>,
+    pub(super) made: MadeNode,
+    pub(super) state: Vec<NodeId>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum MadeNode {
+    Named,
+    Called(Vec<NodeId>),
+    New(Vec<NodeId>),
 }
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use super::globals::Global;
 use super::machine::Machine;
 use super::node::{ArrayContents, ArrayNode, Node, NodeId, NumpyDType};
 use crate::capture::error::{Fault, quoted};
+use crate::units::Bytes;
 
 impl Machine {
     pub(super) fn call_numpy(&mut self, global: Global, arguments: &[NodeId]) -> Result<Node, Fault> {
@@ -48,7 +49,9 @@ impl Machine {
                 if dtype.kind == 'O' || dtype.item_bytes != bytes.len() as u64 {
                     return Err(mismatch(global));
                 }
-                Ok(Node::NumpyScalar { dtype: dtype.clone(), bytes: bytes.clone() })
+                let (dtype, bytes) = (dtype.clone(), bytes.clone());
+                let (dtype, bytes) = self.native(dtype, bytes)?;
+                Ok(Node::NumpyScalar { dtype, bytes })
             }
             _ => Err(mismatch(global)),
         }
@@ -81,12 +84,38 @@ impl Machine {
                     Node::Int(value) => *value != 0,
                     _ => return Err(malformed()),
                 };
-                Node::NumpyArray(Box::new(self.array(dtype, shape, fortran_order, data)?))
+                let mut array = self.array(dtype, shape, fortran_order, data)?;
+                // An array made of a buffer keeps its order; one that is given its state does not.
+                if let ArrayContents::Bytes(bytes) = array.contents {
+                    let (dtype, bytes) = self.native(array.dtype, bytes)?;
+                    (array.dtype, array.contents) = (dtype, ArrayContents::Bytes(bytes));
+                }
+                Node::NumpyArray(Box::new(array))
             }
             _ => return Err(malformed()),
         };
         *self.arena.get_mut(target) = node;
         Ok(())
+    }
+
+    /// Items in the order of this machine, as numpy turns them on a little-endian one.
+    fn native(
+        &mut self,
+        dtype: Arc<NumpyDType>,
+        bytes: Arc<[u8]>,
+    ) -> Result<(Arc<NumpyDType>, Arc<[u8]>), Fault> {
+        if dtype.order != '>' {
+            return Ok((dtype, bytes));
+        }
+        let part = match dtype.kind {
+            'c' => dtype.item_bytes / 2,
+            'U' => 4,
+            _ => dtype.item_bytes,
+        };
+        self.arena.charge_derived(bytes.len())?;
+        let mut turned = bytes.to_vec();
+        turned.chunks_exact_mut(Bytes::new(part).to_usize().max(1)).for_each(<[u8]>::reverse);
+        Ok((Arc::new(NumpyDType { order: '<', ..(*dtype).clone() }), turned.into()))
     }
 
     fn array(

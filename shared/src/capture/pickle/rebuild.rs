@@ -29,7 +29,10 @@ impl Machine {
                 let dtype = match self.arena.get(dtype) {
                     Node::Global(Global::DType(dtype)) => *dtype,
                     Node::Global(Global::OtherDType(name)) => {
-                        return Err(Fault::unsupported(format!("a tensor has dtype {name}")));
+                        return Err(Fault::unsupported(format!(
+                            "a tensor has dtype {name}, which no kernel here can be given (record it as \
+                             `tensor.view(torch.uint8)`)"
+                        )));
                     }
                     _ => return Err(mismatch(global)),
                 };
@@ -51,10 +54,16 @@ impl Machine {
     }
 
     /// `_rebuild_from_type_v2(function, type, arguments, state)`: a tensor that carries Python attributes. They are
-    /// dropped; a type of its own is refused by its name before it gets here.
+    /// dropped; a type of its own could mean anything by its bytes.
     pub(super) fn rebuild_from_type(&mut self, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let refuse = || mismatch(Global::RebuildFromType);
         let &[function, class, inner, _state] = arguments else { return Err(refuse()) };
+        if let Node::Object(object) = self.arena.get(class) {
+            let name = quoted(&object.name);
+            return Err(Fault::unsupported(format!(
+                "the pickle holds a tensor of the class {name} (record it as a plain tensor, `tensor.as_subclass(torch.Tensor)`)"
+            )));
+        }
         let (Node::Global(function), Node::Global(Global::TensorType { parameter })) =
             (self.arena.get(function), self.arena.get(class))
         else {
@@ -162,8 +171,16 @@ impl Machine {
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        // Bools have no negative, and the fnuz floats no negative zero to flip a sign bit into.
-        let no_sign = [DType::Bool, DType::Float8E4M3FnUz, DType::Float8E5M2FnUz].contains(&tensor.dtype);
+        // Bools have no negative, the fnuz floats no negative zero to flip a sign bit into, scales no sign; and torch
+        // negates no packed values.
+        let no_sign = [
+            DType::Bool,
+            DType::Float8E4M3FnUz,
+            DType::Float8E5M2FnUz,
+            DType::Float8E8M0Fnu,
+            DType::Float4E2M1FnX2,
+        ]
+        .contains(&tensor.dtype);
         if tensor.negative && no_sign {
             return Err(Fault::bad_pickle(format!("a tensor of {} has its neg bit set", tensor.dtype)));
         }

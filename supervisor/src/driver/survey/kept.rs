@@ -47,7 +47,7 @@ fn holds(value: &Value, left: &mut usize) -> bool {
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
             // Of any size, and seldom.
             Value::Int(int) if 64 < int.bits() => MOST,
-            Value::NumpyArray(_) | Value::NumpyScalar { .. } => MOST,
+            Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MOST,
             _ => 0,
         };
     spend(left, own)

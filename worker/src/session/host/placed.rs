@@ -414,8 +414,7 @@ impl<'a> Ranges<'a> {
 }
 
 pub(crate) fn wire_type(dtype: DType) -> WireType {
-    #[expect(clippy::cast_possible_truncation, reason = "at most 16 bytes")]
-    WireType { code: dtype.dlpack_code(), bits: (dtype.size() * 8) as u8 }
+    WireType { code: dtype.dlpack_code(), bits: dtype.bits(), lanes: dtype.lanes() }
 }
 
 fn plain_argument(value: &PlainValue) -> WireArgument {
