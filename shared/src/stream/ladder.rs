@@ -24,7 +24,7 @@ const STATX_DIOALIGN: u32 = 0x2000;
 
 /// A way to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rung {
+pub enum ReadMethod {
     /// `preadv2(RWF_DONTCACHE)`.
     Uncached,
     /// `O_DIRECT`.
@@ -33,7 +33,7 @@ pub enum Rung {
     Behind,
 }
 
-impl Rung {
+impl ReadMethod {
     pub const ALL: [Self; 3] = [Self::Uncached, Self::Direct, Self::Behind];
 
     pub const fn name(self) -> &'static str {
@@ -57,7 +57,7 @@ impl Rung {
 }
 
 /// What is known of file systems, by their device number.
-static KNOWN: Mutex<BTreeMap<u64, Rung>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<BTreeMap<u64, ReadMethod>> = Mutex::new(BTreeMap::new());
 
 /// A file to be streamed.
 pub struct FileDisk {
@@ -65,7 +65,7 @@ pub struct FileDisk {
     file: File,
     direct: Option<(File, u64)>,
     device: u64,
-    rung: AtomicU8,
+    method: AtomicU8,
 }
 
 impl FileDisk {
@@ -74,8 +74,8 @@ impl FileDisk {
         Self::at(file, readers, None)
     }
 
-    /// Begins at a rung, whatever the file system is known to do.
-    pub fn at(file: &File, readers: usize, rung: Option<Rung>) -> io::Result<Self> {
+    /// Begins at a method, whatever the file system is known to do.
+    pub fn at(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let place = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = direct_alignment(file).and_then(|alignment| {
@@ -92,11 +92,11 @@ impl FileDisk {
             Err(_) => file.try_clone()?,
         };
         let known = KNOWN.lock().map(|known| known.get(&device).copied());
-        let rung = rung.or(known.unwrap_or_default()).unwrap_or(Rung::Uncached);
-        if rung == Rung::Behind {
+        let method = method.or(known.unwrap_or_default()).unwrap_or(ReadMethod::Uncached);
+        if method == ReadMethod::Behind {
             read_no_further(&file);
         }
-        Ok(Self { file, direct, device, rung: AtomicU8::new(rung as u8) })
+        Ok(Self { file, direct, device, method: AtomicU8::new(method as u8) })
     }
 
     fn uncached(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -118,19 +118,19 @@ impl FileDisk {
 }
 
 impl Disk for FileDisk {
-    fn rung(&self) -> Rung {
-        Rung::from_number(self.rung.load(Ordering::Relaxed))
+    fn method(&self) -> ReadMethod {
+        ReadMethod::from_number(self.method.load(Ordering::Relaxed))
     }
 
-    fn step_down(&self, from: Rung) {
+    fn step_down(&self, from: ReadMethod) {
         // Another reader may have been first.
         let next = from.below();
         let (from, to) = (from as u8, next as u8);
-        if self.rung.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        if self.method.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && let Ok(mut known) = KNOWN.lock()
         {
             known.insert(self.device, next);
-            if next == Rung::Behind {
+            if next == ReadMethod::Behind {
                 read_no_further(&self.file);
             }
         }
@@ -140,18 +140,18 @@ impl Disk for FileDisk {
         self.direct.as_ref().map_or(ALIGNMENT, |(_, alignment)| *alignment)
     }
 
-    fn read_at(&self, rung: Rung, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        match (rung, &self.direct) {
-            (Rung::Uncached, _) => self.uncached(buffer, offset),
-            (Rung::Direct, Some((direct, _))) => {
+    fn read_at(&self, method: ReadMethod, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match (method, &self.direct) {
+            (ReadMethod::Uncached, _) => self.uncached(buffer, offset),
+            (ReadMethod::Direct, Some((direct, _))) => {
                 let pages = (buffer.len() as u64).div_ceil(rustix::param::page_size() as u64);
                 match cached_pages_in(self.file.as_fd(), offset, buffer.len() as u64) {
                     Ok(cached) if pages <= cached => self.file.read_at(buffer, offset),
                     _ => direct.read_at(buffer, offset),
                 }
             }
-            (Rung::Direct, None) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
-            (Rung::Behind, _) => self.behind(buffer, offset),
+            (ReadMethod::Direct, None) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            (ReadMethod::Behind, _) => self.behind(buffer, offset),
         }
     }
 }

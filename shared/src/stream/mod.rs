@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-pub use ladder::{FileDisk, Rung};
+pub use ladder::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
@@ -29,16 +29,16 @@ pub struct Shape {
 
 /// What a stream reads from.
 pub trait Disk: Sync {
-    fn rung(&self) -> Rung;
+    fn method(&self) -> ReadMethod;
 
-    /// This rung does not work here; what follows is read by the next one.
-    fn step_down(&self, from: Rung);
+    /// This method does not work here; what follows is read by the next one.
+    fn step_down(&self, from: ReadMethod);
 
     /// What places and lengths of direct reads are multiples of.
     fn alignment(&self) -> u64;
 
     /// As `FileExt::read_at`: may bring less than was asked for, and nothing at the end.
-    fn read_at(&self, rung: Rung, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn read_at(&self, method: ReadMethod, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
 /// Bytes that could not be read.
@@ -113,7 +113,7 @@ pub fn stream<E: From<ReadFault>>(
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, by the rung that the disk is on. Where a direct read is not possible
+/// Fills `buffer` from the bytes at `offset`, by the method that the disk is on. Where a direct read is not possible
 /// for its place or length, it goes through the cache and out of it again.
 pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
@@ -121,21 +121,21 @@ pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<()
     while done < buffer.len() {
         let at = offset + done as u64;
         let rest = &mut buffer[done..];
-        let rung = match disk.rung() {
-            Rung::Direct => {
+        let method = match disk.method() {
+            ReadMethod::Direct => {
                 let alignment = disk.alignment().clamp(1, ALIGNMENT);
                 let is_direct = [at, rest.len() as u64, rest.as_ptr() as u64]
                     .iter()
                     .all(|it| it.is_multiple_of(alignment));
-                if is_direct { Rung::Direct } else { Rung::Behind }
+                if is_direct { ReadMethod::Direct } else { ReadMethod::Behind }
             }
-            rung => rung,
+            method => method,
         };
-        match disk.read_at(rung, rest, at) {
+        match disk.read_at(method, rest, at) {
             Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if rung != Rung::Behind && is_refused(&error) => disk.step_down(rung),
+            Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
             Err(error) => return Err(fault(&bytes, error)),
         }
     }
@@ -190,22 +190,22 @@ impl Slot {
         let place = |at: u64| self.aligned + Bytes::new(at - base).to_usize();
         let mut done = bytes.start;
         while done < bytes.end {
-            let rung = disk.rung();
-            let (from, to) = match rung {
-                Rung::Direct => {
+            let method = disk.method();
+            let (from, to) = match method {
+                ReadMethod::Direct => {
                     let alignment = disk.alignment().clamp(1, ALIGNMENT);
                     (done - done % alignment, bytes.end.next_multiple_of(alignment))
                 }
-                Rung::Uncached | Rung::Behind => (done, bytes.end),
+                ReadMethod::Uncached | ReadMethod::Behind => (done, bytes.end),
             };
             let (start, end) = (place(from), place(to));
-            match disk.read_at(rung, &mut self.memory[start..end], from) {
+            match disk.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
-                // Less than was there before: the next rung knows how to read half a block.
-                Ok(_) => disk.step_down(rung),
+                // Less than was there before: the next method knows how to read half a block.
+                Ok(_) => disk.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if rung != Rung::Behind && is_refused(&error) => disk.step_down(rung),
+                Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
                 Err(error) => return Err(fault(&bytes, error)),
             }
         }

@@ -18,7 +18,7 @@ enum Mood {
     /// So many bytes at most.
     Short(usize),
     Interrupted,
-    /// The rung is refused.
+    /// The method is refused.
     Refused,
     /// A sector is bad.
     Broken,
@@ -26,28 +26,28 @@ enum Mood {
 
 struct Moody {
     contents: Vec<u8>,
-    rung: AtomicU8,
+    method: AtomicU8,
     alignment: u64,
     moods: Vec<Mood>,
     turn: AtomicU64,
 }
 
 impl Disk for Moody {
-    fn rung(&self) -> Rung {
-        Rung::ALL[usize::from(self.rung.load(Ordering::SeqCst))]
+    fn method(&self) -> ReadMethod {
+        ReadMethod::ALL[usize::from(self.method.load(Ordering::SeqCst))]
     }
 
-    fn step_down(&self, from: Rung) {
+    fn step_down(&self, from: ReadMethod) {
         let next = (from as u8 + 1).min(2);
-        let _ = self.rung.compare_exchange(from as u8, next, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.method.compare_exchange(from as u8, next, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    fn read_at(&self, rung: Rung, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        if rung == Rung::Direct {
+    fn read_at(&self, method: ReadMethod, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if method == ReadMethod::Direct {
             let aligned = |at: u64| at.is_multiple_of(self.alignment);
             let address = buffer.as_ptr() as u64;
             if !aligned(offset) || !aligned(buffer.len() as u64) || !aligned(address) {
@@ -59,7 +59,7 @@ impl Disk for Moody {
             Mood::Whole => usize::MAX,
             Mood::Short(most) => *most,
             Mood::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
-            Mood::Refused if rung != Rung::Behind => {
+            Mood::Refused if method != ReadMethod::Behind => {
                 return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
             }
             Mood::Refused => usize::MAX,
@@ -102,12 +102,12 @@ proptest! {
     #[test]
     fn the_same_bytes_or_a_clear_error(
         size in 0usize..90_000, start in 0u64..90_000, length in 0u64..90_000,
-        chunk in 4096u64..20_000, readers in 1usize..5, rung in 0u8..3, shift in 0u32..13,
+        chunk in 4096u64..20_000, readers in 1usize..5, method in 0u8..3, shift in 0u32..13,
         moods in prop::collection::vec(mood(), 0..20),
     ) {
         let moody = Moody {
             contents: contents(size),
-            rung: AtomicU8::new(rung),
+            method: AtomicU8::new(method),
             alignment: 1 << shift,
             moods: moods.clone(),
             turn: AtomicU64::new(0),
@@ -116,7 +116,7 @@ proptest! {
         // Straight into somebody's buffer it is the same.
         let straight = Moody {
             contents: moody.contents.clone(),
-            rung: AtomicU8::new(rung),
+            method: AtomicU8::new(method),
             alignment: 1 << shift,
             moods: moods.clone(),
             turn: AtomicU64::new(0),
@@ -146,26 +146,30 @@ proptest! {
 }
 
 #[test]
-fn every_rung_reads_the_same_and_leaves_the_cache_as_it_was() {
+fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
     let all = contents((3 << 20) + 777);
     let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
     file.write_all(&all).expect("written");
     file.sync_all().expect("on disk");
     fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
     let cold = cached_pages(file.as_fd()) == Some(0);
-    for (rung, readers) in
-        [(Rung::Uncached, 2), (Rung::Direct, 1), (Rung::Direct, 2), (Rung::Behind, 1), (Rung::Behind, 2)]
-    {
+    for (method, readers) in [
+        (ReadMethod::Uncached, 2),
+        (ReadMethod::Direct, 1),
+        (ReadMethod::Direct, 2),
+        (ReadMethod::Behind, 1),
+        (ReadMethod::Behind, 2),
+    ] {
         for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
-            let disk = FileDisk::at(&file, readers, Some(rung)).expect("opened");
+            let disk = FileDisk::at(&file, readers, Some(method)).expect("opened");
             let read = collect(&disk, range.clone(), 256 << 10, readers).expect("read");
-            assert!(read == all[to_index(range.start)..to_index(range.end)], "{rung:?} {range:?}");
+            assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
             // Dropping is the kernel's to do, and a page at each end of a piece may stay for a while; behind, a window may.
             let left = cached_pages(file.as_fd()).expect("told before");
-            let most = if rung == Rung::Behind { 512 } else { 64 };
-            assert!(left <= most, "{rung:?} left {left} pages");
+            let most = if method == ReadMethod::Behind { 512 } else { 64 };
+            assert!(left <= most, "{method:?} left {left} pages");
         }
     }
 }
@@ -174,7 +178,7 @@ fn every_rung_reads_the_same_and_leaves_the_cache_as_it_was() {
 fn a_caller_that_has_enough_ends_the_readers() {
     let moody = Moody {
         contents: contents(80_000),
-        rung: AtomicU8::new(2),
+        method: AtomicU8::new(2),
         alignment: 512,
         moods: Vec::new(),
         turn: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use opt_shared::stream::Rung;
+use opt_shared::stream::ReadMethod;
 use opt_supervisor::memory::procfs::ProcessSampler;
 
 /// The first argument that enters a process which only reads.
@@ -14,9 +14,9 @@ pub(crate) const ARGUMENT: &str = "__stream";
 /// Slots stay from the first chunk to the last one: what is missed between two looks was not held for long.
 const LOOK: Duration = Duration::from_millis(1);
 
-pub(super) fn command(path: &Path, bytes: u64, rung: Rung, readers: usize) -> Result<Command> {
+pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(ARGUMENT).arg(path).args([bytes.to_string(), rung.name().to_owned(), readers.to_string()]);
+    command.arg(ARGUMENT).arg(path).args([bytes.to_string(), method.name().to_owned(), readers.to_string()]);
     Ok(command)
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn read(arguments: &[String]) -> Result<()> {
-    let [path, bytes, rung, readers] = arguments else { bail!("four arguments") };
-    let rung = Rung::ALL.into_iter().find(|it| it.name() == rung).context("no such rung")?;
-    super::streams::by_rung(Path::new(path), bytes.parse()?, rung, readers.parse()?)
+    let [path, bytes, method, readers] = arguments else { bail!("four arguments") };
+    let method = ReadMethod::ALL.into_iter().find(|it| it.name() == method).context("no such method")?;
+    super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 
 /// The most that a process owed, whose memory is watched until there is none.

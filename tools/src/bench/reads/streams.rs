@@ -1,4 +1,4 @@
-//! One large file, read by every rung of the ladder and through a map, beside raw reads.
+//! One large file, read by every method of the ladder and through a map, beside raw reads.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use opt_shared::cache::cached_pages;
-use opt_shared::stream::{FileDisk, ReadFault, Rung, Shape, stream};
+use opt_shared::stream::{FileDisk, ReadFault, ReadMethod, Shape, stream};
 use opt_shared::units::Bytes;
 use opt_worker::read_ahead::ReadAhead;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -25,7 +25,7 @@ const COMMON_READ_AHEAD: &str = "128";
 #[derive(Clone, Copy)]
 enum Way {
     Raw(&'static str),
-    Rung(Rung, usize),
+    ReadMethod(ReadMethod, usize),
 }
 
 pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
@@ -34,12 +34,12 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let ways = [
         ("`dd`, direct, before", Way::Raw("direct")),
         ("`dd`, before", Way::Raw("")),
-        ("uncached, 1 reader", Way::Rung(Rung::Uncached, 1)),
-        ("uncached, 2 readers", Way::Rung(Rung::Uncached, 2)),
-        ("direct, 1 reader", Way::Rung(Rung::Direct, 1)),
-        ("direct, 2 readers", Way::Rung(Rung::Direct, 2)),
-        ("behind, 1 reader", Way::Rung(Rung::Behind, 1)),
-        ("behind, 2 readers", Way::Rung(Rung::Behind, 2)),
+        ("uncached, 1 reader", Way::ReadMethod(ReadMethod::Uncached, 1)),
+        ("uncached, 2 readers", Way::ReadMethod(ReadMethod::Uncached, 2)),
+        ("direct, 1 reader", Way::ReadMethod(ReadMethod::Direct, 1)),
+        ("direct, 2 readers", Way::ReadMethod(ReadMethod::Direct, 2)),
+        ("behind, 1 reader", Way::ReadMethod(ReadMethod::Behind, 1)),
+        ("behind, 2 readers", Way::ReadMethod(ReadMethod::Behind, 2)),
         ("`dd`, after", Way::Raw("")),
         ("`dd`, direct, after", Way::Raw("direct")),
     ];
@@ -67,18 +67,18 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
         let seconds = median(&mut cold[at]);
         match way {
             Way::Raw(_) => raw = raw.min(seconds),
-            Way::Rung(..) => own = own.min(seconds),
+            Way::ReadMethod(..) => own = own.min(seconds),
         }
         let (cold, warm) = (Rates::of(bytes, &mut cold[at]), Rates::of(bytes, &mut warm[at]));
         let (left, owed) = (left[at], owed[at]);
         text += &format!("| {name} | {cold} | {:.2} | {} | {:.1} |\n", warm.median, left >> 20, mib(owed));
         rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "cache_left_bytes": left, "peak_owed_bytes": owed }));
     }
-    text += &format!("\nBest rung at {:.0} % of the best raw read, by medians.\n\n", raw / own * 100.0);
+    text += &format!("\nBest method at {:.0} % of the best raw read, by medians.\n\n", raw / own * 100.0);
     let faults = faults(&path, bytes, runs)?;
     Ok(Section {
         text: text + &faults.text,
-        sheet: json!({ "bytes": bytes, "ways": rows, "best_rung_over_raw": raw / own, "through_a_map": faults.sheet }),
+        sheet: json!({ "bytes": bytes, "ways": rows, "best_method_over_raw": raw / own, "through_a_map": faults.sheet }),
         good: faults.good && 0.95 <= raw / own,
     })
 }
@@ -99,7 +99,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
             ensure!(dd(path, flag).status().context("starting dd")?.success(), "dd failed");
             Ok(())
         }
-        Way::Rung(rung, readers) => by_rung(path, bytes, rung, readers),
+        Way::ReadMethod(method, readers) => by_method(path, bytes, method, readers),
     }
 }
 
@@ -107,7 +107,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
 fn command(path: &Path, bytes: u64, way: Way) -> Result<Command> {
     match way {
         Way::Raw(flag) => Ok(dd(path, flag)),
-        Way::Rung(rung, readers) => super::owed::command(path, bytes, rung, readers),
+        Way::ReadMethod(method, readers) => super::owed::command(path, bytes, method, readers),
     }
 }
 
@@ -120,8 +120,8 @@ fn dd(path: &Path, flag: &str) -> Command {
     dd
 }
 
-pub(super) fn by_rung(path: &Path, bytes: u64, rung: Rung, readers: usize) -> Result<()> {
-    let disk = FileDisk::at(&File::open(path)?, readers, Some(rung))?;
+pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<()> {
+    let disk = FileDisk::at(&File::open(path)?, readers, Some(method))?;
     let shape = Shape { chunk: Bytes::mib(4), readers };
     let mut seen = 0;
     stream(&disk, 0..bytes, shape, |chunk| {
