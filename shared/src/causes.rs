@@ -1,5 +1,5 @@
-//! An error with everything that led to it: as one line, for logs, records and messages that hold a text, and whether the
-//! machine is at the bottom of it.
+//! An error with all of its causes: as one line, for logs, records and messages; and whether a shortage of the machine is
+//! among them.
 
 use std::error::Error;
 use std::io;
@@ -18,8 +18,8 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Whether something failed for want of what the machine gives everybody: descriptors or memory. Whatever it was done
-/// on is not to blame.
+/// Whether an operation failed because the machine ran out of descriptors or memory. The file or process that it was done on
+/// is then not to blame.
 pub fn is_want_of_means(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_is_told_in_order() {
+    fn chain_names_every_cause_in_order() {
         let deepest = Step { what: "no such file", source: None };
         let middle = Step { what: "opening a.pt", source: Some(Box::new(deepest)) };
         let error = Step { what: "reading the job", source: Some(Box::new(middle)) };
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_means_is_found_below_whatever_failed_of_it() {
+    fn shortage_is_found_among_the_causes() {
         for (code, expected) in [
             (libc::EMFILE, true),
             (libc::ENFILE, true),

@@ -18,7 +18,7 @@ use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
 use crate::outcome::Artifact;
 pub use crate::outcome::Report;
-pub use crate::rung::Rung;
+pub use crate::protection::Protection;
 use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSettings, VerifySettings};
 use crate::stage::Stage;
 use crate::units::Bytes;
@@ -289,7 +289,7 @@ pub enum FromWorker {
     },
     /// What the first runner of this worker could enforce on itself, and what not.
     Enforced {
-        rungs: Vec<Rung>,
+        protections: Vec<Protection>,
     },
     Progress {
         lease: LeaseId,

@@ -2,25 +2,30 @@
 
 use std::process::{Command, Stdio};
 
-use opt_shared::rung::RUNGS;
+use opt_shared::protection::PROTECTIONS;
 use opt_tests::users::users;
 use opt_tests::{Outcome, Scenario, binary, repository, summary::list};
 use serde_json::Value;
 
 const DOCTOR: [&str; 2] = ["doctor", "--json"];
 
-fn rung<'d>(document: &'d Value, name: &str) -> &'d Value {
-    list(&document["rungs"]).iter().find(|rung| rung["name"] == name).unwrap_or(&Value::Null)
+fn protection<'d>(document: &'d Value, name: &str) -> &'d Value {
+    list(&document["protections"])
+        .iter()
+        .find(|protection| protection["name"] == name)
+        .unwrap_or(&Value::Null)
 }
 
-/// Every rung of the list, in order, each with what was done to prove it or with why it is missing.
+/// Every protection of the list, in order, each with what was done to prove it or with why it is missing.
 #[track_caller]
 fn check(outcome: &Outcome, document: &Value) {
-    let names: Vec<&str> = list(&document["rungs"]).iter().filter_map(|it| it["name"].as_str()).collect();
-    let listed: Vec<&str> = RUNGS.iter().map(|kind| kind.name).collect();
-    outcome.expect_equal(names, listed, "rungs");
+    let names: Vec<&str> =
+        list(&document["protections"]).iter().filter_map(|it| it["name"].as_str()).collect();
+    let listed: Vec<&str> = PROTECTIONS.iter().map(|kind| kind.name).collect();
+    outcome.expect_equal(names, listed, "protections");
+    outcome.expect_equal(&document["rungs"], &document["protections"], "the list under its old name");
     let mut missed = Vec::new();
-    for it in list(&document["rungs"]) {
+    for it in list(&document["protections"]) {
         let said = |field: &str| it[field].as_str().is_some_and(|text| !text.is_empty());
         outcome.expect(
             said("proof") && said("stops"),
@@ -54,7 +59,10 @@ fn a_machine_is_examined_by_every_user() {
         // Where these tests run at all, these hold.
         for name in ["memory_limit", "address_space_limit", "sealed_memory", "poll_and_kill", "system_calls"]
         {
-            outcome.expect(rung(&document, name)["present"] == true, format_args!("{user:?}: {name} holds"));
+            outcome.expect(
+                protection(&document, name)["present"] == true,
+                format_args!("{user:?}: {name} holds"),
+            );
         }
         for field in ["kernel", "cores", "page_size_bytes", "memory", "cgroup", "pressure", "proc", "gpu"] {
             outcome.expect(!document[field].is_null(), format_args!("{field} is known"));
@@ -64,11 +72,11 @@ fn a_machine_is_examined_by_every_user() {
 }
 
 #[test]
-fn its_text_has_a_line_for_every_rung() {
+fn its_text_has_a_line_for_every_protection() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
-    for kind in RUNGS {
+    for kind in PROTECTIONS {
         let lines = outcome
             .stdout
             .lines()
@@ -103,7 +111,7 @@ fn what_cannot_be_tried_is_not_claimed() {
     let outcome = scenario.finish(child, &DOCTOR).expect_exit(0);
     let document = outcome.json();
     check(&outcome, &document);
-    outcome.expect(rung(&document, "memory_limit")["present"] == false, "nothing was proved");
+    outcome.expect(protection(&document, "memory_limit")["present"] == false, "nothing was proved");
 }
 
 /// The result of a run says what the doctor says, before anything foreign ran.
@@ -118,25 +126,25 @@ fn a_run_finds_what_the_doctor_found() {
     let document = scenario.run(&DOCTOR).json();
     let (outcome, summary) = scenario.run_plan(0, &[]);
     let host = &summary.document["host"];
-    for it in list(&document["rungs"]) {
+    for it in list(&document["protections"]) {
         let name = it["name"].as_str().unwrap_or_default();
-        outcome.expect_equal(&rung(host, name)["present"], &it["present"], name);
+        outcome.expect_equal(&protection(host, name)["present"], &it["present"], name);
     }
     // What a runner reports is in the list that the doctor has.
-    for it in list(&host["rungs"]) {
-        outcome.expect(!rung(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
+    for it in list(&host["protections"]) {
+        outcome.expect(!protection(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
     }
     // Aloud, once each.
-    for it in list(&host["rungs"]).iter().filter(|it| it["present"] == false) {
+    for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
         let said = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
         outcome.expect_equal(outcome.stderr.matches(&said).count(), 1, said);
     }
 }
 
 #[test]
-fn the_papers_name_every_rung_and_field() {
+fn the_papers_name_every_protection_and_field() {
     let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");
-    for kind in RUNGS {
+    for kind in PROTECTIONS {
         assert!(
             text.contains(&format!("| `{}` |", kind.name)),
             "docs/reference/doctor.md has no row of {}",

@@ -1,7 +1,7 @@
-//! What a hostile candidate can do: nothing, and it is said what it tried.
+//! Hostile candidates achieve nothing, and the result says what they tried.
 //!
-//! Owns the plans over `tests/data/kernels/hostile` and the table of how each of those kernels must end. What the
-//! kernels try stands in them; those that must have no effect compute the right result and pass.
+//! Owns the plans over `tests/data/kernels/hostile` and the table of how each of those kernels must end. Each kernel
+//! says what it tries; those whose attempt must have no effect compute the right result and pass.
 
 mod bombs;
 mod captures;
@@ -29,7 +29,7 @@ const CRASHED: &[&str] = &["CRASHED"];
 const TIMEOUT: &[&str] = &["TIMEOUT"];
 const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
 
-/// Over inputs of many pages, mapped in place, and verified only.
+/// Kernels that run over inputs of many pages, mapped in place, and are only verified.
 const AGAINST_INPUTS: &[Expected] = &[
     ends("reads_beside_its_inputs.c", PASSED, ""),
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
@@ -37,7 +37,7 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Each proves that one way of looking sees what is there.
+/// Kernels that show that one kind of check works.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
@@ -45,13 +45,13 @@ const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_AROUND", "before anything"),
 ];
 
-/// Over small inputs, verified and, if they pass, timed.
+/// Kernels that run over small inputs, and are verified and, if they pass, timed.
 const AGAINST_THE_RUN: &[Expected] = &[
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
     ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
     ends("stores_through_the_kernel.c", PASSED, ""),
     ends("forges_trouble_while_loading.c", &["LOAD_ERROR"], ""),
-    ends("forges_rungs_while_loading.c", &["LOAD_ERROR"], "wrote to its runner's socket"),
+    ends("forges_protections_while_loading.c", &["LOAD_ERROR"], "wrote to its runner's socket"),
     ends("forges_loaded_while_loading.c", TIMEOUT, ""),
     ends("writes_garbage_to_the_socket.c", &["LOAD_ERROR"], ""),
     ends("floods_the_socket.c", PASSED, ""),
@@ -109,7 +109,7 @@ entry_timeout = "300ms"
 memory = "64MiB"
 "#;
 
-/// A candidate named after its file, less the suffix.
+/// A candidate named after its file, without the suffix.
 fn candidate(name: &str, file: &str, extra_flags: &str) -> String {
     format!(
         "\n[[job.candidate]]\nname = \"{name}\"\nsources = [{:?}]\nbuild = {{ extra_flags = [{extra_flags}] }}\n",
@@ -127,9 +127,9 @@ fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
     rows.iter().map(|expected| (stem(expected.file), expected.statuses, expected.says))
 }
 
-/// Tells of all that ended otherwise, not of the first alone.
+/// Reports every kernel that ended otherwise, not only the first.
 fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
-    let sealed = run.has_rung("sealed_inputs");
+    let sealed = run.has_protection("sealed_inputs");
     let mut astray = Vec::new();
     for (name, statuses, says) in rows {
         if !sealed && SEALED_ONLY.contains(&name) {
@@ -196,8 +196,8 @@ fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
         assert!(run.candidate(name)["profile"]["median_time_ms"].is_number(), "{name} was not timed: {run}");
     }
     assert_eq!(run.candidate("prints_megabytes")["output_truncated"], true, "{run}");
-    let rungs = run.summary.document["host"]["rungs"].to_string();
-    assert!(!rungs.contains("forged"), "{rungs}");
+    let protections = run.summary.document["host"]["protections"].to_string();
+    assert!(!protections.contains("forged"), "{protections}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The repository keeps its own rules: who may know whom, what a file looks like, and that papers and code agree.
+//! The repository follows its own rules: which modules may use which, what a file looks like, which words are used, and that
+//! papers and code agree.
 //!
 //! Everything here reads text; nothing is built or started but `cargo metadata`.
 

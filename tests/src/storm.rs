@@ -2,8 +2,8 @@
 //! when the dust has settled.
 //!
 //! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years and which every descendant inherits
-//! whatever it does to its session, its parent or its environment. So a process is told to be ours even when it is
-//! orphaned, confined, or not to be looked into, and whatever else runs on the machine.
+//! whatever it does to its session, its parent or its environment. So we recognise our processes even
+//! if they are orphaned, confined or not dumpable, whatever else runs on the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,10 +30,10 @@ pub const VERDICTS: &[(&str, &str, Option<&str>)] = &[
 const KERNELS: &[&str] =
     &["naive.c", "fast.c", "bad/wrong_by_nine_percent.c", "bad/segfaults.c", "bad/softmax_rows.h"];
 
-/// Whom `kill_during_a_run` knows.
+/// The kinds of process that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 
-/// What may stand in a run folder that nobody works in.
+/// Files that the folder of a finished run may hold.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
 pub struct Fixture {
@@ -63,7 +63,7 @@ impl Process {
     }
 }
 
-/// Where no more random numbers are needed than these: SplitMix64.
+/// A small source of random numbers: SplitMix64.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -175,7 +175,7 @@ impl Fixture {
         status.ok_or_else(|| "no status".to_owned())
     }
 
-    /// Runs it to its end and wants this exit code.
+    /// Runs it to its end and expects this exit code.
     pub fn run_to(&self, mut child: Child, code: i32) -> Result<(), String> {
         let status = self.end(&mut child)?;
         if status.code() == Some(code) {
@@ -200,8 +200,8 @@ impl Fixture {
         kill_if(process.pid, || carries(process.pid, self.mark))
     }
 
-    /// One whole run, in which the first verifier, profiler or runner is killed that lives from this moment on. Who it
-    /// was, if there was one.
+    /// One whole run, in which the first verifier, profiler or runner is killed that is alive from this moment on. Returns
+    /// which one it was, if there was one.
     pub fn kill_during_a_run(
         &self,
         victim: &str,

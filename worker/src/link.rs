@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use ipc_channel::ipc::{self, IpcSender};
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{FromWorker, Hello, KillReason, PROTOCOL_VERSION, Pack, Rung, Task, ToWorker};
+use opt_shared::message::{
+    FromWorker, Hello, KillReason, PROTOCOL_VERSION, Pack, Protection, Task, ToWorker,
+};
 use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
@@ -59,7 +61,7 @@ pub(crate) struct Link {
     early: RefCell<Vec<ToWorker>>,
     executable: OwnedFd,
     namespaces: Namespaces,
-    said_rungs: Cell<bool>,
+    said_protections: Cell<bool>,
     held: Cell<[Bytes; 2]>,
 }
 
@@ -104,7 +106,7 @@ impl Link {
             early: RefCell::default(),
             executable,
             namespaces,
-            said_rungs: Cell::new(false),
+            said_protections: Cell::new(false),
             held: Cell::default(),
         })
     }
@@ -152,11 +154,11 @@ impl Link {
     }
 
     /// Said once in a worker's life.
-    pub(crate) fn enforced(&self, rungs: impl FnOnce() -> Vec<Rung>) -> Result<(), LinkError> {
-        if self.said_rungs.replace(true) {
+    pub(crate) fn enforced(&self, protections: impl FnOnce() -> Vec<Protection>) -> Result<(), LinkError> {
+        if self.said_protections.replace(true) {
             return Ok(());
         }
-        self.send(FromWorker::Enforced { rungs: rungs() })
+        self.send(FromWorker::Enforced { protections: protections() })
     }
 
     pub(crate) fn runner_started(&self, notice: &RunnerNotice) -> Result<(), LinkError> {

@@ -5,7 +5,7 @@
 
 use crate::capture::DType;
 
-/// How a small float spends its all-ones exponent.
+/// What a small float uses its all-ones exponent for.
 #[derive(Clone, Copy)]
 enum Special {
     /// Infinities and NaNs, as IEEE 754 has them.

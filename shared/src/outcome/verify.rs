@@ -20,7 +20,7 @@ pub struct Verified {
     pub max_relative_error: f64,
     /// The entry and place of the largest relative L2 error among compared outputs.
     pub worst: Option<WorstError>,
-    /// Captured bytes that were gone through.
+    /// Captured bytes that were verified.
     pub bytes_validated: Bytes,
     /// How the captures were read, over all entries.
     pub reads: ReadReport,

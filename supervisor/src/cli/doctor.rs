@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use opt_shared::rung::{self, Rung};
+use opt_shared::protection::{self, Protection};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::pool::Executable;
 
 /// What was found out about this machine.
 struct Findings {
-    rungs: Vec<Rung>,
+    protections: Vec<Protection>,
     canaries_ms: f64,
     host: Host,
     memory: Option<MachineSample>,
@@ -40,11 +40,11 @@ impl Findings {
         let started = Instant::now();
         // Doctors may meet: each has a key of its own.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
-        let rungs = protections::try_all(&executable, &mut leaves);
+        let protections = protections::try_all(&executable, &mut leaves);
         drop(leaves);
         let canaries_ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Self {
-            rungs,
+            protections,
             canaries_ms,
             host: Host::detect(),
             memory: MachineSampler::open(&root.join("proc")).and_then(|mut machine| machine.sample()).ok(),
@@ -55,14 +55,18 @@ impl Findings {
         })
     }
 
-    /// Rungs without which no candidate that is not trusted should be run here.
+    /// Missing protections without which candidates that are not trusted should not be run here.
     fn missed(&self) -> Vec<&str> {
-        let needed = |name: &str| rung::known(name).is_none_or(|kind| kind.needed);
-        self.rungs.iter().filter(|it| !it.present && needed(&it.name)).map(|it| it.name.as_str()).collect()
+        let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
+        self.protections
+            .iter()
+            .filter(|it| !it.present && needed(&it.name))
+            .map(|it| it.name.as_str())
+            .collect()
     }
 
     fn has(&self, name: &str) -> bool {
-        self.rungs.iter().any(|rung| rung.name == name && rung.present)
+        self.protections.iter().any(|protection| protection.name == name && protection.present)
     }
 
     fn cgroup_version(&self) -> Option<&'static str> {
@@ -74,9 +78,10 @@ impl Findings {
         }
     }
 
-    /// "Landlock ABI 7" is what its rung says.
+    /// "Landlock ABI 7" is what its protection says.
     fn landlock_abi(&self) -> Option<u32> {
-        let files = self.rungs.iter().find(|rung| rung.name == "files" && rung.present)?;
+        let files =
+            self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
@@ -89,11 +94,11 @@ impl Findings {
     }
 
     fn document(&self) -> Value {
-        let rungs: Vec<Value> = self
-            .rungs
+        let protections: Vec<Value> = self
+            .protections
             .iter()
             .map(|it| {
-                let kind = rung::known(&it.name);
+                let kind = protection::known(&it.name);
                 json!({
                     "name": it.name,
                     "present": it.present,
@@ -111,7 +116,9 @@ impl Findings {
             "version": env!("CARGO_PKG_VERSION"),
             "safe": self.missed().is_empty(),
             "missed": self.missed(),
-            "rungs": rungs,
+            "protections": protections,
+            // What `protections` was called before; for one version under both names.
+            "rungs": protections,
             "canaries_ms": self.canaries_ms,
             "kernel": self.host.kernel,
             "cpu": self.host.cpu,
@@ -140,9 +147,9 @@ impl Findings {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let width = self.rungs.iter().map(|rung| rung.name.len()).max().unwrap_or(0);
-        for it in &self.rungs {
-            let kind = rung::known(&it.name);
+        let width = self.protections.iter().map(|protection| protection.name.len()).max().unwrap_or(0);
+        for it in &self.protections {
+            let kind = protection::known(&it.name);
             let mark = if it.present { "yes" } else { "NO " };
             let said = match kind {
                 Some(kind) if it.present => kind.proof,

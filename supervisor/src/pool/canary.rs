@@ -1,4 +1,4 @@
-//! Canaries: short-lived processes of this program that try to break a rung (`opt_worker`'s `canary` plays them).
+//! Canaries: short-lived processes of this program that try to break a protection (`opt_worker`'s `canary` plays them).
 //!
 //! Owns starting one, hearing what it says within bounds, and its end. They run nothing foreign.
 
@@ -16,7 +16,7 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::Executable;
 
-/// A line for each rung.
+/// A line for each protection.
 const MOST_SAID: u64 = 64 << 10;
 
 /// A canary that lives. Dropping it kills and reaps it.

@@ -2,7 +2,7 @@
 
 use opt_shared::capture::DType;
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{Role, Rung};
+use opt_shared::message::{Protection, Role};
 use opt_shared::outcome::{
     Blame, CacheStateReached, EntryFailure, Estimate, Mismatch, Pattern, ReplayStep, Status, TimeSummary,
     ToleranceUsed, WorstError,
@@ -222,7 +222,11 @@ pub(crate) fn sample() -> RunRecord {
             cores: Some(2),
             ram_bytes: Some(Bytes::gib(128)),
             kernel: text("Linux 6.12"),
-            rungs: vec![Rung { name: "landlock".to_owned(), present: true, detail: "ABI 7".to_owned() }],
+            protections: vec![Protection {
+                name: "landlock".to_owned(),
+                present: true,
+                detail: "ABI 7".to_owned(),
+            }],
         },
         jobs: vec![JobRecord {
             name: "embedding".to_owned(),

@@ -69,7 +69,7 @@ fn the_sample_leaves_nothing_unknown_that_the_documentation_test_should_see() {
         "/jobs/0/candidates/0/failures/0/mismatch",
         "/jobs/0/candidates/2/build",
         "/jobs/0/candidates/2/speedup",
-        "/host/rungs/0",
+        "/host/protections/0",
         "/memory/phases/0",
         "/workers/0",
         "/policy/0",
@@ -89,7 +89,7 @@ fn names_that_the_design_gives_are_there() {
     };
     has("", "schema,run,host,jobs,workers,memory,policy");
     has("/run", "name,status,started,finished,version,device,exit_code");
-    has("/host", "cpu,cores,ram_bytes,kernel,rungs");
+    has("/host", "cpu,cores,ram_bytes,kernel,protections");
     has("/jobs/0", "name,status,captures,winner,ranking,unsettled_because,signature_digest,candidates");
     has("/jobs/0/captures", "entries,bytes,unique_bytes,digest,form");
     has(
@@ -133,4 +133,15 @@ fn a_document_reads_back() {
     assert!(text.contains(r#""started":"2026-05-01T12:00:00.000Z""#), "{text}");
     let back: RunRecord = serde_json::from_str(&text).expect("reads");
     assert_eq!(back, run);
+}
+
+#[test]
+fn host_names_its_protections_in_the_old_way_too() {
+    let host = sample().host;
+    assert!(!host.protections.is_empty(), "the sample has some");
+    let mut document = serde_json::to_value(&host).expect("writes");
+    assert_eq!(document["rungs"], document["protections"]);
+    document.as_object_mut().expect("an object").remove("protections");
+    let read: HostRecord = serde_json::from_value(document).expect("reads what an earlier version wrote");
+    assert_eq!(read, host);
 }

@@ -206,7 +206,7 @@ fn too_large(what: &str) -> Markup {
 }
 
 fn host(digest: &Digest) -> Markup {
-    let HostRecord { cpu, cores, ram_bytes, kernel, rungs } = &digest.host;
+    let HostRecord { cpu, cores, ram_bytes, kernel, protections } = &digest.host;
     let run = &digest.run;
     html! {
         section {
@@ -238,14 +238,14 @@ fn host(digest: &Digest) -> Markup {
                     }
                 }
             }
-            @if !rungs.is_empty() {
+            @if !protections.is_empty() {
                 h3 { "What this machine enforces on candidates" }
-                ul.rungs {
-                    @for rung in rungs {
-                        li title=(one_line(&rung.detail)) {
-                            @if rung.present { span.good { "✓" } } @else { span.bad { "✗" } }
-                            " " (one_line(&rung.name))
-                            @if !rung.present { span.muted { " " (one_line(&rung.detail)) } }
+                ul.protections {
+                    @for protection in protections {
+                        li title=(one_line(&protection.detail)) {
+                            @if protection.present { span.good { "✓" } } @else { span.bad { "✗" } }
+                            " " (one_line(&protection.name))
+                            @if !protection.present { span.muted { " " (one_line(&protection.detail)) } }
                         }
                     }
                 }

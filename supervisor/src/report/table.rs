@@ -1,6 +1,6 @@
 //! One row for each candidate, for a spreadsheet.
 //!
-//! An unknown figure is an empty cell. A stranger's text is one line, and no formula.
+//! An unknown figure is an empty cell. Foreign text is kept on one line, and cannot become a formula.
 
 use std::io::{self, Write};
 
@@ -101,7 +101,7 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-/// What begins like a formula is told from one by an apostrophe, as spreadsheets have it.
+/// Text that begins like a formula gets an apostrophe in front, which spreadsheets read as "this is text".
 fn text(text: &str) -> String {
     let line = one_line(text);
     if line.starts_with(['=', '+', '-', '@']) { format!("'{line}") } else { line }
@@ -123,7 +123,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn a_row_for_each_and_strangers_texts_are_data() {
+    fn each_candidate_has_a_row_and_foreign_text_is_no_formula() {
         let mut run = sample();
         run.jobs[0].candidates[0].name = "=HYPERLINK(\"http://x\",\"y\"),\n\u{1b}[31m".to_owned();
         let mut text = Vec::new();

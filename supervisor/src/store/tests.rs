@@ -33,7 +33,7 @@ fn what_was_written_is_what_is_loaded() {
     let run = Store::read(folder.path()).expect("opens").load().expect("loads");
     assert_eq!((run.run.status, run.run.exit_code), (RunStatus::Finished, Some(1)));
     assert_eq!((run.run.started, run.run.finished), (at(0), Some(at(9))));
-    assert_eq!(run.host.rungs[0].detail, "ABI 7");
+    assert_eq!(run.host.protections[0].detail, "ABI 7");
     assert_eq!(run.jobs[0].status, JobStatus::NonePassed);
     assert_eq!(run.jobs[0].captures.bytes, Some(Bytes::gib(51)));
     assert_eq!(run.jobs[0].captures.unique_bytes, None);

@@ -86,17 +86,17 @@ impl Run {
     }
 
     /// Whether the machine gave every protection; a test says aloud what it could not show.
-    pub(super) fn has_rung(&self, name: &str) -> bool {
-        list(&self.summary.document["host"]["rungs"])
+    pub(super) fn has_protection(&self, name: &str) -> bool {
+        list(&self.summary.document["host"]["protections"])
             .iter()
-            .any(|rung| rung["name"] == name && rung["present"] == true)
+            .any(|protection| protection["name"] == name && protection["present"] == true)
     }
 }
 
 /// For messages: command, output and state.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}rungs: {}", self.outcome, self.summary.document["host"]["rungs"])?;
+        writeln!(f, "{}protections: {}", self.outcome, self.summary.document["host"]["protections"])?;
         for candidate in self.candidates() {
             writeln!(
                 f,

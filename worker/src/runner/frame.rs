@@ -212,7 +212,7 @@ pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<Owne
 pub enum Reply {
     /// Locked down, nothing foreign loaded yet: what is enforced (`+name: detail`) and what not (`-name: detail`).
     Locked {
-        rungs: String,
+        protections: String,
     },
     Loaded {
         has_plan: bool,
@@ -234,7 +234,7 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
         Reply::Loaded { has_plan: true } => (2, ""),
         Reply::LoadFailed { text } => (3, text.as_str()),
         Reply::Trouble { text } => (4, text.as_str()),
-        Reply::Locked { rungs } => (5, rungs.as_str()),
+        Reply::Locked { protections } => (5, protections.as_str()),
     };
     let mut frame = [0u8; REPLY_BYTES];
     let length = floor_char_boundary(text, MAX_REPLY_TEXT);
@@ -279,7 +279,7 @@ fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
         2 => Ok(Reply::Loaded { has_plan: true }),
         3 => Ok(Reply::LoadFailed { text }),
         4 => Ok(Reply::Trouble { text }),
-        5 => Ok(Reply::Locked { rungs: text }),
+        5 => Ok(Reply::Locked { protections: text }),
         _ => Err(malformed("kind")),
     }
 }
@@ -309,7 +309,7 @@ mod tests {
     fn replies_come_back_as_sent() {
         let (worker, runner) = pair();
         for reply in [
-            Reply::Locked { rungs: "+landlock: ABI 7".into() },
+            Reply::Locked { protections: "+landlock: ABI 7".into() },
             Reply::Loaded { has_plan: true },
             Reply::LoadFailed { text: "undefined symbol: run".into() },
             Reply::Trouble { text: "é".repeat(2000) },
@@ -342,7 +342,7 @@ mod tests {
             send(runner.as_fd(), &frame, SendFlags::NOSIGNAL).expect("sent");
             match receive_reply(worker.as_fd(), Duration::from_secs(5)) {
                 Ok(Some(Reply::Loaded { .. })) => {}
-                Ok(Some(Reply::Locked { rungs: text } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
+                Ok(Some(Reply::Locked { protections: text } | Reply::LoadFailed { text } | Reply::Trouble { text })) => {
                     prop_assert!(text.len() <= 3 * MAX_REPLY_TEXT);
                 }
                 Ok(None) => prop_assert!(false, "a frame was there"),

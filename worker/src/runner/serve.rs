@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 
 use super::abi::Arguments;
@@ -156,18 +156,19 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     let unsealed = seal_inputs(&places);
     page.phase.store(Phase::Mapped as u32, Ordering::SeqCst);
-    let mut lines = vec![Rung::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
+    let mut lines =
+        vec![Protection::new("sealed_inputs", unsealed.is_none(), unsealed.unwrap_or_default()).line()];
     let confinement = policy::beyond_present(setup.confinement.clone());
     let kept_libraries: Vec<BorrowedFd<'_>> = libraries.iter().map(AsFd::as_fd).collect();
     let kept = Descriptors { worker: socket, artifact: Some(artifact.as_fd()), libraries: &kept_libraries };
     match confine::lock_down(&confinement, &kept) {
-        Ok(rungs) => {
-            lines.extend(rungs.iter().map(Rung::line));
+        Ok(protections) => {
+            lines.extend(protections.iter().map(Protection::line));
         }
         Err(error) => return Err(Ending::Told(Reply::Trouble { text: chain(&error) })),
     }
     fault::report_faults_in(page, places);
-    send_reply(socket, &Reply::Locked { rungs: lines.join("\n") })?;
+    send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
     let loaded = load::load(&setup, artifact, libraries, page)
         .map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use opt_shared::wait::readable;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
@@ -73,7 +73,7 @@ pub struct RunnerHandle {
     pid: u32,
     pidfd: OwnedFd,
     namespaces: Namespaces,
-    rungs: Vec<Rung>,
+    protections: Vec<Protection>,
     stopped: bool,
     reaped: Option<End>,
 }
@@ -84,7 +84,7 @@ impl From<SpawnedRunner> for RunnerHandle {
             pid: runner.pid,
             pidfd: runner.pidfd,
             namespaces: runner.namespaces_used,
-            rungs: runner.rungs,
+            protections: runner.protections,
             stopped: false,
             reaped: None,
         }
@@ -108,8 +108,8 @@ impl RunnerHandle {
     }
 
     /// What clone granted. The runner reports the rest itself.
-    pub fn rungs(&self) -> &[Rung] {
-        &self.rungs
+    pub fn protections(&self) -> &[Protection] {
+        &self.protections
     }
 
     /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped, and its clock stands.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{WaitId, WaitIdOptions};
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 
 /// Which namespaces a runner is to have of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub struct SpawnedRunner {
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub namespaces_used: Namespaces,
-    /// The namespaces as rungs, what was refused included.
-    pub rungs: Vec<Rung>,
+    /// The namespaces as protections, what was refused included.
+    pub protections: Vec<Protection>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,9 +78,9 @@ pub enum SpawnError {
     },
 }
 
-/// What the new process was about when it failed; the index is what it reports through the pipe.
 /// Where a confined process finds the socket to whoever started it.
 pub const SOCKET_FD: i32 = 3;
+/// What the new process was doing when it failed; it reports the index through the pipe.
 const CHILD_STEPS: [&str; 2] =
     ["giving an inherited descriptor its number", "execveat of our own executable"];
 const STEP_DUP: u32 = 0;
@@ -155,7 +155,7 @@ pub fn spawn_runner(
         default_action: &default_action,
     };
 
-    let (pid, pidfd, namespaces_used, rungs) = clone_with_fallback(&plan, namespaces)?;
+    let (pid, pidfd, namespaces_used, protections) = clone_with_fallback(&plan, namespaces)?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
         // The child exits right after its report; it is ours alone, so this wait is short and takes no one else's.
@@ -164,14 +164,14 @@ pub fn spawn_runner(
         });
         return Err(error);
     }
-    Ok(SpawnedRunner { pid, pidfd, namespaces_used, rungs })
+    Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
 /// Asks for all namespaces, then for the pid namespace alone, then for none: a container may grant one of them.
 fn clone_with_fallback(
     plan: &ChildPlan<'_>,
     wanted: Namespaces,
-) -> Result<(u32, OwnedFd, Namespaces, Vec<Rung>), SpawnError> {
+) -> Result<(u32, OwnedFd, Namespaces, Vec<Protection>), SpawnError> {
     let mut attempts = vec![wanted];
     for weaker in [Namespaces { ipc: false, ..wanted }, Namespaces::NONE] {
         if !attempts.contains(&weaker) {
@@ -182,7 +182,12 @@ fn clone_with_fallback(
     for (index, namespaces) in attempts.iter().enumerate() {
         match clone_child(plan, namespaces.flags()) {
             Ok((pid, pidfd)) => {
-                return Ok((pid, pidfd, *namespaces, namespace_rungs(wanted, *namespaces, refusal.as_ref())));
+                return Ok((
+                    pid,
+                    pidfd,
+                    *namespaces,
+                    namespace_protections(wanted, *namespaces, refusal.as_ref()),
+                ));
             }
             Err(error) if index + 1 < attempts.len() && is_namespace_refusal(&error) => refusal = Some(error),
             Err(source) => return Err(SpawnError::Clone { source }),
@@ -200,9 +205,13 @@ fn is_namespace_refusal(error: &io::Error) -> bool {
     )
 }
 
-fn namespace_rungs(wanted: Namespaces, used: Namespaces, refusal: Option<&io::Error>) -> Vec<Rung> {
-    let rung = |name: &str, wanted: bool, used: bool| {
-        wanted.then(|| Rung {
+fn namespace_protections(
+    wanted: Namespaces,
+    used: Namespaces,
+    refusal: Option<&io::Error>,
+) -> Vec<Protection> {
+    let protection = |name: &str, wanted: bool, used: bool| {
+        wanted.then(|| Protection {
             name: name.to_owned(),
             present: used,
             detail: match (used, refusal) {
@@ -213,7 +222,7 @@ fn namespace_rungs(wanted: Namespaces, used: Namespaces, refusal: Option<&io::Er
             },
         })
     };
-    [rung("pid_namespace", wanted.pid, used.pid), rung("ipc_namespace", wanted.ipc, used.ipc)]
+    [protection("pid_namespace", wanted.pid, used.pid), protection("ipc_namespace", wanted.ipc, used.ipc)]
         .into_iter()
         .flatten()
         .collect()

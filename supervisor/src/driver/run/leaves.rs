@@ -1,6 +1,6 @@
 //! The leaves of a run: which runner is in which control group, and what its end in there proves.
 //!
-//! Where the machine gives us no groups, or one cannot be made, everything here does nothing: the other rungs hold.
+//! Where the machine gives us no groups, or one cannot be made, everything here does nothing: the other protections hold.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
-use opt_shared::message::{Pack, Role, Rung};
-use opt_shared::rung::CGROUP_LEAF;
+use opt_shared::message::{Pack, Protection, Role};
+use opt_shared::protection::CGROUP_LEAF;
 use opt_shared::units::Bytes;
 use opt_shared::wait::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,7 +31,7 @@ pub(crate) struct Machine {
     pub(crate) history: History,
     /// None where the kernel has none to arm.
     pressure: Option<PressureTrigger>,
-    protections: Vec<Rung>,
+    protections: Vec<Protection>,
     host: Host,
     /// What a ceiling may be at most.
     pub(crate) whole: Bytes,
@@ -54,7 +54,7 @@ impl Machine {
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,
-        protections: Vec<Rung>,
+        protections: Vec<Protection>,
         host: Host,
         ceiling: Bytes,
         whole: Bytes,
@@ -150,7 +150,7 @@ impl Machine {
     }
 
     /// What a runner says that it could do to itself, held against what the canaries found; what has gone is reported.
-    pub(crate) fn confirm_protections(&mut self, reported: Vec<Rung>) {
+    pub(crate) fn confirm_protections(&mut self, reported: Vec<Protection>) {
         let gone = protections::confirm(&mut self.protections, reported);
         self.say_what_is_missing(Some(&gone));
     }
@@ -164,9 +164,9 @@ impl Machine {
 
     /// Once, aloud: what this machine cannot enforce on candidates; all of it, or what has gone since.
     pub(crate) fn say_what_is_missing(&self, only: Option<&[String]>) {
-        let said = |it: &&Rung| only.is_none_or(|names| names.contains(&it.name));
+        let said = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(said) {
-            let needed = opt_shared::rung::known(&missing.name).is_none_or(|kind| kind.needed);
+            let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);
             let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
             tracing::warn!("not enforced on this machine: {} ({}){risk}", missing.name, missing.detail);
         }
@@ -178,7 +178,7 @@ impl Machine {
             cores: self.host.cores,
             ram_bytes: self.host.ram,
             kernel: self.host.kernel.clone(),
-            rungs: self.protections.clone(),
+            protections: self.protections.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use opt_shared::rung::{CGROUP_LEAF, POLL_AND_KILL, RUNGS, Rung};
+use opt_shared::protection::{CGROUP_LEAF, POLL_AND_KILL, PROTECTIONS, Protection};
 use opt_shared::units::Bytes;
 
 use super::leaves::Leaves;
@@ -22,29 +22,29 @@ const LINE: Bytes = Bytes::mib(8);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Every protection of the list, in its order.
-pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Rung> {
+pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
     // It works while we try the others.
     let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
     let silence = match confined.and_then(|mut canary| canary.hear(CANARY_TIMEOUT)) {
         Ok(said) => {
-            found.extend(said.lines().filter_map(Rung::from_line));
+            found.extend(said.lines().filter_map(Protection::from_line));
             "its canary said nothing of it".to_owned()
         }
         Err(error) => format!("no canary could be heard: {error}"),
     };
-    RUNGS
+    PROTECTIONS
         .iter()
         .map(|kind| {
             let at = found.iter().position(|it| it.name == kind.name);
-            at.map_or_else(|| Rung::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
+            at.map_or_else(|| Protection::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
         })
         .collect()
 }
 
 /// Takes in what a runner says it could do to itself. A protection is there if its canary and every runner say so; the
 /// names of those that have gone since are returned.
-pub fn confirm(protections: &mut Vec<Rung>, reported: Vec<Rung>) -> Vec<String> {
+pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {
         match protections.iter_mut().find(|it| it.name == report.name) {
@@ -68,21 +68,21 @@ pub fn confirm(protections: &mut Vec<Rung>, reported: Vec<Rung>) -> Vec<String> 
 }
 
 /// A protection that held until now does not.
-pub fn lost(protections: &mut [Rung], name: &str, why: &str) {
+pub fn lost(protections: &mut [Protection], name: &str, why: &str) {
     if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
-        *known = Rung::new(name, false, why);
+        *known = Protection::new(name, false, why);
     }
 }
 
-fn cgroup_leaf(executable: &Executable, leaves: &mut Leaves) -> Rung {
+fn cgroup_leaf(executable: &Executable, leaves: &mut Leaves) -> Protection {
     if let Some(why) = leaves.absent() {
-        return Rung::new(CGROUP_LEAF, false, why);
+        return Protection::new(CGROUP_LEAF, false, why);
     }
     match fill_a_leaf(executable, leaves) {
-        Ok(detail) => Rung::new(CGROUP_LEAF, true, detail),
+        Ok(detail) => Protection::new(CGROUP_LEAF, true, detail),
         Err(why) => {
             leaves.give_up(why.clone());
-            Rung::new(CGROUP_LEAF, false, why)
+            Protection::new(CGROUP_LEAF, false, why)
         }
     }
 }
@@ -108,10 +108,10 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
     tried
 }
 
-fn poll_and_kill(executable: &Executable) -> Rung {
+fn poll_and_kill(executable: &Executable) -> Protection {
     match fill_under_watch(executable) {
-        Ok(detail) => Rung::new(POLL_AND_KILL, true, detail),
-        Err(why) => Rung::new(POLL_AND_KILL, false, why),
+        Ok(detail) => Protection::new(POLL_AND_KILL, true, detail),
+        Err(why) => Protection::new(POLL_AND_KILL, false, why),
     }
 }
 
@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn a_protection_is_there_if_canary_and_runner_say_so() {
         let mut protections = vec![
-            Rung::new("files", true, "ABI 7"),
-            Rung::new("session", true, ""),
-            Rung::new("own_user", false, "not root"),
+            Protection::new("files", true, "ABI 7"),
+            Protection::new("session", true, ""),
+            Protection::new("own_user", false, "not root"),
         ];
         let reported = vec![
-            Rung::new("files", false, "no Landlock"),
-            Rung::new("session", true, "already its own"),
-            Rung::new("own_user", true, "1879048192"),
-            Rung::new("new_one", false, "why"),
+            Protection::new("files", false, "no Landlock"),
+            Protection::new("session", true, "already its own"),
+            Protection::new("own_user", true, "1879048192"),
+            Protection::new("new_one", false, "why"),
         ];
         assert_eq!(confirm(&mut protections, reported.clone()), ["files", "new_one"]);
         let present: Vec<bool> = protections.iter().map(|it| it.present).collect();

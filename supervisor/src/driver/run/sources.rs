@@ -84,8 +84,8 @@ impl Run<'_> {
                 self.machine.sampler.forget(Process::Runner(worker, pid));
                 self.feed(Event::RunnerDied { worker, pid })
             }
-            FromWorker::Enforced { rungs } => {
-                self.machine.confirm_protections(rungs);
+            FromWorker::Enforced { protections } => {
+                self.machine.confirm_protections(protections);
                 Ok(self.books.store.host(&self.machine.record())?)
             }
             FromWorker::Progress { lease, done, total, bytes } => {

@@ -58,7 +58,7 @@ fn no_stranger_writes_markup() {
     run.run.name = hostile.to_owned();
     run.run.command = Some(hostile.to_owned());
     run.host.cpu = Some(hostile.to_owned());
-    run.host.rungs[0].detail = hostile.to_owned();
+    run.host.protections[0].detail = hostile.to_owned();
     run.policy[0].reason = hostile.to_owned();
     run.workers[0].recycled_because = Some(hostile.to_owned());
     run.memory.phases[0].candidate = Some(hostile.to_owned());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use opt_shared::capture::DType;
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
-use opt_shared::message::{KillReason, Role, Rung};
+use opt_shared::message::{KillReason, Protection, Role};
 use opt_shared::outcome::{
     Artifact, Blame, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, Mismatch,
     Pattern, Profiled, Report, RunnerEnd, Status, TimeSummary, ToleranceUsed, Verified,
@@ -202,7 +202,11 @@ pub(super) fn eventful(folder: &Path) -> Store {
             cores: Some(2),
             ram_bytes: Some(Bytes::gib(8)),
             kernel: None,
-            rungs: vec![Rung { name: "landlock".to_owned(), present: true, detail: "ABI 7".to_owned() }],
+            protections: vec![Protection {
+                name: "landlock".to_owned(),
+                present: true,
+                detail: "ABI 7".to_owned(),
+            }],
         })
         .expect("host");
     store

@@ -1,6 +1,6 @@
 //! The sandboxed process: it has a candidate's sandbox, and tries what a candidate must not be able to do.
 //!
-//! Says `name=answer` for every attempt, `rung …` for what the lock-down claims, and ends by overflowing its stack.
+//! Says `name=answer` for every attempt, `protection …` for what the lock-down claims, and ends by overflowing its stack.
 //! What the answers should be is `proof`'s.
 
 use std::os::fd::BorrowedFd;
@@ -53,9 +53,9 @@ pub(super) fn play(segment: i32, parent: i32) -> i32 {
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let kept = Descriptors { worker, artifact: None, libraries: &[] };
     match confine::lock_down(&policy::beyond_present(confinement), &kept) {
-        Ok(rungs) => {
-            for rung in rungs {
-                println!("rung {}", rung.line());
+        Ok(protections) => {
+            for protection in protections {
+                println!("protection {}", protection.line());
             }
         }
         Err(error) => {

@@ -1,8 +1,8 @@
 //! Canaries: processes of ours that try, before a run, to break what a candidate is to be held by.
 //!
 //! Owns the hidden entrance and its three parts: `confine` starts a process in the sandbox of a
-//! candidate, compares what it could do with what it should, and prints one line per rung; `attempt` is that process;
-//! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing rung is
+//! candidate, compares what it could do with what it should, and prints one line per protection; `attempt` is that process;
+//! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing protection is
 //! up to whoever asked.
 
 pub(crate) mod attempts;
@@ -12,14 +12,14 @@ mod proof;
 
 use std::io::Write as _;
 
-/// `confine` prints rungs; `fill MIB` waits for a byte, then fills; `attempt SEGMENT PID` is started by `confine`.
+/// `confine` prints protections; `fill MIB` waits for a byte, then fills; `attempt SEGMENT PID` is started by `confine`.
 pub fn main(arguments: &[String]) -> i32 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<i32>().ok();
     match arguments.as_slice() {
         ["confine"] => {
-            let rungs = proof::rungs();
-            let text: String = rungs.iter().map(|rung| rung.line() + "\n").collect();
+            let protections = proof::protections();
+            let text: String = protections.iter().map(|protection| protection.line() + "\n").collect();
             i32::from(std::io::stdout().write_all(text.as_bytes()).is_err())
         }
         ["fill", mib] => fill::fill(mib.parse().unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! From what the sandboxed process could do to one rung each: a protection is present if it is claimed and was tried in vain.
+//! From what the sandboxed process could do to one protection each: a protection is present if it is claimed and was tried in vain.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::fd::AsFd;
 
 use opt_shared::message::CANARY_ARGUMENT;
-use opt_shared::rung::{RUNGS, Rung, RungKind};
+use opt_shared::protection::{PROTECTIONS, Protection, ProtectionKind};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -23,24 +23,24 @@ const MOST_SAID: u64 = 64 << 10;
 #[derive(Debug, Default)]
 struct Heard {
     answers: BTreeMap<String, String>,
-    claims: Vec<Rung>,
+    claims: Vec<Protection>,
 }
 
-/// One rung for every row of the list but those that the supervisor proves itself.
-pub(super) fn rungs() -> Vec<Rung> {
+/// One protection for every row of the list but those that the supervisor proves itself.
+pub(super) fn protections() -> Vec<Protection> {
     match listen() {
         Ok(heard) => judge(&heard),
-        Err(why) => RUNGS
+        Err(why) => PROTECTIONS
             .iter()
             .filter(|kind| !kind.attempts.is_empty())
-            .map(|kind| Rung::new(kind.name, false, format!("no canary could be started: {why}")))
+            .map(|kind| Protection::new(kind.name, false, format!("no canary could be started: {why}")))
             .collect(),
     }
 }
 
-fn judge(heard: &Heard) -> Vec<Rung> {
-    let provable = RUNGS.iter().filter(|kind| !kind.attempts.is_empty());
-    let rungs = provable.map(|RungKind { name, attempts, .. }| {
+fn judge(heard: &Heard) -> Vec<Protection> {
+    let provable = PROTECTIONS.iter().filter(|kind| !kind.attempts.is_empty());
+    let protections = provable.map(|ProtectionKind { name, attempts, .. }| {
         let claim = heard.claims.iter().find(|claim| claim.name == *name);
         if let Some(absent) = claim.filter(|claim| !claim.present) {
             return absent.clone();
@@ -53,12 +53,12 @@ fn judge(heard: &Heard) -> Vec<Rung> {
         match astray {
             Some(astray) => {
                 let trouble = heard.answers.get("trouble").map_or(astray, Clone::clone);
-                Rung::new(name, false, trouble)
+                Protection::new(name, false, trouble)
             }
-            None => Rung::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
+            None => Protection::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
         }
     });
-    rungs.collect()
+    protections.collect()
 }
 
 /// Starts a sandboxed process and reads what it says until it ends.
@@ -97,15 +97,15 @@ fn listen() -> Result<Heard, String> {
         .map_err(|error| format!("hearing it: {error}"))?;
     let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
     let mut heard = hear(&said, end);
-    heard.claims.extend(runner.rungs().iter().cloned());
+    heard.claims.extend(runner.protections().iter().cloned());
     Ok(heard)
 }
 
 fn hear(said: &str, end: End) -> Heard {
     let mut heard = Heard::default();
     for line in said.lines() {
-        if let Some(rung) = line.strip_prefix("rung ").and_then(Rung::from_line) {
-            heard.claims.push(rung);
+        if let Some(protection) = line.strip_prefix("protection ").and_then(Protection::from_line) {
+            heard.claims.push(protection);
         } else if let Some((name, answer)) = line.split_once('=') {
             heard.answers.insert(name.to_owned(), answer.to_owned());
         }
@@ -142,24 +142,27 @@ mod tests {
     use super::*;
 
     const SAID: &str = "map_within=ok\nmap_beyond=ENOMEM\nheap_beyond=ENOMEM\nreserve_beyond=ENOMEM\n\
-        rung +memory_limit: 9.00 MiB\nrung -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
+        protection +memory_limit: 9.00 MiB\nrung -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
 
-    fn rung(said: &str, end: End, name: &str) -> Rung {
-        judge(&hear(said, end)).into_iter().find(|rung| rung.name == name).expect("a rung that is tried")
+    fn protection(said: &str, end: End, name: &str) -> Protection {
+        judge(&hear(said, end))
+            .into_iter()
+            .find(|protection| protection.name == name)
+            .expect("a protection that is tried")
     }
 
     #[test]
-    fn a_rung_is_there_when_it_was_tried_in_vain() {
+    fn a_protection_is_there_when_it_was_tried_in_vain() {
         let segv = End::Signalled { signal: libc::SIGSEGV };
-        assert_eq!(rung(SAID, segv, "memory_limit"), Rung::new("memory_limit", true, "9.00 MiB"));
+        assert_eq!(protection(SAID, segv, "memory_limit"), Protection::new("memory_limit", true, "9.00 MiB"));
         let broken = SAID.replace("heap_beyond=ENOMEM", "heap_beyond=ok");
-        let it = rung(&broken, segv, "memory_limit");
+        let it = protection(&broken, segv, "memory_limit");
         assert!(!it.present && it.detail.contains("`heap_beyond` was answered ok"), "{it:?}");
-        assert_eq!(rung(SAID, segv, "own_user"), Rung::new("own_user", false, "not root"));
-        assert!(!rung(SAID, segv, "session").present, "nothing was said of it");
-        assert!(rung(SAID, segv, "stack_limit").present);
-        assert!(!rung(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
-        assert!(!rung("", segv, "stack_limit").present, "it died before it came to that");
-        assert!(rung("trouble=no filter\n", segv, "files").detail.contains("no filter"));
+        assert_eq!(protection(SAID, segv, "own_user"), Protection::new("own_user", false, "not root"));
+        assert!(!protection(SAID, segv, "session").present, "nothing was said of it");
+        assert!(protection(SAID, segv, "stack_limit").present);
+        assert!(!protection(SAID, End::Exited { code: 0 }, "stack_limit").present, "it survived");
+        assert!(!protection("", segv, "stack_limit").present, "it died before it came to that");
+        assert!(protection("trouble=no filter\n", segv, "files").detail.contains("no filter"));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -14,7 +14,7 @@ use seccompiler::{
 
 use super::by_number;
 use super::call_table::{self as table, Call};
-use super::{ConfineError, Confinement, SandboxKind, rung};
+use super::{ConfineError, Confinement, SandboxKind, protection};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: TargetArch = TargetArch::x86_64;
@@ -64,7 +64,7 @@ const CLONE_REFUSED: [u64; 8] = [
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the filters, for good. Wants no_new_privs.
-pub(super) fn restrict(confinement: &Confinement) -> Result<Rung, ConfineError> {
+pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineError> {
     let programs =
         programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
     let mut instructions = 0;
@@ -72,7 +72,7 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Rung, ConfineError> 
         install(program)?;
         instructions += program.len();
     }
-    Ok(rung("system_calls", true, format!("{instructions} instructions")))
+    Ok(protection("system_calls", true, format!("{instructions} instructions")))
 }
 
 fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {

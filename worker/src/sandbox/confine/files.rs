@@ -11,9 +11,9 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 
-use super::{ConfineError, Confinement, Descriptors, SandboxKind, rung};
+use super::{ConfineError, Confinement, Descriptors, SandboxKind, protection};
 
 /// Where libraries live, on distributions we know. Those that exist are readable.
 const LIBRARY_FOLDERS: [&str; 9] = [
@@ -110,13 +110,13 @@ impl Rules {
     }
 
     /// From here on, for this thread and all it starts.
-    pub(super) fn enforce(self) -> Result<Vec<Rung>, ConfineError> {
+    pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.made {
             Ok(made) => made,
             Err(error) => {
                 let detail = format!("Landlock: {error}");
                 return Ok(["files", "no_tcp", "signals_scoped"]
-                    .map(|name| rung(name, false, &*detail))
+                    .map(|name| protection(name, false, &*detail))
                     .into());
             }
         };
@@ -125,9 +125,9 @@ impl Rules {
             return Err(ConfineError::LandlockPartial { abi: number });
         }
         let offered =
-            |name, since| rung(name, number >= since, format!("Landlock ABI {number}, needs {since}"));
+            |name, since| protection(name, number >= since, format!("Landlock ABI {number}, needs {since}"));
         Ok(vec![
-            rung("files", true, format!("Landlock ABI {number}")),
+            protection("files", true, format!("Landlock ABI {number}")),
             offered("no_tcp", ABI_WITH_NETWORK),
             offered("signals_scoped", ABI_WITH_SCOPES),
         ])

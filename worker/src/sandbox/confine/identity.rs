@@ -1,10 +1,10 @@
 //! Who the runner is: a user nobody else is, without capabilities, and opaque to other processes.
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::{ConfineError, rung};
+use super::{ConfineError, protection};
 
 /// Users that no system hands out (systemd lists 0x7000_0000 and up as unused): runner n is this plus n.
 const OWN_USER_BASE: u32 = 0x7000_0000;
@@ -18,12 +18,12 @@ const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 const CAPABILITY_END: u32 = 64;
 
 /// Root becomes a user of the runner's own: it owns nothing, may signal nobody, and is counted alone.
-pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Rung>, ConfineError> {
+pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
-        let mut rungs = vec![rung("own_user", false, detail)];
-        rungs.extend(give_up_capabilities()?);
-        return Ok(rungs);
+        let mut protections = vec![protection("own_user", false, detail)];
+        protections.extend(give_up_capabilities()?);
+        return Ok(protections);
     }
     clear_bounding_set()?;
     let ids = [OWN_USER_BASE + number % OWN_USER_COUNT, SMALL_USER_BASE + number % SMALL_USER_COUNT];
@@ -31,18 +31,19 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Rung>, ConfineError>
     for id in ids {
         match change_user(id) {
             Ok(()) => {
-                let mut rungs = vec![rung("own_user", true, id.to_string())];
-                rungs.extend(give_up_capabilities()?);
-                return Ok(rungs);
+                let mut protections = vec![protection("own_user", true, id.to_string())];
+                protections.extend(give_up_capabilities()?);
+                return Ok(protections);
             }
             Err(error) => refusal = Some(error),
         }
     }
     // A container with a single user, or one that may not change users: uid 0 without any of its powers.
     let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
-    let mut rungs = vec![rung("own_user", false, format!("the user cannot be changed: {detail}"))];
-    rungs.extend(give_up_capabilities()?);
-    Ok(rungs)
+    let mut protections =
+        vec![protection("own_user", false, format!("the user cannot be changed: {detail}"))];
+    protections.extend(give_up_capabilities()?);
+    Ok(protections)
 }
 
 fn change_user(id: u32) -> std::io::Result<()> {
@@ -61,7 +62,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
 }
 
 /// All capability sets empty, and no way for exec to fill them again.
-pub(super) fn give_up_capabilities() -> Result<Vec<Rung>, ConfineError> {
+pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();
     let empty = CapabilitySets {
@@ -71,7 +72,7 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Rung>, ConfineError> {
     };
     rustix::thread::set_capabilities(None, empty).map_err(ConfineError::refused("giving up capabilities"))?;
     let left = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
-    Ok(vec![rung("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
+    Ok(vec![protection("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
 }
 
 /// Needs CAP_SETPCAP, which only root has; without it exec gains nothing anyway, given no_new_privs.
@@ -90,14 +91,14 @@ fn clear_bounding_set() -> Result<(), ConfineError> {
 }
 
 /// Not dumpable: no core, and no other process of the same user may read or trace it.
-pub(super) fn hide_memory() -> Result<Rung, ConfineError> {
+pub(super) fn hide_memory() -> Result<Protection, ConfineError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(ConfineError::refused("hiding memory from other processes"))?;
-    Ok(rung("not_dumpable", true, ""))
+    Ok(protection("not_dumpable", true, ""))
 }
 
-pub(super) fn refuse_new_privileges() -> Result<Rung, ConfineError> {
+pub(super) fn refuse_new_privileges() -> Result<Protection, ConfineError> {
     rustix::thread::set_no_new_privs(true)
         .map_err(ConfineError::refused("giving up set-user-id programs"))?;
-    Ok(rung("no_new_privileges", true, ""))
+    Ok(protection("no_new_privileges", true, ""))
 }

@@ -1,14 +1,14 @@
 //! Resource limits: the only bounds on memory that hold without overshoot, and the fences around the rest.
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{ConfineError, ProcessLimit, ResourceLimits, rung};
+use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
 
 /// Since this Linux, RLIMIT_NPROC holds what a user has in its user namespace, not what it has everywhere.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> {
+pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
     let fixed = [
         (Resource::Data, limits.data.get(), "limiting private memory"),
         (Resource::Fsize, limits.file_size.get(), "limiting file sizes"),
@@ -26,26 +26,30 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Rung>, ConfineError> 
     for (resource, value, action) in fixed {
         lower(resource, value, action)?;
     }
-    let mut rungs = vec![
-        rung("memory_limit", true, limits.data.to_string()),
-        rung("stack_limit", true, limits.stack.to_string()),
-        rung("file_size_limit", true, limits.file_size.to_string()),
+    let mut protections = vec![
+        protection("memory_limit", true, limits.data.to_string()),
+        protection("stack_limit", true, limits.stack.to_string()),
+        protection("file_size_limit", true, limits.file_size.to_string()),
     ];
     if let Some(bytes) = limits.address_space {
         lower(Resource::As, bytes.get(), "limiting address space")?;
-        rungs.push(rung("address_space_limit", true, bytes.to_string()));
+        protections.push(protection("address_space_limit", true, bytes.to_string()));
     }
-    Ok(rungs)
+    Ok(protections)
 }
 
 /// After the process has become the user that it is to be: whom the limit counts, and whether it bites, depends on that.
-pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Rung, ConfineError> {
+pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
     let (most, counted) = counted(limit, shares_user);
     lower(Resource::Nproc, most, "limiting processes")?;
     Ok(if rustix::process::getuid().is_root() {
-        rung("process_limit", false, "the kernel exempts uid 0; only the memory limit bounds each process")
+        protection(
+            "process_limit",
+            false,
+            "the kernel exempts uid 0; only the memory limit bounds each process",
+        )
     } else {
-        rung("process_limit", true, counted)
+        protection("process_limit", true, counted)
     })
 }
 

@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -132,8 +132,8 @@ impl ConfineError {
     }
 }
 
-fn rung(name: &str, present: bool, detail: impl Into<String>) -> Rung {
-    Rung { name: name.to_owned(), present, detail: detail.into() }
+fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protection {
+    Protection { name: name.to_owned(), present, detail: detail.into() }
 }
 
 /// Gives up everything that a sandboxed process has no business with. There is no way back, not even for us.
@@ -144,45 +144,45 @@ fn rung(name: &str, present: bool, detail: impl Into<String>) -> Rung {
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
-) -> Result<Vec<Rung>, ConfineError> {
+) -> Result<Vec<Protection>, ConfineError> {
     refuse_other_threads()?;
     let user = rustix::process::getuid();
-    let mut rungs = vec![parent::leave_session()?];
-    rungs.push(parent::die_with_the_worker(descriptors.worker)?);
+    let mut protections = vec![parent::leave_session()?];
+    protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
     descriptors::close_all_but(descriptors)?;
     // Rules are made while we may still open folders that only root may enter.
     let files = files::Rules::prepare(confinement, descriptors)?;
-    rungs.extend(limits::apply(&confinement.limits)?);
-    rungs.extend(match confinement.kind {
+    protections.extend(limits::apply(&confinement.limits)?);
+    protections.extend(match confinement.kind {
         SandboxKind::Candidate => identity::become_nobody_else(confinement.user_number)?,
         SandboxKind::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
         let shares_user = rustix::process::getuid() == user && !limits::counted_alone();
-        rungs.push(limits::limit_processes(processes, shares_user)?);
+        protections.push(limits::limit_processes(processes, shares_user)?);
     }
     // Changing the user cleared the death signal and reset who may look into this process.
     parent::die_with_the_worker(descriptors.worker)?;
-    rungs.push(identity::hide_memory()?);
-    rungs.push(identity::refuse_new_privileges()?);
-    rungs.extend(files.enforce()?);
-    rungs.push(calls::restrict(confinement)?);
-    Ok(rungs)
+    protections.push(identity::hide_memory()?);
+    protections.push(identity::refuse_new_privileges()?);
+    protections.extend(files.enforce()?);
+    protections.push(calls::restrict(confinement)?);
+    Ok(protections)
 }
 
 /// Landlock alone: for a probe that asks which protection a driver cannot live with.
 pub fn restrict_files(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
-) -> Result<Vec<Rung>, ConfineError> {
+) -> Result<Vec<Protection>, ConfineError> {
     let files = files::Rules::prepare(confinement, descriptors)?;
     identity::refuse_new_privileges()?;
     files.enforce()
 }
 
 /// The system call filter alone, likewise.
-pub fn restrict_calls(confinement: &Confinement) -> Result<Rung, ConfineError> {
+pub fn restrict_calls(confinement: &Confinement) -> Result<Protection, ConfineError> {
     identity::refuse_new_privileges()?;
     calls::restrict(confinement)
 }

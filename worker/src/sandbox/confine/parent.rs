@@ -2,19 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 
-use opt_shared::message::Rung;
+use opt_shared::message::Protection;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::{ConfineError, rung};
+use super::{ConfineError, protection};
 
 /// Out of the terminal's reach: a Ctrl-C is the supervisor's to handle.
-pub(super) fn leave_session() -> Result<Rung, ConfineError> {
+pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
-        Ok(_) => Ok(rung("session", true, "")),
+        Ok(_) => Ok(protection("session", true, "")),
         // Only a group leader is refused, and a leader of its own session is what we want to be.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
-            Ok(rung("session", true, "already its own"))
+            Ok(protection("session", true, "already its own"))
         }
         Err(errno) => Err(ConfineError::refused("starting a session")(errno)),
     }
@@ -23,7 +23,7 @@ pub(super) fn leave_session() -> Result<Rung, ConfineError> {
 /// Asks to be killed when the worker's spawning thread ends, then makes sure that it had not ended before.
 ///
 /// In a pid namespace of our own getppid says 0 whoever lives, so the worker's end of the socket is the witness.
-pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Rung, ConfineError> {
+pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Protection, ConfineError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(ConfineError::refused("asking to die with the worker"))?;
     let mut sockets = [PollFd::from_borrowed_fd(worker, PollFlags::empty())];
@@ -32,5 +32,5 @@ pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Rung, Confin
     if sockets.iter().any(|socket| !socket.revents().is_empty()) {
         return Err(ConfineError::WorkerGone);
     }
-    Ok(rung("dies_with_worker", true, ""))
+    Ok(protection("dies_with_worker", true, ""))
 }

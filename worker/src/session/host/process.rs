@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::{KillReason, Pack, Rung};
+use opt_shared::message::{KillReason, Pack, Protection};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -233,13 +233,13 @@ impl Runner {
         let mut dead = false;
         loop {
             match receive_reply(self.socket.as_fd(), slice) {
-                Ok(Some(Reply::Locked { rungs })) if !locked => {
+                Ok(Some(Reply::Locked { protections })) if !locked => {
                     locked = true;
                     self.locked = true;
                     limit = Timeout::of(self.handle.pid(), timeout);
                     link.enforced(|| {
-                        let mut all = self.handle.rungs().to_vec();
-                        all.extend(rungs.lines().filter_map(Rung::from_line));
+                        let mut all = self.handle.protections().to_vec();
+                        all.extend(protections.lines().filter_map(Protection::from_line));
                         all
                     })?;
                 }

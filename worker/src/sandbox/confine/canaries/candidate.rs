@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use opt_shared::rung::RUNGS;
+use opt_shared::protection::PROTECTIONS;
 
 use super::super::{Descriptors, SandboxKind, lock_down};
 use super::stage::{ARTIFACT_FD, WORKER_FD, as_every_user, confinement, folder, inherited, library, start};
@@ -12,7 +12,7 @@ use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// What else each attempt may be answered with, besides those of `RUNGS`. `ok` is what must go on working.
+/// What else each attempt may be answered with, besides those of `PROTECTIONS`. `ok` is what must go on working.
 const EXPECTED: &[(&str, &[&str])] = &[
     ("clone3", &["ENOSYS"]),
     ("mremap", &["EPERM"]),
@@ -46,7 +46,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("send_to_worker", &["ok"]),
 ];
 
-/// Rungs whose attempts are refused with and without namespaces.
+/// Protections whose attempts are refused with and without namespaces.
 const IN_EVERY_CELL: &[&str] =
     &["no_capabilities", "not_dumpable", "no_new_privileges", "files", "no_tcp", "system_calls"];
 
@@ -76,8 +76,8 @@ fn a_candidate_is_refused_everything_but_its_own_work() {
                 let received = rustix::net::recv(&worker, &mut frame[..], rustix::net::RecvFlags::empty());
                 assert_eq!(received.expect("the runner sent a frame").0, 5);
                 assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
-                let of_rungs = RUNGS.iter().filter(|kind| IN_EVERY_CELL.contains(&kind.name));
-                for (name, allowed) in of_rungs.flat_map(|kind| kind.attempts).chain(EXPECTED) {
+                let of_protections = PROTECTIONS.iter().filter(|kind| IN_EVERY_CELL.contains(&kind.name));
+                for (name, allowed) in of_protections.flat_map(|kind| kind.attempts).chain(EXPECTED) {
                     if *name == "x32" && cfg!(not(target_arch = "x86_64")) {
                         continue;
                     }
@@ -88,7 +88,7 @@ fn a_candidate_is_refused_everything_but_its_own_work() {
                     );
                 }
                 let root = rustix::process::geteuid().is_root();
-                let own_user = answers.get("rung own_user").map(String::as_str);
+                let own_user = answers.get("protection own_user").map(String::as_str);
                 assert_eq!(own_user, Some(if root { "true" } else { "false" }));
                 for name in [
                     "session",
@@ -101,7 +101,7 @@ fn a_candidate_is_refused_everything_but_its_own_work() {
                     "system_calls",
                 ] {
                     assert_eq!(
-                        answers.get(&format!("rung {name}")).map(String::as_str),
+                        answers.get(&format!("protection {name}")).map(String::as_str),
                         Some("true"),
                         "{name}"
                     );
@@ -128,9 +128,10 @@ pub(super) fn locked_down() {
         artifact: rustix::io::fcntl_getfd(inherited(ARTIFACT_FD)).is_ok().then(|| inherited(ARTIFACT_FD)),
         libraries: &[],
     };
-    let rungs = lock_down(&confinement(SandboxKind::Candidate), &descriptors).expect("the lock-down holds");
-    for rung in rungs {
-        println!("rung {}={}", rung.name, rung.present);
+    let protections =
+        lock_down(&confinement(SandboxKind::Candidate), &descriptors).expect("the lock-down holds");
+    for protection in protections {
+        println!("protection {}={}", protection.name, protection.present);
     }
 }
 

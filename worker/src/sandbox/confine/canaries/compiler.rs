@@ -57,9 +57,9 @@ fn a_compiler_writes_its_scratch_folder_and_nothing_else() {
                 assert!(!folder.path().join("outside/kernel.so").exists());
                 assert!(!folder.path().join("outside/shell").exists());
                 let root = rustix::process::geteuid().is_root();
-                let process_limit = answers.get("rung process_limit").map(String::as_str);
+                let process_limit = answers.get("protection process_limit").map(String::as_str);
                 assert_eq!(process_limit, Some(if root { "false" } else { "true" }));
-                assert_eq!(answers.get("rung no_capabilities").map(String::as_str), Some("true"));
+                assert_eq!(answers.get("protection no_capabilities").map(String::as_str), Some("true"));
             }
         },
     );
@@ -77,8 +77,8 @@ fn compiler_confinement() -> Confinement {
 
 fn locked_down() {
     let descriptors = Descriptors { worker: inherited(WORKER_FD), artifact: None, libraries: &[] };
-    for rung in lock_down(&compiler_confinement(), &descriptors).expect("the lock-down holds") {
-        println!("rung {}={}", rung.name, rung.present);
+    for protection in lock_down(&compiler_confinement(), &descriptors).expect("the lock-down holds") {
+        println!("protection {}={}", protection.name, protection.present);
     }
 }
 
@@ -146,8 +146,14 @@ fn what_a_compiler_leaves_behind_dies_with_it() {
         }
         let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
         if !running.runner.namespaces().pid {
-            // Without the namespace nothing promises this, and the rung says so.
-            assert!(running.runner.rungs().iter().any(|rung| rung.name == "pid_namespace" && !rung.present));
+            // Without the namespace nothing promises this, and the protection says so.
+            assert!(
+                running
+                    .runner
+                    .protections()
+                    .iter()
+                    .any(|protection| protection.name == "pid_namespace" && !protection.present)
+            );
             return;
         }
         assert_eq!(running.runner.reap().expect("it is ours"), End::Exited { code: 0 });

@@ -37,10 +37,10 @@ fn without_landlock_it_is_said_and_nothing_can_be_written() {
             let (answers, end) = start("old_kernel", folder.path(), None, Namespaces::ALL).finish();
             assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
             for (name, expected) in [
-                ("rung files", "false"),
-                ("rung no_tcp", "false"),
-                ("rung signals_scoped", "false"),
-                ("rung system_calls", "true"),
+                ("protection files", "false"),
+                ("protection no_tcp", "false"),
+                ("protection signals_scoped", "false"),
+                ("protection system_calls", "true"),
                 ("stray_descriptor", "EBADF"),
                 ("write_neighbour", "EPERM"),
                 ("create_file", "EPERM"),
@@ -91,8 +91,8 @@ pub(super) fn worker_without_namespaces() {
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);
     assert_eq!(runner.namespaces(), Namespaces::NONE);
-    for rung in runner.rungs() {
-        println!("{}={}", rung.name, rung.present);
+    for protection in runner.protections() {
+        println!("{}={}", protection.name, protection.present);
     }
     println!("end={:?}", runner.reap().expect("it is ours"));
 }

@@ -1,4 +1,4 @@
-//! Rungs: the protections that a machine can or cannot enforce, and the one list of all of them.
+//! The protections that a machine can or cannot enforce on a sandbox, and the one list of all of them.
 //!
 //! Owns names, what each stops, how it is proved, and what to do where it is missing. Whether one is there is found
 //! out by canaries before a run, and by every runner for itself.
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 /// A thing the machine can enforce, or cannot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rung {
+pub struct Protection {
     pub name: String,
     pub present: bool,
     /// Why not, or which variant.
     pub detail: String,
 }
 
-impl Rung {
+impl Protection {
     pub fn new(name: &str, present: bool, detail: impl Into<String>) -> Self {
         Self { name: name.to_owned(), present, detail: detail.into() }
     }
@@ -36,9 +36,9 @@ impl Rung {
     }
 }
 
-/// What is known of a rung beforehand.
+/// What is known of a protection beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RungKind {
+pub struct ProtectionKind {
     pub name: &'static str,
     /// Without it no candidate should be run here.
     pub needed: bool,
@@ -64,8 +64,8 @@ const fn kind(
     proof: &'static str,
     remedy: &'static str,
     attempts: &'static [Attempt],
-) -> RungKind {
-    RungKind { name, needed, stops, proof, remedy, attempts }
+) -> ProtectionKind {
+    ProtectionKind { name, needed, stops, proof, remedy, attempts }
 }
 
 pub const CGROUP_LEAF: &str = "cgroup_leaf";
@@ -75,8 +75,8 @@ const NOT_LINUX: &str = "run on a Linux kernel of 5.13 or later, without an emul
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// The capping ladder from its outermost rung, then what keeps a candidate alone.
-pub const RUNGS: &[RungKind] = &[
+/// The capping ladder from its outermost protection, then what keeps a candidate alone.
+pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
         false,
@@ -266,8 +266,8 @@ pub const RUNGS: &[RungKind] = &[
     ),
 ];
 
-pub fn known(name: &str) -> Option<&'static RungKind> {
-    RUNGS.iter().find(|kind| kind.name == name)
+pub fn known(name: &str) -> Option<&'static ProtectionKind> {
+    PROTECTIONS.iter().find(|kind| kind.name == name)
 }
 
 #[cfg(test)]
@@ -275,28 +275,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_the_rung_was() {
-        for rung in [
-            Rung::new("files", true, "Landlock ABI 7"),
-            Rung::new("own_user", false, "not root: nobody"),
-            Rung::new("session", true, ""),
+    fn a_line_says_what_the_protection_was() {
+        for protection in [
+            Protection::new("files", true, "Landlock ABI 7"),
+            Protection::new("own_user", false, "not root: nobody"),
+            Protection::new("session", true, ""),
         ] {
-            assert_eq!(Rung::from_line(&rung.line()), Some(rung));
+            assert_eq!(Protection::from_line(&protection.line()), Some(protection));
         }
-        assert_eq!(Rung::new("a", true, "b\nc").line(), "+a: b c");
+        assert_eq!(Protection::new("a", true, "b\nc").line(), "+a: b c");
         for line in ["", "files: x", "+files", "é"] {
-            assert_eq!(Rung::from_line(line), None, "{line}");
+            assert_eq!(Protection::from_line(line), None, "{line}");
         }
     }
 
     #[test]
-    fn every_rung_is_listed_once() {
-        for (index, kind) in RUNGS.iter().enumerate() {
-            assert_eq!(RUNGS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
+    fn every_protection_is_listed_once() {
+        for (index, kind) in PROTECTIONS.iter().enumerate() {
+            assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // The others are proved by trying; a rung that nobody tries would never be there.
+        // The others are proved by trying; a protection that nobody tries would never be there.
         let from_outside: Vec<&str> =
-            RUNGS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
+            PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);
         assert_eq!(known("files").map(|kind| kind.needed), Some(false));
         assert!(known("magic").is_none());
