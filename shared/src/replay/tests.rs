@@ -36,7 +36,7 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// Sealed anew, so that only what is checked behind the seal can object.
+/// The bytes with a new seal, so that only checks behind the seal can refuse them.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
     let seal = blake3::hash(&bytes[..body]);
@@ -130,7 +130,7 @@ fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
     }
 }
 
-/// Mistakes that a right seal does not make right.
+/// Mistakes in recordings whose seal is right.
 #[test]
 fn a_recording_that_contradicts_itself_is_refused() {
     type Change = fn(&mut Recording);
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(Recording::decode(&begun).is_err());
     }
 
-    /// What comes behind a right seal is what a careful reader alone can refuse, and never a panic.
+    /// Whatever comes behind a right seal is refused or read, and never a panic.
     #[test]
     fn a_changed_file_that_is_sealed_anew_reads_back_as_it_stands_or_is_refused(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)

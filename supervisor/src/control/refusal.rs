@@ -1,15 +1,15 @@
-//! What is answered: a value, or why not.
+//! Answers: a value, or the reason for a refusal.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Why something was not done: stable words, which programs may rely on.
+/// Why a request was refused: stable words that programs may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// The line is not JSON.
     ParseError,
-    /// It is JSON, and no request.
+    /// It is JSON, but not a request.
     InvalidRequest,
     BatchRefused,
     LineTooLong,
@@ -41,7 +41,7 @@ impl Code {
     }
 }
 
-/// An error as it is answered.
+/// An error in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,

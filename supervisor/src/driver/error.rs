@@ -1,4 +1,4 @@
-//! Why a run could not go on, and whose error that is.
+//! Why a run could not continue, and which exit code that gives.
 
 use super::folder::FolderError;
 use crate::control::ControlError;
@@ -44,7 +44,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whose error it is, by exit code.
+    /// The exit code: whose error it is.
     pub fn exit(&self) -> Exit {
         match self {
             Self::NothingSelected { .. }

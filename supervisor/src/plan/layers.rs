@@ -73,7 +73,7 @@ impl Layers {
         let mut settled = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
             // `--set` appends last, so that it wins with the compiler. What was appended before it becomes part of
-            // `flags`, which a printed plan can say level by level; a list that grows in its middle it cannot.
+            // `flags`, which a printed plan can show level by level; it cannot show a list that grows in the middle.
             let own = self.build.extra_flags.clone().unwrap_or_default();
             settled.build.flags.get_or_insert_default().extend(own);
             settled.build.extra_flags = Some(appended.clone());

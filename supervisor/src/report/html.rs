@@ -1,7 +1,7 @@
 //! A run as one page: no network, no script, light and dark, for a desk and for a phone.
 //!
-//! Every text is escaped when the page is compiled (maud), and strangers' texts lose their control characters besides.
-//! What a large run has more than a page can hold is left out, and said to be.
+//! Every text is escaped by maud, and foreign texts lose their control characters as well. What does not fit on a page is
+//! left out, and the page says so.
 
 mod failures;
 mod memory;
@@ -43,7 +43,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Whatever may slip in, it runs nothing and calls nobody.
+                // Whatever slips in, it can neither run code nor reach the network.
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { (one_line(&digest.run.name)) " – opt-supervisor" }
                 style { (PreEscaped(STYLE)) }
@@ -68,7 +68,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     Ok(page.into_string())
 }
 
-/// What is left of a page's bytes.
+/// Bytes that are left on the page.
 struct Room {
     left: usize,
 }
@@ -111,7 +111,7 @@ fn header(digest: &Digest) -> Markup {
     }
 }
 
-/// A job in one look.
+/// A job at a glance.
 fn card(digest: &JobDigest) -> Markup {
     let job = &digest.job;
     let winner = digest.winner();
@@ -176,7 +176,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     };
     let passed = Status::Passed.name();
     let mut statuses: Vec<_> = digest.statuses.iter().collect();
-    // The good news first; the rest by its frequency.
+    // PASSED first, the others by frequency.
     statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
     let head = room.fits(html! {
         h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
@@ -254,7 +254,7 @@ fn host(digest: &Digest) -> Markup {
     }
 }
 
-/// What a job's figures stand on, by name.
+/// What a job's figures depend on, by name.
 fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     let all = [
         ("captures", job.job.captures.digest.as_ref()),

@@ -1,7 +1,7 @@
-//! The memory's evidence in the database: blocks of samples, thinned out evenly when there are too many.
+//! Samples of memory in the database: blocks, thinned out evenly when there are too many.
 //!
-//! A run may take a day and its evidence some tens of MiB: when the blocks hold more than the budget, steps of twice
-//! the width are asked for, and a few neighbours are joined with every block that is written. No extreme is lost.
+//! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, samples are joined into steps of
+//! twice the width, and a few older neighbours are joined with every block that is written. No extreme is lost.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ pub use super::block::MAX_POINTS;
 
 /// Most bytes of all blocks together.
 const BUDGET: Bytes = Bytes::mib(24);
-/// Neighbours that are joined with one write: twice what one write adds, so that thinning overtakes writing.
+/// Neighbours that are joined with each write: twice what a write adds, so that thinning overtakes writing.
 const JOINED_AT_ONCE: usize = 4;
-/// A step of an hour: a run whose evidence is too large even so has lasted for years.
+/// A step of an hour: a run whose samples are too large even so has lasted for years.
 const WIDEST: u64 = 3_600_000;
-/// Phases and marks that a timeline holds; what is beyond has no room in any drawing.
+/// Most phases and marks of a timeline; no drawing has room for more.
 const MAX_PHASES: i64 = 100_000;
 const MAX_MARKS: i64 = 10_000;
 
 const LOAD: &str = "load the samples";
 
 impl Store {
-    /// Keeps some seconds of samples. Gives back the width that the next block is to have.
+    /// Writes some seconds of samples. Returns the width that the next block should have.
     pub fn samples(&mut self, block: &Block) -> Result<u64, StoreError> {
         self.samples_within(block, BUDGET)
     }
@@ -47,7 +47,7 @@ impl Store {
         joined.map_err(|what| StoreError::Corrupt { path, operation: OPERATION, what })
     }
 
-    /// What the next block's width is to be, of a run that is taken up again.
+    /// The width of the next block, in a run that is resumed.
     pub fn samples_width(&self) -> Result<u64, StoreError> {
         self.connection
             .query_row("SELECT coalesce(max(width), 1) FROM sample", [], |row| row.get::<_, i64>(0))
@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Every block, in the order they were written: for who asks about single processes, which a timeline adds up.
+    /// Every block, in the order in which they were written. A timeline adds processes up; this is for those who need single ones.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
@@ -151,7 +151,7 @@ impl Store {
         Ok(phases)
     }
 
-    /// Kills are policy rows that name their worker; recycles stand with the worker that went.
+    /// Kills are policy rows that name their worker; a recycle is a field of the worker that was replaced.
     fn marks(&self) -> Result<Vec<Mark>, StoreError> {
         let mut marks = Vec::new();
         let kind = |word: &str| match word {
@@ -184,7 +184,7 @@ impl Store {
     }
 }
 
-/// SQLite's integers are signed; no time and no width is as large.
+/// SQLite's integers are signed; no time or width comes near the limit.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -206,7 +206,7 @@ fn insert(transaction: &Transaction<'_>, block: &Block) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Joins a few neighbours that are finer than they may be. The inner error says what is damaged.
+/// Joins a few neighbouring blocks that are finer than allowed. The inner error says what is damaged.
 fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Result<u64, String>> {
     let (bytes, widest): (i64, i64) = transaction
         .prepare_cached("SELECT coalesce(sum(bytes), 0), coalesce(max(width), 1) FROM sample")?
@@ -259,7 +259,7 @@ fn join(
     };
     let alone = one.clone().joined(Block::default(), width);
     let both = one.joined(other, width);
-    // Neighbours that are too many points together stay two.
+    // Neighbours with too many points together are not joined.
     let (whole, taken) = if both.points() <= MAX_POINTS { (both, next) } else { (alone, None) };
     if let Some((started, ended)) = whole.span() {
         let data = encode(&whole);

@@ -1,4 +1,4 @@
-//! The terminal: taken over, and given back however the view ends. Nothing of what is drawn is known here.
+//! The terminal: taken over, and restored however the view ends. What is drawn is up to others.
 
 use std::io::{self, Stdout, Write};
 use std::panic::PanicHookInfo;
@@ -12,7 +12,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::{Frame, Terminal};
 
-/// Whether the terminal is ours, so that it is given back once.
+/// Whether we have taken over the terminal, so that it is restored once.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 pub(super) struct Screen {
@@ -20,7 +20,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Call once in a process: a panic of any thread gives the terminal back before it says what happened.
+    /// Call once in a process: a panic of any thread restores the terminal before it prints its message.
     pub(super) fn take() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| on_panic(panic, &before)));
@@ -57,7 +57,7 @@ fn on_panic(panic: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
     before(panic);
 }
 
-/// Whatever cannot be given back is lost: there is nobody to tell but the terminal.
+/// Errors are ignored: the terminal is the only place where they could be reported.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = disable_raw_mode();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+    fn panic_restores_the_terminal_before_its_message() {
         if std::env::var_os(PANICS).is_some() {
             let mut screen = Screen::take().expect("a terminal");
             screen.draw(|_| {}).expect("drawn");

@@ -1,5 +1,5 @@
-//! Reads the messages out of the source: what `#[error(…)]`, `anyhow!` and the log's macros say, with examples in place of
-//! their arguments.
+//! Finds the messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log's macros, with examples in place of
+//! arguments.
 //!
 //! Not a parser of Rust: it knows string literals, and that brackets close.
 
@@ -105,7 +105,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
     found
 }
 
-/// The next message, but for words that only end like a macro of the log.
+/// The next message. Words that only end like a macro of the log do not count.
 fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
     let places = OPENINGS.iter().filter_map(|opening| {
         let mut matches = text[from..].match_indices(opening).map(|(at, _)| from + at);
@@ -140,7 +140,7 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// The first string literal that is a text, as it will be read, and what follows it. A field's value is none.
+/// The first string literal, as it will be shown, and what follows it.
 fn first_literal(body: &str) -> Option<(String, &str)> {
     let start = body.find('"')?;
     let mut literal = String::new();

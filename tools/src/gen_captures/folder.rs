@@ -1,4 +1,4 @@
-//! The folder that a set goes to: nothing in it is overwritten, and nothing is begun that its disk cannot hold.
+//! The folder that a set is written to: nothing in it is overwritten, and a set that the disk cannot hold is refused at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};

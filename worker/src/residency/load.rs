@@ -1,9 +1,9 @@
-//! The order of a load: a buffer is allocated right before its own upload, its source is let go of right after, and
-//! what calls write to comes after the last upload is over.
+//! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after,
+//! and outputs are allocated after the last upload.
 //!
 //! Storages have keys. One that several tensors lie in is uploaded once and released with the last of them; one that
-//! nobody uses is never touched. The peak is `opt_shared::placement`'s, to the byte. An error leaves the residency in
-//! pieces: it is to be dropped, and its device with it.
+//! nobody uses is never touched. The peak is what `opt_shared::placement` predicts, to the byte. After an error the residency
+//! must be dropped, and its device with it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,14 +30,14 @@ pub trait Origin {
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
 }
 
-/// What is to be there at the end.
+/// What must be resident at the end.
 pub struct Load<'a, K> {
     pub storages: &'a [(K, &'a dyn Origin)],
     /// For each tensor, the storage that it lies in, by its index in `storages`.
     pub tensors: &'a [usize],
     /// Allocated when all tensors are there.
     pub after: &'a [(Kind, Bytes)],
-    /// Uses that end with this load: what it uses, too, stays.
+    /// Uses that end with this load; what the load itself uses stays.
     pub instead_of: &'a [K],
 }
 
@@ -137,7 +137,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(kind, buffer)
     }
 
-    /// Gives back all that is resident, and the slots. Returns the ledger, whose sum is what others still hold.
+    /// Releases everything that is resident, and the slots. Returns the ledger, whose sum is what others still hold.
     pub fn dissolve(mut self) -> Result<Ledger, StagingError> {
         for resident in std::mem::take(&mut self.resident).into_values() {
             self.on.release(Kind::Weight, resident.buffer)?;

@@ -1,4 +1,4 @@
-//! The stages of a candidate: policy only. What runs kernels is `session`'s; nothing here knows a process.
+//! The stages of a candidate: policy only. `session` runs kernels; nothing here deals with processes.
 
 pub(crate) mod build;
 pub(crate) mod calls;
@@ -14,11 +14,11 @@ use opt_shared::units::Bytes;
 /// any byte, so an element that equals its poison twice was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
-/// Tells the supervisor how far a stage has come: entries done, of how many, captured bytes gone through. One that is
-/// gone ends this worker, so that nobody waits for an answer.
+/// Tells the supervisor how far a stage has come: entries done, of how many, captured bytes verified. If the supervisor is
+/// gone this worker ends, so there is no answer to wait for.
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// The end of a runner that lives on in the report.
+/// What a report keeps of the end of a runner.
 pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

@@ -80,7 +80,7 @@ fn smaller_batches_have_the_reason_that_led_to_them() {
 }
 
 #[test]
-fn who_is_late_is_said_to_be_with_the_time_that_it_had() {
+fn late_worker_is_killed_with_its_deadline_in_the_log() {
     let mut desk = Desk::new(plan(1));
     let given = desk.lease();
     desk.pass_time(STAGE.deadline + Duration::from_secs(1));

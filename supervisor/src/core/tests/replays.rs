@@ -1,4 +1,4 @@
-//! A replay in the core: one stage, alone, with everybody else's rights and limits.
+//! A replay in the core: one stage, alone, with the same rights and limits as any other.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::message::KillReason;
@@ -31,7 +31,7 @@ fn a_replay_is_one_lease_of_a_profiler() {
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
-/// A worker that says passed and shows nothing, or shows something and does not say so, is not believed.
+/// A report that says PASSED without a result, or has a result without PASSED, is not believed.
 #[test]
 fn a_result_stands_with_passed_and_with_nothing_else() {
     for (status, with_result) in

@@ -1,5 +1,5 @@
-//! What questions on the control socket are answered: the core's numbers with the names of the plan, and sentences
-//! made of them. Reads only.
+//! Answers to questions on the control socket: the core's numbers with the names of the plan, and sentences made of
+//! them. Reads only.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
@@ -13,7 +13,7 @@ use crate::record::{CandidateRecord, PolicyRecord};
 
 /// Longest record in an answer: a longer one goes without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
-/// Decisions that a `why` ends with.
+/// How many decisions the answer to `why` lists.
 const LATEST: u32 = 5;
 
 impl View<'_> {
@@ -132,7 +132,7 @@ impl View<'_> {
         }
     }
 
-    /// How a candidate stands: its whole record once it has ended.
+    /// The state of a candidate: its whole record once it has ended.
     pub(crate) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
@@ -287,7 +287,7 @@ impl View<'_> {
         })
     }
 
-    /// A decision as it is answered: with the names of what its numbers stand for.
+    /// A decision in an answer: with names for the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);
@@ -312,7 +312,7 @@ fn length(record: &CandidateRecord) -> usize {
         }
     }
     let mut counter = Counter(0);
-    // A counter takes everything, and a record is made of what JSON can hold.
+    // Writing to a counter cannot fail, and every value of a record has a JSON form.
     let _ = serde_json::to_writer(&mut counter, record);
     counter.0
 }

@@ -1,4 +1,4 @@
-//! The order of things: what an action raises is decided on after the actions beside it.
+//! Order of events: what one action raises is handled after the other actions of the same decision.
 
 use std::fs;
 
@@ -104,7 +104,7 @@ fn noted(decision: &'static str) -> Action {
 }
 
 #[test]
-fn what_an_action_raises_is_handled_after_the_actions_beside_it() {
+fn event_raised_by_an_action_is_handled_after_the_others() {
     with_a_run(|run| {
         run.decisions.raise(Event::Tick);
         let asked = run.decisions.next().expect("no law is broken").expect("actions");
@@ -154,7 +154,7 @@ fn end_of(run: &Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
 }
 
 #[test]
-fn feedback_is_of_the_attempt_that_ended_the_candidate_and_of_no_earlier_one() {
+fn feedback_belongs_to_the_attempt_that_ended_the_candidate() {
     let (naive, fast) = (CandidateId(0), CandidateId(1));
     with_a_run(|run| {
         for candidate in [naive, fast] {

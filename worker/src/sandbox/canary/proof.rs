@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     const SAID: &str = "map_within=ok\nmap_beyond=ENOMEM\nheap_beyond=ENOMEM\nreserve_beyond=ENOMEM\n\
-        protection +memory_limit: 9.00 MiB\nrung -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
+        protection +memory_limit: 9.00 MiB\nprotection -own_user: not root\nbecome_root=EPERM\noverflow=begins\n";
 
     fn protection(said: &str, end: End, name: &str) -> Protection {
         judge(&hear(said, end))

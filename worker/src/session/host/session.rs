@@ -27,7 +27,7 @@ pub(super) struct HostSession<'b> {
     pub(super) runner: Runner,
     /// For what is timed.
     pub(super) view: Option<View>,
-    /// Seen stopped, and not let go on since.
+    /// The runner was seen stopped, and has not been continued since.
     pub(super) stopped: bool,
     /// The entry it was called with last.
     called: usize,
@@ -91,7 +91,7 @@ impl<'b> HostSession<'b> {
         Ok(Answer::Died)
     }
 
-    /// From wherever it stands to a standstill. False if it is dead.
+    /// Stops the runner, whatever state it is in. False if it is dead.
     pub(super) fn settle(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop()?;
