@@ -2,11 +2,11 @@
 //!
 //! On a cold file every fault fetches a whole read-ahead window, and a kernel that looks up some rows pulls in the
 //! table. So the runner maps inputs without read-ahead (`MADV_RANDOM`), and while it calls, a thread of the worker looks
-//! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `course`
+//! at which pages came into the cache and reads ahead where that pays. Owns that thread and what it counts; `policy`
 //! decides, `sight` looks at the cache and `touches` at the runner's page tables. Nothing here touches the candidate, and nothing of it runs while anything is timed. Hints
 //! that fail change the speed and never a byte.
 
-mod course;
+mod policy;
 mod sight;
 mod touches;
 
@@ -25,7 +25,7 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
-use self::course::{Course, LONG_STEPS_AHEAD, Tripwire};
+use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
 use self::sight::{Sight, Way};
 use self::touches::{Blind, Mapped, Touches};
 use super::placed::Placed;
@@ -70,7 +70,7 @@ struct Input {
     offset: u64,
     page: u64,
     sight: Sight,
-    course: Course,
+    policy: ReadaheadPolicy,
     /// What is still to be read, one after the other.
     due: VecDeque<Range<u64>>,
     /// An open file of its own, which the kernel may read ahead of: our other ones are told that they are read in no
@@ -111,15 +111,15 @@ impl ReadAhead {
                 it.unseen += 1;
                 continue;
             };
-            let course = Course::new(bytes / page, page, |pages| sight.resident(pages));
-            if course.known(0..course.windows()) < bytes / page {
+            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| sight.resident(pages));
+            if policy.known(0..policy.windows()) < bytes / page {
                 it.inputs.push(Input {
                     index,
                     file: Arc::clone(file),
                     offset,
                     page,
                     sight,
-                    course,
+                    policy,
                     due: VecDeque::new(),
                     in_order: None,
                 });
@@ -287,21 +287,21 @@ impl Watcher {
                 BUSY_PAUSE
             } else {
                 let quiet = if looks.contains(&Look::Touched) { BUSY_PAUSE } else { pause * 2 };
-                let streams = self.inputs.iter().any(|input| input.course.has_streams());
+                let streams = self.inputs.iter().any(|input| input.policy.has_streams());
                 let most = if streams || self.expected.is_some() { STREAM_PAUSE } else { IDLE_PAUSE };
                 quiet.max(start.elapsed() * LOOKING_PART).min(most)
             };
             if self.read_some(&mut scratch) {
                 pause = Duration::ZERO;
-            } else if self.inputs.iter().all(|input| input.course.is_read()) {
+            } else if self.inputs.iter().all(|input| input.policy.is_read()) {
                 self.done = None;
             }
         }
         // What came in after the last look counts too; nothing more is read.
         let touches = self.touches.as_ref();
-        self.inputs.iter_mut().for_each(|input| input.course.end());
+        self.inputs.iter_mut().for_each(|input| input.policy.end());
         self.inputs.iter_mut().enumerate().for_each(|(at, input)| input.count(at, touches));
-        let whole = self.inputs.iter().filter(|input| input.course.was_used_whole());
+        let whole = self.inputs.iter().filter(|input| input.policy.was_used_whole());
         let whole = Whole(whole.map(|input| input.index).collect());
         Seen { report: report(&self.inputs), whole }
     }
@@ -324,7 +324,7 @@ impl Watcher {
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
         for input in expected.iter_mut().take(LONG_STEPS_AHEAD) {
-            let due = input.course.expect_all(each);
+            let due = input.policy.expect_all(each);
             input.read(due);
         }
     }
@@ -334,7 +334,7 @@ impl Watcher {
         let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MOST_TRIES) else {
             return;
         };
-        if !self.inputs.iter().any(|input| input.course.has_streams()) {
+        if !self.inputs.iter().any(|input| input.policy.has_streams()) {
             return;
         }
         self.tries += 1;
@@ -343,12 +343,12 @@ impl Watcher {
         match Touches::of(runner, &mapped) {
             Ok(touches) => {
                 self.touches = Some(touches);
-                self.inputs.iter_mut().for_each(|input| input.course.see_touches());
+                self.inputs.iter_mut().for_each(|input| input.policy.see_touches());
             }
             Err(Blind::NotYet) if self.tries < MOST_TRIES => {}
             Err(_) => {
                 (self.runner, self.expected) = (None, None);
-                self.inputs.iter_mut().for_each(|input| input.course.lose_sight());
+                self.inputs.iter_mut().for_each(|input| input.policy.lose_sight());
             }
         }
     }
@@ -366,14 +366,14 @@ impl Input {
     /// `at` is its number among those that are looked at.
     fn look(&mut self, at: usize, touches: Option<&Touches>) -> Look {
         let mut read = false;
-        let before = self.course.touched();
+        let before = self.policy.touched();
         let due = self.follow(at, touches);
         read |= self.read(due);
         for window in self.changed() {
             let due = self.seen(window, at, touches);
             read |= self.read(due);
         }
-        match (read, before < self.course.touched()) {
+        match (read, before < self.policy.touched()) {
             (true, _) => Look::Read,
             (false, true) => Look::Touched,
             (false, false) => Look::Still,
@@ -381,21 +381,21 @@ impl Input {
     }
 
     fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let Self { course, sight, .. } = self;
-        course.follow(|Tripwire { page, left_out }| {
+        let Self { policy, sight, .. } = self;
+        policy.follow(|Tripwire { page, left_out }| {
             (left_out && sight.resident(page..page + 1) != 0)
                 || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
         })
     }
 
     fn seen(&mut self, window: usize, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let pages = self.course.pages_of(window..window + 1);
+        let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
             // Nobody has come there yet whose touches could be seen.
-            None => self.course.may_overshoot().then_some(0),
+            None => self.policy.may_overshoot().then_some(0),
         };
-        self.course.seen(window, self.sight.resident(pages), touched)
+        self.policy.seen(window, self.sight.resident(pages), touched)
     }
 
     fn count(&mut self, at: usize, touches: Option<&Touches>) {
@@ -407,16 +407,16 @@ impl Input {
 
     /// Windows that were not read by us, in groups that are not as they were.
     fn changed(&self) -> Vec<usize> {
-        let windows = self.course.windows();
+        let windows = self.policy.windows();
         let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));
         groups
             .filter(|group| {
-                !group.clone().all(|window| self.course.was_read(window))
-                    && self.sight.resident(self.course.pages_of(group.clone()))
-                        != self.course.known(group.clone())
+                !group.clone().all(|window| self.policy.was_read(window))
+                    && self.sight.resident(self.policy.pages_of(group.clone()))
+                        != self.policy.known(group.clone())
             })
             .flatten()
-            .filter(|window| !self.course.was_read(*window))
+            .filter(|window| !self.policy.was_read(*window))
             .collect()
     }
 
@@ -424,7 +424,7 @@ impl Input {
         let any = !due.is_empty();
         for pages in due {
             let bytes = self.offset + pages.start * self.page..self.offset + pages.end * self.page;
-            if LONG_READ <= bytes.end - bytes.start && self.course.may_overshoot() {
+            if LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
                 self.due.push_back(bytes);
             } else {
                 ask_for(&self.file, bytes);
@@ -462,13 +462,13 @@ fn own_file(file: &File) -> Option<File> {
 
 fn report(inputs: &[Input]) -> ReadReport {
     let mut it = ReadReport::default();
-    for Input { course, page, due, .. } in inputs {
+    for Input { policy, page, due, .. } in inputs {
         let bytes = |pages: u64| Bytes::new(pages * page);
         let unread: Bytes = due.iter().map(|bytes| Bytes::new(bytes.end - bytes.start)).sum();
         it.page_by_page += 1;
-        it.touched_bytes += bytes(course.touched());
-        it.ahead_bytes += bytes(course.ahead()) - unread;
-        if let Some(after) = course.turned_after() {
+        it.touched_bytes += bytes(policy.touched());
+        it.ahead_bytes += bytes(policy.ahead()) - unread;
+        if let Some(after) = policy.turned_after() {
             it.turned += 1;
             it.turned_after_bytes += bytes(after);
         }

@@ -29,7 +29,7 @@ const USED_PART: u64 = 16;
 
 /// One input, in pages that are counted from its first whole one.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct ReadaheadPolicy {
     pages: u64,
     window_pages: u64,
     windows: Vec<Window>,
@@ -77,7 +77,7 @@ pub(super) struct Tripwire {
     pub(super) left_out: bool,
 }
 
-impl Course {
+impl ReadaheadPolicy {
     /// `resident` tells how many of some pages are in the cache before the candidate runs.
     pub(super) fn new(pages: u64, page_bytes: u64, mut resident: impl FnMut(Range<u64>) -> u64) -> Self {
         let window_pages = (WINDOW_BYTES / page_bytes).max(2);

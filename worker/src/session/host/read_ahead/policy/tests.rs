@@ -1,4 +1,4 @@
-//! Courses against a cache and a candidate that touches pages in some order.
+//! Policies against a cache and a candidate that touches pages in some order.
 
 use super::*;
 
@@ -9,14 +9,14 @@ const MIB: u64 = 256;
 
 /// A cache, a candidate that touches pages in some order, and a look after every `look_every`th touch.
 struct Bench {
-    course: Course,
+    policy: ReadaheadPolicy,
     cached: Vec<bool>,
     misses: u64,
     /// Most that was ever in the cache beyond what had been touched.
     excess: u64,
 }
 
-/// What a course begins with.
+/// What a policy begins with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Unknown,
@@ -40,12 +40,12 @@ impl Bench {
         let of = |cached: &[bool], pages: Range<u64>| {
             cached[to_index(pages.start)..to_index(pages.end)].iter().filter(|page| **page).count() as u64
         };
-        let course = Course::new(pages, PAGE, |pages| of(&cached, pages));
+        let policy = ReadaheadPolicy::new(pages, PAGE, |pages| of(&cached, pages));
         let warm = of(&cached, 0..pages);
-        let mut it = Self { course, cached, misses: 0, excess: 0 };
+        let mut it = Self { policy, cached, misses: 0, excess: 0 };
         let mut used_pages = 0;
         if start == Start::Whole {
-            it.course
+            it.policy
                 .expect_all(LONG_STEPS_AHEAD)
                 .into_iter()
                 .flatten()
@@ -55,13 +55,13 @@ impl Bench {
             used_pages += u64::from(!std::mem::replace(&mut used[to_index(page)], true));
             it.misses += u64::from(!std::mem::replace(&mut it.cached[to_index(page)], true));
             if number as u64 % look_every == look_every - 1 {
-                let mut due = it.course.follow(|Tripwire { page, left_out }| {
+                let mut due = it.policy.follow(|Tripwire { page, left_out }| {
                     used[to_index(page)] || (left_out && it.cached[to_index(page)])
                 });
-                for window in 0..it.course.windows() {
-                    if !it.course.was_read(window) {
-                        let resident = of(&it.cached, it.course.pages_of(window..window + 1));
-                        due.extend(it.course.seen(window, resident, None));
+                for window in 0..it.policy.windows() {
+                    if !it.policy.was_read(window) {
+                        let resident = of(&it.cached, it.policy.pages_of(window..window + 1));
+                        due.extend(it.policy.seen(window, resident, None));
                     }
                 }
                 for page in due.into_iter().flatten() {
@@ -92,7 +92,7 @@ fn scattered(count: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn what_each_way_of_reading_comes_to() {
+fn each_access_pattern_reads_what_the_table_says() {
     struct Case {
         name: &'static str,
         touches: Vec<u64>,
@@ -153,7 +153,7 @@ fn what_each_way_of_reading_comes_to() {
         let bench = Bench::run(cold(), 16, touches);
         assert!(bench.misses <= misses, "{name}: {} misses, {misses} expected", bench.misses);
         assert!(bench.resident() <= resident, "{name}: {} pages read", bench.resident());
-        assert_eq!(bench.course.turned_after().is_some(), turned, "{name}");
+        assert_eq!(bench.policy.turned_after().is_some(), turned, "{name}");
     }
 }
 
@@ -175,74 +175,74 @@ fn what_is_expected_to_be_used_whole_is_read_before_anybody_comes() {
     let bench = Bench::begun(Start::Whole, cold(), 16, 0..PAGES);
     assert_eq!(bench.misses, 0);
     assert_eq!(bench.resident(), PAGES);
-    assert!(bench.course.is_read());
-    assert!(bench.course.was_used_whole());
+    assert!(bench.policy.is_read());
+    assert!(bench.policy.was_used_whole());
     // Nobody comes: no more than was read at first, and the next entry is not read so.
     let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
     for touched in [0..0, PAGES - 3..PAGES] {
         let bench = Bench::begun(Start::Whole, cold(), 1, touched);
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
-        assert!(!bench.course.was_used_whole());
+        assert!(!bench.policy.was_used_whole());
     }
     // Half of it is most of it; a tenth is not.
     for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
-        assert_eq!(Bench::run(cold(), 16, 0..part).course.was_used_whole(), whole, "{part}");
+        assert_eq!(Bench::run(cold(), 16, 0..part).policy.was_used_whole(), whole, "{part}");
     }
 }
 
 #[test]
 fn what_the_kernel_read_on_its_own_is_no_use_where_touches_are_seen() {
     for (touched, turned) in [(Some(3), false), (None, true)] {
-        let mut course = Course::new(PAGES, PAGE, |_| 0);
-        let due = course.seen(5, MIB / 2, touched);
+        let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
+        let due = policy.seen(5, MIB / 2, touched);
         assert_eq!(due.is_empty(), !turned, "{touched:?}");
-        assert_eq!(course.touched(), touched.unwrap_or(MIB / 2));
+        assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
         // The process is gone, and with it what it touched: that was used all the same.
-        let _ = course.seen(5, MIB / 2, touched.map(|_| 0));
-        assert_eq!(course.touched(), touched.unwrap_or(MIB / 2));
+        let _ = policy.seen(5, MIB / 2, touched.map(|_| 0));
+        assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
     }
 }
 
 #[test]
 fn where_touches_are_not_seen_after_all_reading_goes_on_as_without() {
-    let mut course = Course::new(2 * PAGES, PAGE, |_| 0);
-    let first = course.expect_all(LONG_STEPS_AHEAD);
+    let mut policy = ReadaheadPolicy::new(2 * PAGES, PAGE, |_| 0);
+    let first = policy.expect_all(LONG_STEPS_AHEAD);
     let end = first.last().expect("it is read").end;
-    assert!(course.follow(|_| true).first().is_some_and(|due| due.start == end), "touches are seen");
-    course.lose_sight();
-    assert!(course.follow(|tripwire| tripwire.left_out).is_empty());
-    let window = (0..course.windows()).find(|window| !course.was_read(*window)).expect("not all is read");
-    assert!(!course.seen(window, MIB / 2, None).is_empty(), "half of a window");
+    assert!(policy.follow(|_| true).first().is_some_and(|due| due.start == end), "touches are seen");
+    policy.lose_sight();
+    assert!(policy.follow(|tripwire| tripwire.left_out).is_empty());
+    let window = (0..policy.windows()).find(|window| !policy.was_read(*window)).expect("not all is read");
+    assert!(!policy.seen(window, MIB / 2, None).is_empty(), "half of a window");
 }
 
 #[test]
 fn what_left_the_cache_meanwhile_counts_when_it_is_touched() {
-    let mut course = Course::new(PAGES, PAGE, |pages| pages.end - pages.start);
-    assert!(course.seen(3, 0, None).is_empty());
-    assert!(!course.seen(3, MIB / 2, None).is_empty());
-    assert_eq!(course.touched(), MIB / 2);
+    let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |pages| pages.end - pages.start);
+    assert!(policy.seen(3, 0, None).is_empty());
+    assert!(!policy.seen(3, MIB / 2, None).is_empty());
+    assert_eq!(policy.touched(), MIB / 2);
 }
 
 #[test]
 fn at_the_end_what_is_seen_is_counted_and_nothing_is_read() {
-    let mut course = Course::new(PAGES, PAGE, |_| 0);
-    course.expect_all(1);
-    let ahead = course.ahead();
-    course.end();
-    assert!(course.follow(|_| true).is_empty());
-    let last = course.windows() - 1;
-    assert!(course.seen(last, MIB / 2, None).is_empty());
-    assert_eq!((course.ahead(), course.touched()), (ahead, MIB / 2));
+    let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
+    policy.expect_all(1);
+    let ahead = policy.ahead();
+    policy.end();
+    assert!(policy.follow(|_| true).is_empty());
+    let last = policy.windows() - 1;
+    assert!(policy.seen(last, MIB / 2, None).is_empty());
+    assert_eq!((policy.ahead(), policy.touched()), (ahead, MIB / 2));
 }
 
 #[test]
 fn what_is_in_the_cache_already_is_no_use_seen() {
     let warm = vec![true; to_index(PAGES)];
     let bench = Bench::run(warm, 1, 0..PAGES);
-    assert_eq!((bench.course.touched(), bench.course.ahead()), (0, 0));
+    assert_eq!((bench.policy.touched(), bench.policy.ahead()), (0, 0));
     let half: Vec<bool> = (0..PAGES).map(|page| page % 2 == 0).collect();
     let bench = Bench::run(half, 1, scattered(200));
-    assert!(bench.course.turned_after().is_none(), "half of every window was there before");
+    assert!(bench.policy.turned_after().is_none(), "half of every window was there before");
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn what_was_read_and_touched_adds_up() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
         // What came in after the last look.
-        let _ = bench.course.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
-        let known = bench.course.touched() + bench.course.ahead();
+        let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
+        let known = bench.policy.touched() + bench.policy.ahead();
         assert!(known <= bench.resident() && bench.resident() <= known + 64, "{known}");
     }
 }
