@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_there_before_is_gone_after() {
+    fn cache_guard_drops_what_was_not_cached_before() {
         // In the build folder, because a tmpfs is nothing but cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");

@@ -142,7 +142,7 @@ fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
 }
 
 #[test]
-fn a_runner_reads_no_byte_beside_its_inputs() {
+fn runner_reads_no_byte_outside_its_inputs() {
     let scenario = Scenario::create();
     let folder = generate(&scenario, "softmax", "1024,512", 2);
     let markers = Markers::of_captures(&folder);

@@ -52,7 +52,7 @@ fn what_was_written_is_what_is_read() {
 }
 
 #[test]
-fn what_cannot_be_read_again_is_not_recorded() {
+fn recordings_that_could_not_be_read_are_not_written() {
     let mut recorder = Recorder::default();
     let longest = "n".repeat(MAX_NAME);
     recorder.step(&longest, &longest, &[Need { name: longest.clone(), ..need(0, 4) }]).expect("at the limit");
@@ -90,7 +90,7 @@ fn a_file_that_would_be_too_large_is_not_begun() {
 }
 
 #[test]
-fn every_truncation_and_every_byte_too_many_is_refused() {
+fn truncated_and_extended_recordings_are_refused() {
     let bytes = sample().encode();
     for length in 0..bytes.len() {
         assert!(Recording::decode(&bytes[..length]).is_err(), "{length} of {}", bytes.len());

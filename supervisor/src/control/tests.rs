@@ -233,7 +233,7 @@ fn who_is_slow_or_silent_is_cut_off() {
 }
 
 #[test]
-fn who_never_reads_is_cut_off_and_holds_no_more_than_its_queue() {
+fn client_that_never_reads_is_closed_at_the_limit_of_its_queue() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
     say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n");

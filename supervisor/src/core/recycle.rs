@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_validation_is_followed_by_a_recycle() {
+    fn large_verification_is_followed_by_a_recycle() {
         let at = |before_profile, validated, leases| {
             super::before_profile(
                 &RecycleSettings { before_profile, ..settings() },

@@ -464,7 +464,7 @@ fn files_that_are_no_plans() {
 }
 
 #[test]
-fn a_plan_full_of_mistakes_is_answered_at_once() {
+fn plan_full_of_mistakes_is_reported_quickly() {
     let folder = place();
     let mut text = JOB.to_owned();
     for number in 0..50_000 {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_fails_midway_leaves_the_former_one() {
+    fn failed_write_leaves_the_former_document() {
         struct Broken;
         impl Serialize for Broken {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -141,7 +141,7 @@ fn writer_that_is_killed() {
 }
 
 #[test]
-fn a_process_killed_while_it_writes_loses_no_acknowledged_row() {
+fn killed_writer_loses_no_acknowledged_row() {
     use std::io::BufRead as _;
 
     /// Enough for the kill to come in the middle of something.

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_sees_its_arguments_as_new() {
+    fn every_call_gets_fresh_arguments() {
         let float = WireType { code: 2, bits: 32, lanes: 1 };
         let setup = EntrySetup {
             inputs: vec![],

@@ -220,7 +220,7 @@ mod tests {
     proptest! {
         /// The range is there, at its phase, and no other byte of the file is, in any page of the map.
         #[test]
-        fn an_input_shows_its_range_and_nothing_else(
+        fn mapped_input_shows_its_range_only(
             start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64
         ) {
             let (file, contents) = file_of(60_000);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_cut_and_said_to_be() {
+    fn flood_of_output_is_cut_and_reported() {
         let stream = Stream::create(Bytes::kib(64)).expect("a memfd");
         assert!(!stream.is_truncated());
         rustix::io::write(stream.descriptor(), b"hello\n").expect("fits");

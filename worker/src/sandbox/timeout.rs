@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_everything_is_counted_as_one_wait() {
+    fn pause_of_the_machine_counts_as_one_wait() {
         let mut limit = timeout(100 * MS);
         let asleep_for_an_hour = Instant::now().checked_sub(Duration::from_secs(3600));
         // A machine that was started within the hour has no such moment.

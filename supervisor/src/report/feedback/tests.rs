@@ -105,7 +105,7 @@ fn feedback_is_as_it_was_read() {
 }
 
 #[test]
-fn nobody_elses_fault_is_put_on_the_candidate() {
+fn feedback_blames_the_candidate_for_its_own_faults_only() {
     for &status in Status::ALL {
         if !matches!(status.blame(), None | Some(opt_shared::outcome::Blame::Candidate)) {
             let text = feedback_without_report(Stage::Verify, status, "why");

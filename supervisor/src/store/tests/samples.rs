@@ -32,7 +32,7 @@ fn kept(store: &Store) -> Bytes {
 }
 
 #[test]
-fn a_long_restless_run_stays_within_its_budget_and_keeps_its_peak() {
+fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
     const BUDGET: Bytes = Bytes::kib(256);
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());

@@ -109,7 +109,7 @@ mod tests {
 
     /// What is verified is what is timed: the digest of the build goes with every task.
     #[test]
-    fn an_artifact_that_changed_is_refused() {
+    fn changed_artifact_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("built.so");
         std::fs::write(&path, b"as it was built").expect("written");

@@ -61,9 +61,9 @@ int answer(void) {
 ";
 
 #[test]
-fn a_candidate_is_refused_everything_but_its_own_work() {
+fn candidate_is_refused_everything_outside_its_work() {
     as_every_user(
-        "sandbox::confine::canaries::candidate::a_candidate_is_refused_everything_but_its_own_work",
+        "sandbox::confine::canaries::candidate::candidate_is_refused_everything_outside_its_work",
         || {
             for namespaces in [Namespaces::ALL, Namespaces::NONE] {
                 let folder = tempfile::tempdir().expect("a temporary folder");

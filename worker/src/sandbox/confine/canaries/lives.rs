@@ -93,8 +93,8 @@ pub(super) fn two_spinning_threads() {
 }
 
 #[test]
-fn a_runner_dies_with_its_worker() {
-    as_every_user("sandbox::confine::canaries::lives::a_runner_dies_with_its_worker", || {
+fn runner_dies_with_its_worker() {
+    as_every_user("sandbox::confine::canaries::lives::runner_dies_with_its_worker", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // The worker must not be in a pid namespace of its own: its end would end the runner without our doing.
         let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);
