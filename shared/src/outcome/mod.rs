@@ -1,7 +1,7 @@
 //! How things end: what a stage reports.
 //!
 //! A report has a head, the same for every stage, and a body with what only its stage can tell. Who decides which status a
-//! death gets is the worker's and the core's work; this room only says what the words are.
+//! death gets is the worker's and the core's work; this module only defines the words.
 
 mod build;
 mod failure;

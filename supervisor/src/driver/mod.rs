@@ -1,6 +1,6 @@
 //! One run from plan to exit code: survey, run, answers on the way, and the folder that is left.
 //!
-//! Owns the order of things and every meeting of two rooms: plan, pool, memory, store and report do not know one
+//! Owns the order of events, and is where modules meet: plan, pool, memory, store and report do not know one
 //! another. Decides nothing that the core could decide.
 
 pub mod answer;

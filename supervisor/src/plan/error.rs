@@ -1,4 +1,4 @@
-//! What is wrong with a plan: every mistake with its place, and the collector that all rooms of the plan report to.
+//! What is wrong with a plan: every mistake with its place, and the collector that all modules of the plan report to.
 //!
 //! How a mistake is drawn for people belongs to `render`; which mistakes there are, to the rest.
 

@@ -1,7 +1,7 @@
 //! From `plan.toml` to a checked [`Plan`], or to every mistake in it with its place.
 //!
 //! Reads TOML, and the file system for globs and for whether things exist. Opens no capture and no source, starts
-//! nothing, knows no other room of the supervisor.
+//! nothing, uses no other module of the supervisor.
 //!
 //! ```text
 //! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──print──▶ text

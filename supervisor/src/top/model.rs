@@ -25,7 +25,7 @@ pub(super) enum News {
     History(Value),
     Decisions(Value),
     Event(Value),
-    /// The answer to a wish.
+    /// The answer to a request.
     Said(String),
     /// A sentence that was asked for.
     Why(String),
@@ -42,7 +42,7 @@ pub(super) enum Pane {
     Policy,
 }
 
-/// What is laid over the panes.
+/// What is shown over the panes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Popup {
     #[default]
@@ -56,7 +56,7 @@ pub(super) enum Popup {
     Text(String),
 }
 
-/// What a person wants of the run.
+/// A request to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Quit,
@@ -95,7 +95,7 @@ pub(super) struct Memory {
     pub available: Option<Bytes>,
 }
 
-/// The highest of the looks within a slot.
+/// The highest of the samples within a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// The first word on it stands.
+    /// The first reason that was given is kept.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();
@@ -338,7 +338,7 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // More than that the connection was closed, whichever came first.
+                // This says more than that the connection was closed, whichever came first.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! `pack`, killed at fifty moments: what is there is never wrong, and going on gives the same store.
+//! `pack`, killed at fifty moments: what it has written is never wrong, and continuing gives the same store.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn an_interrupted_pack_goes_on_to_the_same_store() {
 }
 
 #[test]
-fn an_unfinished_store_is_said_to_be_one() {
+fn unfinished_store_is_reported_as_unfinished() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let store = pack(&scenario, &folder, "store");
@@ -99,7 +99,7 @@ fn an_unfinished_store_is_said_to_be_one() {
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
 }
 
-/// What changed between two runs is packed anew, and nothing of what it was stays behind.
+/// A capture that changed between two runs is packed again, and nothing of its old content stays in the store.
 #[test]
 fn a_capture_that_changed_in_between_is_packed_again() {
     let scenario = Scenario::create();

@@ -1,4 +1,4 @@
-//! No two rooms, and no two files of a room, lean on each other: whoever reads one need not have read the other.
+//! No two modules, and no two files of a module, depend on each other: each can be read without the other.
 //!
 //! At each level of a crate's tree of modules every module stands for all that is below it. What a module names is read from its text:
 //! `use`, and paths that begin with `crate`, `self`, `super`, a child or a name that was used. A module and its own parent are not

@@ -45,12 +45,12 @@ pub(super) struct Run<'a> {
     pub(super) books: Books<'a>,
     pub(super) desk: Desk,
     pub(super) signals: &'a Signals,
-    /// Called whenever memory has been looked at.
+    /// Called after each sample of memory.
     pub(super) each_look: fn(),
 }
 
 impl Run<'_> {
-    /// Until the core says that all is over.
+    /// Runs until the core says that everything is over.
     pub(super) fn go(&mut self) -> Result<StopReason, RunError> {
         self.feed(Event::Tick)?;
         loop {
@@ -88,7 +88,7 @@ impl Run<'_> {
         Some(deadline.saturating_sub(self.decisions.now()))
     }
 
-    /// Tells the core of an event and carries out what it decides, and what it makes of all that comes of this.
+    /// Gives the core an event and carries out its decisions, and those about the events that follow from them.
     pub(super) fn feed(&mut self, event: Event) -> Result<(), RunError> {
         self.decisions.raise(event);
         while let Some(actions) = self.decisions.next()? {
