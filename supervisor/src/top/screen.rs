@@ -112,7 +112,7 @@ mod tests {
         let modes = tcgetattr(&theirs).expect("modes").local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "top::screen::tests::a_panic_gives_the_terminal_back_before_it_speaks"])
+            .args(["--exact", "top::screen::tests::panic_restores_the_terminal_before_its_message"])
             .args(["--nocapture", "--test-threads=1"])
             .env(PANICS, "1")
             .stdin(copy(&theirs))
