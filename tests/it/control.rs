@@ -114,7 +114,7 @@ fn every_verb_works_on_a_run_that_goes_on() {
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["done"]);
     ctl(&["result", "softmax/segfaults", "--wait"]).expect_exit(0).expect_stdout(&["SKIPPED"]);
     ctl(&["events"]).expect_exit(0).expect_stdout(&["pause", "set_ceiling", "cancel"]);
-    ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["no run goes on"]);
+    ctl(&["--run", "nowhere", "status"]).expect_exit(2).expect_stderr(&["no run is going on"]);
 
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(
@@ -228,7 +228,10 @@ fn a_run_is_found_by_what_one_says_of_it() {
     // A supervisor that was killed leaves a socket and a link; nobody takes them for a run, and the next one clears them.
     first.kill();
     scenario.run(&["ctl", "status"]).expect_exit(0);
-    scenario.run(&["ctl", "--run", "runs/plan", "status"]).expect_exit(2).expect_stderr(&["no run goes on"]);
+    scenario
+        .run(&["ctl", "--run", "runs/plan", "status"])
+        .expect_exit(2)
+        .expect_stderr(&["no run is going on"]);
     second.ctl(&["shutdown"]).expect_exit(0);
     second.finish_any();
     assert!(std::path::Path::new(socket).symlink_metadata().is_ok(), "the dead one's socket");

@@ -133,6 +133,7 @@ fn without_room_for_a_spare_phases_go_one_after_the_other_and_that_is_said() {
     let head = "[recycle]\nbefore_profile = \"always\"\n";
     // An output of eight bytes: a profile takes next to nothing more than a verification, so that nobody fits beside it.
     let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
+    let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
     let (outcome, summary) = run_under(&scenario, named(&scenario), 0);
     let rows = summary.policy("no_spare");

@@ -210,7 +210,7 @@ fn samples_outlive_a_killed_supervisor_and_go_on_with_the_run() {
     let before = blocks(&scenario);
     killed.expect(!before.is_empty(), "samples were written while it ran");
 
-    let resumed = scenario.run(&["run", "plan.toml", "--resume"]).expect_exit(1);
+    let resumed = scenario.run(&["run", "plan.toml", "--resume", "--verbose"]).expect_exit(1);
     let after = blocks(&scenario);
     resumed.expect(after.starts_with(&before), format_args!("{before:?} are still there: {after:?}"));
     resumed.expect(before.len() < after.len(), "there are more of the second part");

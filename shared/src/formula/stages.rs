@@ -3,7 +3,7 @@
 use super::{COMPARE_CHUNK, LOAD_SLOTS, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES};
 use crate::batch::{BatchSum, Constant};
 use crate::numbers::EntryNumbers;
-use crate::settings::{InputMemory, LimitSettings};
+use crate::settings::{InputMemory, LimitSettings, Vary};
 use crate::units::Bytes;
 
 /// One term of a sum, for people.
@@ -37,12 +37,15 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
 
 /// U of a batch and its largest ring, for every side; V of the entry that has most of it, once; what is copied for all of them, once, with what entries have in common once;
 /// k·s and 2c.
-pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, sides: u64) -> Vec<Term> {
+pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, vary: &Vary, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
     // One memory for all sides and entries, and the values that theirs are drawn from.
-    let varied = batch.iter().map(|entry| entry.varied).max().unwrap_or_default();
-    let varied = if varied == Bytes::ZERO { varied } else { varied + VALUES };
+    let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
+        Bytes::ZERO => Bytes::ZERO,
+        _ if *vary == Vary::None => Bytes::ZERO,
+        varied => varied + VALUES,
+    };
     let (copied, staging) = match inputs {
         InputMemory::Mapped => (Bytes::ZERO, Bytes::ZERO),
         InputMemory::Copied => (copied(batch), STAGING_SLOT.saturating_mul(LOAD_SLOTS)),

@@ -141,8 +141,11 @@ struct RunArguments {
     #[arg(long)]
     jsonl: bool,
     /// Print neither progress nor a table
-    #[arg(long)]
+    #[arg(short, long)]
     quiet: bool,
+    /// End with all that `report` tells: feedback, memory over time, decisions
+    #[arg(short, long, conflicts_with_all = ["quiet", "json", "jsonl"])]
+    verbose: bool,
 }
 
 #[derive(Args)]

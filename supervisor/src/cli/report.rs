@@ -11,7 +11,7 @@ use crate::record::timeline::Timeline;
 use crate::report::compare::{self, ComparedRun, Comparison, compare};
 use crate::report::digest::{Digest, Limits};
 use crate::report::table::TableWriter;
-use crate::report::text::{self, Style};
+use crate::report::text::{self, Detail, Style};
 use crate::report::trace::TraceWriter;
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
@@ -34,7 +34,7 @@ pub(super) fn report(arguments: &ReportArguments) -> Answer {
 
 fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result<(), Failure> {
     if format == ReportFormat::Text {
-        let text = result_text(folder, matches!(output, Output::Standard(_)))?;
+        let text = result_text(folder, matches!(output, Output::Standard(_)), Detail::Everything)?;
         return forgive_closed_pipe(output.write_all(text.as_bytes()));
     }
     let store = Store::read(folder).map_err(Failure::reading)?;
@@ -105,11 +105,11 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
 }
 
 /// The human result of a run folder; coloured only where standard output is meant and is a terminal.
-pub(super) fn result_text(folder: &Path, on_terminal: bool) -> Result<String, Failure> {
+pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> Result<String, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;
     let timeline = timeline(&store);
-    let style = Style { color: on_terminal && color_on_stdout(), ..Style::default() };
+    let style = Style { color: on_terminal && color_on_stdout(), detail, ..Style::default() };
     Ok(text::render(&record, &timeline, folder, style))
 }
 

@@ -59,7 +59,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         metrics: None,
         each_look: super::log::tell_left_out,
     })?;
-    print_out(&super::report::result_text(&folder, true)?)?;
+    print_out(&super::report::result_text(&folder, true, crate::report::text::Detail::Everything)?)?;
     Ok(exit)
 }
 

@@ -6,6 +6,7 @@ use super::{Answer, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
+use crate::report::text::Detail;
 use crate::signal::Signals;
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
@@ -35,7 +36,8 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
             .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
         print_out(&summary)?;
     } else if !quiet {
-        print_out(&super::report::result_text(&folder, true)?)?;
+        let detail = if arguments.verbose { Detail::Everything } else { Detail::Answer };
+        print_out(&super::report::result_text(&folder, true, detail)?)?;
     }
     Ok(exit)
 }

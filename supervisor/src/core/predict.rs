@@ -177,7 +177,7 @@ fn profile_step(
 ) -> Prediction {
     let limits: Vec<&LimitSettings> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
     let count = limits.len() as u64;
-    let terms = |batch: &[EntryNumbers]| formula::profile(batch, settings.inputs, count);
+    let terms = |batch: &[EntryNumbers]| formula::profile(batch, settings.inputs, &settings.vary, count);
     let worst = largest(batches.iter().map(|range| total(&terms(&entries[range.clone()]))));
     let batch = worst.map_or(0..0, |index| batches[index].clone());
     let heaviest =

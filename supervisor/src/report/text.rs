@@ -22,11 +22,21 @@ pub struct Style {
     /// Columns that a line may have; long names are shortened, other texts wrapped.
     pub width: usize,
     pub color: bool,
+    pub detail: Detail,
+}
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// What a run ends with: who is how fast, who failed and why in a line each, and where to read on.
+    Answer,
+    /// All of it: feedback, memory over time, decisions.
+    Everything,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { width: 80, color: false }
+        Self { width: 80, color: false, detail: Detail::Everything }
     }
 }
 
@@ -47,6 +57,8 @@ const TIME: usize = 8;
 const NOISE: usize = 6;
 const OWED: usize = 9;
 const GAP: &str = "  ";
+/// Of who failed, in a line each.
+const INDENT: &str = "  ";
 /// All columns but the name's, and the gaps.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
@@ -62,14 +74,22 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     for line in run.replays.iter().flat_map(|replay| ReplayText::of(replay, winner).lines()) {
         page.wrapped("", &line);
     }
-    page.memory(run, timeline);
-    page.policy(run);
+    if style.detail == Detail::Everything {
+        page.predictions_and_timeline(run, timeline);
+    }
+    page.memory(run);
+    if style.detail == Detail::Everything {
+        page.policy(run);
+    }
     page.line(&format!(
         "run {}: {}, {}",
         one_line(&run.run.name),
         run.run.status,
         folder.join(summary::FILE_NAME).display()
     ));
+    if style.detail == Detail::Answer {
+        page.line(&format!("`opt-supervisor report {}` tells all of it", folder.display()));
+    }
     page.text
 }
 
@@ -131,6 +151,19 @@ pub(super) fn headline_of<'a, Candidates>(
         Some(detail) => format!("{name}: {why}: {}", one_line(detail)),
         None => format!("{name}: {why}"),
     }
+}
+
+/// As much of a text as fits.
+fn head_of(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Neither passed nor left out on purpose.
+fn has_failed(candidate: &CandidateRecord) -> bool {
+    candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }
 
 fn median(candidate: &CandidateRecord) -> Option<f64> {
@@ -224,21 +257,24 @@ impl Page {
         let mut ranked: Vec<_> = job.candidates.iter().collect();
         // Stable: what has no rank stays in the plan's order, after what has one.
         ranked.sort_by_key(|candidate| candidate.rank.unwrap_or(u32::MAX));
-        for candidate in &ranked {
+        let whole = self.style.detail == Detail::Everything;
+        // In an answer, who failed has a line with the reason instead of a row.
+        for candidate in ranked.iter().filter(|candidate| whole || !has_failed(candidate)) {
             self.row(candidate, name_width);
         }
         if ranked.iter().any(|candidate| is_unsettled(candidate)) {
             self.wrapped("      ", "! ended by entry_timeout before the noise was below max_noise");
         }
-        let failed: Vec<_> = ranked
-            .iter()
-            .filter(|candidate| {
-                // What was left out on purpose has its row and no story.
-                candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
-            })
-            .collect();
+        let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
+        if !whole && !failed.is_empty() {
+            self.line("");
+        }
         for candidate in failed.iter().take(MAX_FAILURES_TOLD) {
-            self.failure(candidate);
+            if whole {
+                self.failure(candidate);
+            } else {
+                self.failure_in_a_line(candidate);
+            }
         }
         if let Some(more) = failed.len().checked_sub(MAX_FAILURES_TOLD).filter(|&more| more > 0) {
             self.line("");
@@ -282,6 +318,20 @@ impl Page {
         self.line(&format!("{rank:>RANK$}{GAP}{name:<name_width$}{GAP}{figures}{GAP}{owed:>OWED$}"));
     }
 
+    fn failure_in_a_line(&mut self, candidate: &CandidateRecord) {
+        let name = one_line(&candidate.name);
+        let status = candidate.status.map(Status::name).unwrap_or_default();
+        let blame = match candidate.blame {
+            Some(blame) if blame != Blame::Candidate => format!(", blame: {}", blame.name()),
+            _ => String::new(),
+        };
+        let detail = candidate.detail.as_deref().map(|detail| format!(": {}", one_line(detail)));
+        let told = format!("{name}: {status}{blame}{}", detail.unwrap_or_default());
+        let told = head_of(&told, self.style.width - INDENT.len());
+        let told = self.paint(told, Tone::of(candidate));
+        self.line(&format!("{INDENT}{told}"));
+    }
+
     fn failure(&mut self, candidate: &CandidateRecord) {
         self.line("");
         let name = shorten(&one_line(&candidate.name), self.style.width - 1);
@@ -317,7 +367,7 @@ impl Page {
         }
     }
 
-    fn memory(&mut self, run: &RunRecord, timeline: &Timeline) {
+    fn predictions_and_timeline(&mut self, run: &RunRecord, timeline: &Timeline) {
         let mut worst = WorstPhases::default();
         for phase in &run.memory.phases {
             worst.take(phase.clone());
@@ -331,6 +381,9 @@ impl Page {
                 self.line("");
             }
         }
+    }
+
+    fn memory(&mut self, run: &RunRecord) {
         let totals = &run.memory.totals;
         let facts: Vec<String> = [
             ("peak", totals.peak_owed_bytes),
@@ -342,8 +395,10 @@ impl Page {
         .into_iter()
         .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))
         .collect();
+        // A line is enough for an answer: the peak, what was predicted, and what was allowed.
+        let told = if self.style.detail == Detail::Answer { 3 } else { facts.len() };
         if !facts.is_empty() {
-            self.wrapped("", &format!("memory owed: {}", facts.join(", ")));
+            self.wrapped("", &format!("memory owed: {}", facts[..told.min(facts.len())].join(", ")));
         }
     }
 

@@ -10,6 +10,7 @@ mod cycles;
 mod eval;
 mod figures;
 mod filler;
+mod honest;
 mod kill_storm;
 mod many;
 mod monitor;
@@ -50,6 +51,8 @@ enum Command {
     Residency(residency::Arguments),
     /// Two copies of one kernel and a faster one, timed again and again
     Timing(timing::Arguments),
+    /// Kernels of a known ratio beside load: are they told apart, and only then
+    Honest(honest::Arguments),
     /// A worker: start to ready, a message there and back, death noticed, teardown
     Spawn(spawn::Arguments),
     /// A process that fills memory: by how much it gets over its limit, by polling, by ours, by a kernel's limit
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Captures(arguments) => captures::run(&arguments),
         Command::Residency(arguments) => residency::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
+        Command::Honest(arguments) => honest::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

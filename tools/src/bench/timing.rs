@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 
 /// Dependent multiplications, so that the time is proportional to their number; then a relu, so that there is
 /// something to verify.
-const KERNEL: &str = r#"
+pub(super) const KERNEL: &str = r#"
 #include "opt_candidate.h"
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
     const OptTensor *in = args[0].value.v_ptr;
@@ -39,7 +39,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 "#;
 
 /// About 50 µs, and a tenth less.
-const SPIN: u64 = 40_000;
+pub(super) const SPIN: u64 = 40_000;
 const LESS: u64 = 36_000;
 /// About four seconds.
 const SLOW: u64 = 3_000_000_000;

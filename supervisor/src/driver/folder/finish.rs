@@ -1,7 +1,8 @@
 //! The end of a job and of the run: ranks, winners, statuses and the exit code.
 
-use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::ids::{CandidateId, EntryId, JobId};
 use opt_shared::outcome::Status;
+use opt_shared::settings::ProfileEntries;
 
 use super::ranking::{Doubt, Scores, Timed, Winner, scores};
 use crate::core::event::StopReason;
@@ -95,10 +96,21 @@ impl Agenda<'_> {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
                     summary,
+                    left_out: self.weight_left_out(job, &known.unsupported),
                 })
             })
             .collect();
         scores(&timed, job.profile.min_improvement)
+    }
+
+    /// Weight of the entries that a candidate does not do, of those that are timed.
+    fn weight_left_out(&self, job: &JobPlan, unsupported: &[EntryId]) -> u64 {
+        if unsupported.is_empty() {
+            return 0;
+        }
+        let facts = &self.facts[job.id.index()];
+        let timed = facts.profiled(job.profile.entries == ProfileEntries::Distinct);
+        timed.iter().filter(|fact| unsupported.contains(&fact.entry.id)).map(|fact| fact.entry.weight).sum()
     }
 
     /// Who won a job, if anybody did.

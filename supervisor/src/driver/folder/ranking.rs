@@ -12,6 +12,10 @@ use crate::store::ScoreRow;
 #[derive(Clone, Debug)]
 pub struct ScoreSummary {
     entries: usize,
+    /// How many entries of the capture set they stand for.
+    weight: u64,
+    /// Entries whose inputs were new in every call.
+    varied: usize,
     /// Over the baseline that was timed beside it.
     speedup: Option<Estimate>,
     /// One over the time of a call of every entry, so that more is better, like a speed-up.
@@ -22,7 +26,14 @@ pub struct ScoreSummary {
 
 impl ScoreSummary {
     pub fn of(entries: &[EntryProfile]) -> Self {
-        Self { entries: entries.len(), speedup: speedup(entries), rate: rate(entries), times: times(entries) }
+        Self {
+            entries: entries.len(),
+            weight: entries.iter().map(|entry| entry.weight).sum(),
+            varied: entries.iter().filter(|entry| !entry.varied.is_empty()).count(),
+            speedup: speedup(entries),
+            rate: rate(entries),
+            times: times(entries),
+        }
     }
 
     /// Something of it was timed.
@@ -36,6 +47,8 @@ pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
+    /// Weight of the entries that it does not do: it is as fast as the baseline there, which has to be called for them.
+    pub left_out: u64,
 }
 
 /// What a job's profiles amount to.
@@ -88,14 +101,17 @@ impl Scores {
 /// Without a baseline that was timed beside them, candidates are ranked by time.
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
+    let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
     for it in timed {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            it.summary.speedup
+            it.summary.speedup.map(|speedup| over_all(speedup, it.summary.weight, it.left_out))
         };
-        let merit = if paired { speedup } else { it.summary.rate };
+        // Whoever is shown one input again and again may answer from memory; a baseline decides for all what varies.
+        let comparable = paired || it.summary.varied == most_varied;
+        let merit = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(merit) = merit {
             scored.push((it, speedup.filter(|_| !it.is_baseline), merit));
         }
@@ -125,6 +141,17 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, merit)| (it.id, *merit)).collect();
     let doubt = best.and_then(|(id, speedup)| doubt(id, speedup, &merits, 1.0 + min_improvement));
     Scores { rows, best, doubt, min_improvement }
+}
+
+/// A mean over entries of this weight, and 1 over those that were left out.
+fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
+    #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
+    let share = weight as f64 / (weight + left_out).max(1) as f64;
+    Estimate {
+        value: speedup.value.powf(share),
+        ci_low: speedup.ci_low.powf(share),
+        ci_high: speedup.ci_high.powf(share),
+    }
 }
 
 /// What is not known well enough: whether anybody is faster than the baseline by what counts, or who is the fastest.
@@ -227,6 +254,8 @@ mod tests {
     fn summary(speedup: Option<f64>, rate: f64) -> ScoreSummary {
         ScoreSummary {
             entries: 1,
+            weight: 1,
+            varied: 1,
             speedup: speedup.map(estimate),
             rate: Some(estimate(rate)),
             times: CandidateTimes::default(),
@@ -239,7 +268,7 @@ mod tests {
     ) -> (Vec<(u32, Option<u32>)>, Winner) {
         let timed: Vec<Timed<'_>> = timed
             .iter()
-            .map(|(id, summary)| Timed { id: *id, is_baseline: *id == BASELINE, summary })
+            .map(|(id, summary)| Timed { id: *id, is_baseline: *id == BASELINE, summary, left_out: 0 })
             .collect();
         let scores = scores(&timed, min_improvement);
         (scores.rows.iter().map(|(id, row)| (id.0, row.rank)).collect(), scores.winner())
@@ -286,6 +315,77 @@ mod tests {
         ] {
             let found = scored(&timed, min_improvement);
             assert_eq!(found, (ranks, winner));
+        }
+    }
+
+    #[test]
+    fn a_candidate_is_as_fast_as_the_baseline_where_it_does_nothing() {
+        // Eight times as fast in one entry of three.
+        let part = summary(Some(8.0), 8.0);
+        let whole = summary(Some(3.0), 3.0);
+        let timed = [
+            Timed { id: BASELINE, is_baseline: true, summary: &summary(None, 1.0), left_out: 0 },
+            Timed { id: SLOW, is_baseline: false, summary: &part, left_out: 2 },
+            Timed { id: FAST, is_baseline: false, summary: &whole, left_out: 0 },
+        ];
+        let scores = scores(&timed, 0.02);
+        assert_eq!(scores.winner(), Winner::Is(FAST));
+        let part = scores.rows.iter().find(|(id, _)| *id == SLOW).and_then(|(_, row)| row.speedup);
+        assert!((part.expect("ranked").value - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_a_baseline_unvaried_times_are_not_ranked_beside_varied_ones() {
+        let varied = summary(None, 1.0);
+        let remembered = ScoreSummary { varied: 0, ..summary(None, 9.0) };
+        let timed = [
+            Timed { id: SLOW, is_baseline: false, summary: &varied, left_out: 0 },
+            Timed { id: FAST, is_baseline: false, summary: &remembered, left_out: 0 },
+        ];
+        let found = scores(&timed, 0.02);
+        assert_eq!(found.winner(), Winner::Is(SLOW));
+        assert_eq!(found.rows.len(), 1);
+        // Where nothing varies at all, times are what they are.
+        assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
+    }
+
+    #[test]
+    fn a_ranking_is_settled_if_its_times_tell_who_is_faster() {
+        let wide = |value: f64, low, high| ScoreSummary {
+            speedup: Some(Estimate { value, ci_low: low, ci_high: high }),
+            ..summary(None, value)
+        };
+        let faster = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Faster { candidate: it, .. } if it == candidate);
+        let best = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Best { candidate: it, .. } if it == candidate);
+        type Told<'t> = Option<&'t dyn Fn(Doubt) -> bool>;
+        let table: [(&str, Vec<ScoreSummary>, Told<'_>); 7] = [
+            ("copies of the baseline", vec![wide(1.0, 0.99, 1.01), wide(0.995, 0.985, 1.005)], None),
+            ("a clear winner", vec![wide(2.0, 1.9, 2.1), wide(1.0, 0.9, 1.1)], None),
+            ("copies of a winner", vec![wide(2.0, 1.95, 2.05), wide(1.99, 1.94, 2.04)], None),
+            ("a wide figure that may be a winner", vec![wide(1.1, 0.9, 1.3)], Some(&faster(SLOW))),
+            ("one within the least that counts", vec![wide(1.01, 0.99, 1.03)], Some(&faster(SLOW))),
+            (
+                "a second that may be better",
+                vec![wide(2.0, 1.9, 2.1), wide(1.9, 1.2, 2.6)],
+                Some(&best(FAST)),
+            ),
+            ("nobody", vec![], None),
+        ];
+        for (name, summaries, doubt) in table {
+            let baseline = summary(None, 1.0);
+            let mut timed = vec![Timed { id: BASELINE, is_baseline: true, summary: &baseline, left_out: 0 }];
+            timed.extend(summaries.iter().zip([SLOW, FAST]).map(|(summary, id)| Timed {
+                id,
+                is_baseline: false,
+                summary,
+                left_out: 0,
+            }));
+            let found = scores(&timed, 0.02).doubt();
+            match (found, doubt) {
+                (None, None) => {}
+                (Some(found), Some(expected)) => assert!(expected(found), "{name}: {found:?}"),
+                _ => panic!("{name}: {found:?}"),
+            }
         }
     }
 }

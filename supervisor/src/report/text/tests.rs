@@ -38,6 +38,42 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
+fn a_run_ends_with_its_answer() {
+    let wanted = "\
+embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
+  20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
+
+rank  candidate  status              speed-up    median   noise  peak owed
+   1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
+   2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
+
+  bad.c: INCORRECT_NUMERICAL: entry_000003: output differs
+
+memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB
+run demo: FINISHED, runs/demo/summary.json
+`opt-supervisor report runs/demo` tells all of it
+";
+    let run = RunRecord { replays: Vec::new(), ..sample() };
+    let text = rendered(&run, Style { detail: Detail::Answer, ..Style::default() });
+    assert_eq!(text, wanted, "\n{text}");
+}
+
+#[test]
+fn a_ranking_that_is_not_settled_is_told_first() {
+    let mut run = RunRecord { replays: Vec::new(), ..sample() };
+    run.jobs[0].ranking = Some(Ranking::Unsettled);
+    run.jobs[0].unsettled_because = Some("the times do not tell".to_owned());
+    let text = rendered(&run, Style::default());
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next(),
+        Some("embedding: fast.c is ahead, but the ranking is not settled, 2.31x [2.25–2.38]")
+    );
+    assert_eq!(lines.next(), Some("against naive.c"));
+    assert_eq!(lines.next(), Some("UNSETTLED: the times do not tell"));
+}
+
+#[test]
 fn no_line_is_wider_than_asked_and_colour_adds_no_width() {
     let mut run = sample();
     for candidate in &mut run.jobs[0].candidates {
@@ -47,12 +83,12 @@ fn no_line_is_wider_than_asked_and_colour_adds_no_width() {
     run.jobs[0].winner = None;
     run.jobs[0].status = JobStatus::Running;
     for width in [LEAST_WIDTH, 80, 120] {
-        let plain = rendered(&run, Style { width, color: false });
+        let plain = rendered(&run, Style { width, ..Style::default() });
         for line in plain.lines() {
             assert!(line.chars().count() <= width, "{width}: {line}");
         }
         assert!(plain.contains("fast.c") && plain.contains("at [1, 0]: expected 1, got 2"), "{plain}");
-        let mut colored = rendered(&run, Style { width, color: true });
+        let mut colored = rendered(&run, Style { width, color: true, ..Style::default() });
         assert!(colored.contains("\x1b[32m"));
         for code in ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m"] {
             colored = colored.replace(code, "");

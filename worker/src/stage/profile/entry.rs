@@ -245,7 +245,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
         in_blocks += blocks.iter().map(|block| block.elapsed).min().unwrap_or_default();
         busy = blocks.iter().map(|block| block.cpus_busy).fold(busy, f64::max);
         note_estimates(pairing, &blocks, calls);
-        let next = calls_for_a_block(fastest(pairing.samples), most, most_threads(pairing.samples));
+        let next = calls_for_a_block(fastest(pairing.samples), most, needs_long_blocks(pairing));
         settled = agree(calls, next);
         calls = next;
     }
@@ -262,6 +262,11 @@ fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
 /// Both sides make as many calls in a block: as many as the faster one needs.
 fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
+}
+
+/// Whether something could be gained by work before a block.
+fn needs_long_blocks<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> bool {
+    1 < most_threads(pairing.samples) || !pairing.variation.varies()
 }
 
 fn most_threads(samples: &[Samples]) -> u32 {
@@ -296,7 +301,7 @@ fn paired<M: VariantMemory>(
         }
         // Revised by every block: the first ones may have been slow on purpose.
         calls =
-            calls_for_a_block(fastest(pairing.samples), most, most_threads(pairing.samples)).max(least_calls);
+            calls_for_a_block(fastest(pairing.samples), most, needs_long_blocks(pairing)).max(least_calls);
         // Two by two, each order once.
         if order.is_empty() {
             let first = pairing.draws.random.random::<bool>();

@@ -6,8 +6,9 @@ use std::time::Duration;
 /// A block is at least this long, so that the hand-off (some 0.4 us, known to a tenth of that) is a thousandth of it, and no
 /// longer, so that few blocks are preempted on a busy machine.
 const LEAST_BLOCK: Duration = Duration::from_micros(200);
-/// Of a process with threads: one of them could work before the block, and what is allowed there must be little beside it.
-const LEAST_BLOCK_OF_THREADS: Duration = Duration::from_millis(2);
+/// Where work before the block could be of use, because a process has threads or its inputs never change: what is allowed there
+/// must be little beside the block.
+const LONG_BLOCK: Duration = Duration::from_millis(2);
 /// One that turned out shorter, with more calls to be had, is thrown away: the calls before it had been slow.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(100);
 
@@ -26,8 +27,9 @@ pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
-pub(super) fn calls_for_a_block(per_call: Duration, slots: u32, threads: u32) -> u32 {
-    let least = if threads <= 1 { LEAST_BLOCK } else { LEAST_BLOCK_OF_THREADS };
+/// `long`: work before it could be of use.
+pub(super) fn calls_for_a_block(per_call: Duration, slots: u32, long: bool) -> u32 {
+    let least = if long { LONG_BLOCK } else { LEAST_BLOCK };
     let wanted = least.as_nanos().div_ceil(per_call.as_nanos().max(1));
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
@@ -52,8 +54,8 @@ mod tests {
             .min()
             .expect("blocks");
         assert_eq!(estimate, Duration::from_micros(4));
-        assert_eq!(calls_for_a_block(estimate, slots, 1), 50);
-        assert_eq!(calls_for_a_block(estimate, slots, 2), 500);
+        assert_eq!(calls_for_a_block(estimate, slots, false), 50);
+        assert_eq!(calls_for_a_block(estimate, slots, true), 500);
         assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
         assert!(!agree(1, 500) && !agree(500, 50));
         assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));

@@ -21,6 +21,7 @@ use opt_shared::batch::{Share, batches};
 use opt_shared::formula::{MOST_RUNNERS, load_timeout};
 use opt_shared::message::{EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
+use opt_shared::settings::Vary;
 use opt_shared::units::Bytes;
 
 use self::entry::{Timing, no_figures};
@@ -59,6 +60,7 @@ pub(crate) fn run<B: Backend>(
     let room = task.entries.iter().map(|entry| entry.numbers.varied).max().unwrap_or_default();
     let memory = match room {
         Bytes::ZERO => None,
+        _ if task.profile.vary == Vary::None => None,
         room => Some(backend.variants(room).map_err(|source| SessionError::Inputs {
             candidate: task.callee.candidate.clone(),
             source: source.into(),
