@@ -16,7 +16,7 @@ enum Special {
     UnsignedZero,
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "fields of at most 16 bits")]
+#[expect(clippy::cast_possible_wrap, reason = "fields of at most 8 bits")]
 fn small_float(bits: u32, exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special) -> f64 {
     let magnitude_mask = (1 << (exponent_bits + mantissa_bits)) - 1;
     let negative = bits & !magnitude_mask != 0;
@@ -38,7 +38,7 @@ fn small_float(bits: u32, exponent_bits: u32, mantissa_bits: u32, bias: i32, spe
 }
 
 pub(super) fn half(bits: u16) -> f64 {
-    small_float(u32::from(bits), 5, 10, 15, Special::Ieee)
+    half::f16::from_bits(bits).to_f64()
 }
 
 /// The numbers in little-endian elements of one dtype, rounded to f64. A complex element gives its two parts; bytes
@@ -69,7 +69,7 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         DType::Float64 => f64::from_bits(bits),
         DType::Float32 => f64::from(f32::from_bits(bits as u32)),
         DType::Float16 => half(bits as u16),
-        DType::BFloat16 => f64::from(f32::from_bits((bits as u32) << 16)),
+        DType::BFloat16 => half::bf16::from_bits(bits as u16).to_f64(),
         DType::Float8E4M3Fn => small_float(bits as u32, 4, 3, 7, Special::Finite),
         DType::Float8E5M2 => small_float(bits as u32, 5, 2, 15, Special::Ieee),
         DType::Float8E4M3FnUz => small_float(bits as u32, 4, 3, 8, Special::UnsignedZero),
