@@ -255,6 +255,8 @@ pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option
     let length = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((length, _)) => length,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+        // Closed before it had read all that it was told.
+        Err(rustix::io::Errno::CONNRESET) => return Err(FrameError::Closed),
         Err(error) => return Err(FrameError::Receive(error)),
     };
     if length == 0 {
@@ -331,6 +333,10 @@ mod tests {
         let (worker, runner) = pair();
         drop(runner);
         assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)));
+        let (worker, runner) = pair();
+        send_to_runner(worker.as_fd(), &ToRunner::Begin, &[]).expect("sent");
+        drop(runner);
+        assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)), "unread");
     }
 
     proptest! {

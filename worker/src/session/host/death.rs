@@ -63,9 +63,15 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         };
     }
     if !death.locked {
+        let how = match death.end {
+            End::Signalled { .. } => {
+                format!("was killed by {}", death.end.signal_name().unwrap_or("a signal"))
+            }
+            End::Exited { code } => format!("exited with code {code}"),
+        };
         return verdict(
             Status::InfraError,
-            "a runner ended before it loaded anything of the candidate's".to_owned(),
+            format!("a runner {how} before it loaded anything of the candidate's"),
         );
     }
     if let Some(fault) = &death.fault {
@@ -216,9 +222,12 @@ mod tests {
         check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
         check(a_death(End::Signalled { signal: libc::SIGKILL }), Status::InfraError, "outside its namespace");
         // Nothing foreign had run.
-        for end in [End::Exited { code: 2 }, End::Signalled { signal: libc::SIGBUS }] {
+        for (end, how) in [
+            (End::Exited { code: 2 }, "exited with code 2 before it loaded anything"),
+            (End::Signalled { signal: libc::SIGKILL }, "was killed by SIGKILL before it loaded anything"),
+        ] {
             let unlocked = Death { phase: Phase::Starting, locked: false, ..a_death(end) };
-            check(unlocked, Status::InfraError, "before it loaded anything");
+            check(unlocked, Status::InfraError, how);
         }
     }
 }
