@@ -57,6 +57,10 @@ impl Backend for CudaBackend {
         Err(refused(&callee.candidate))
     }
 
+    fn prepare(&self, candidate: &Module) {
+        match candidate.0 {}
+    }
+
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<OnDevice> + 'b>, SessionError> {
         Err(refused(&wanted.callee.candidate))
     }

@@ -48,7 +48,12 @@ pub(crate) trait Backend {
     /// Opens the artifact and compares its digest with the build's.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// The entries of a task in order, opened as they are wanted, in groups that share a session.
+    /// Begins what the candidate's next session needs whatever its entries are, beside their opening and loading.
+    /// What cannot be begun is done by `start`.
+    fn prepare(&self, candidate: &Self::Candidate);
+
+    /// The entries of a task in order, opened as they are wanted, in groups that share a session. Those that a candidate
+    /// is verified on are opened ahead, the first group from now on.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
     /// A pool of this many bytes, charged to this worker.

@@ -1,5 +1,8 @@
 //! A candidate's artifact, ready for runners: checked against its digest, with the limits they get.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -10,7 +13,8 @@ use opt_shared::units::Bytes;
 
 use super::libraries::Libraries;
 use super::placed::{self, Placed};
-use super::process::{RunnerError, RunnerSpec};
+use super::process::{Process, RunnerError, RunnerSpec};
+use crate::link::Link;
 use crate::machine::cpus;
 use crate::runner::frame::Setup;
 use crate::sandbox::policy;
@@ -23,6 +27,8 @@ pub(crate) struct Callable {
     libraries: Libraries,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
+    /// Started ahead of the next session.
+    waiting: RefCell<Option<Process>>,
 }
 
 impl Callable {
@@ -45,7 +51,14 @@ impl Callable {
         // The last CPUs, so that the first is left to the worker and the supervisor where there is one to spare.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
-        Ok(Self { callee: callee.clone(), artifact: file.into(), libraries, cpus: pinned, threads })
+        Ok(Self {
+            callee: callee.clone(),
+            artifact: file.into(),
+            libraries,
+            cpus: pinned,
+            threads,
+            waiting: RefCell::default(),
+        })
     }
 
     /// Whether a CPU is left for the worker to spin on.
@@ -74,14 +87,43 @@ impl Callable {
             },
             artifact: self.artifact.as_fd(),
             libraries: self.libraries.as_slice(),
-            library_path: &self.callee.library_path,
-            output: limits.output,
             limit: memory + outputs + materialised + sum(Placed::unmapped_bytes) + RUNNER_BASE,
             shared: outputs + materialised,
             of_worker: placed::of_worker(entries),
             mapped: sum(Placed::mapped_bytes),
             tasks: limits.processes.unwrap_or_else(|| policy::tasks(self.threads)),
         }
+    }
+
+    /// Starts the process of the next session, if none is waiting for one.
+    pub(super) fn start_ahead(&self, link: &Link) {
+        let mut waiting = self.waiting.borrow_mut();
+        // One that cannot be started is tried again, and spoken of, when the session starts.
+        *waiting = waiting.take().or_else(|| self.start_process(link).ok());
+    }
+
+    /// A process for a session: the one that was started ahead, or a new one.
+    pub(super) fn process(&self, link: &Link) -> Result<Process, RunnerError> {
+        self.waiting.take().map_or_else(|| self.start_process(link), Ok)
+    }
+
+    fn start_process(&self, link: &Link) -> Result<Process, RunnerError> {
+        let Callee { limits, library_path, .. } = &self.callee;
+        let mut env = BTreeMap::from([
+            ("OMP_NUM_THREADS".to_owned(), self.threads.to_string()),
+            ("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()),
+            ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+            ("LC_ALL".to_owned(), "C".to_owned()),
+        ]);
+        if !library_path.is_empty() {
+            let folders: Vec<String> =
+                library_path.iter().map(|folder| folder.display().to_string()).collect();
+            env.insert("LD_LIBRARY_PATH".to_owned(), folders.join(":"));
+        }
+        env.extend(limits.env.clone());
+        let env: Vec<CString> =
+            env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect();
+        Process::start(link, &env, limits.output)
     }
 
     /// The loader's words with what can be done about them.

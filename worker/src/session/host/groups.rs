@@ -187,7 +187,7 @@ impl<'b> HostGroups<'b> {
                 })?)
             }
         };
-        Ok(Self {
+        let mut groups = Self {
             link,
             candidate,
             entries: wanted.entries.into(),
@@ -203,7 +203,12 @@ impl<'b> HostGroups<'b> {
             releasing: None,
             whole: Whole::default(),
             reads: ReadReport::default(),
-        })
+        };
+        if let Some(first) = groups.next_range().filter(|_| groups.watched) {
+            // Whatever is wrong with it: this is its turn.
+            groups.open_beside(|opener| Some(opener.open(first, Expected::default())));
+        }
+        Ok(groups)
     }
 
     /// What is left of the range that the next entry is in.
@@ -221,7 +226,14 @@ impl<'b> HostGroups<'b> {
         }
     }
 
-    /// Opens the next group while this one is called. A thread that cannot be started: it is opened in its turn.
+    /// Opens a group while this thread does something else. Where no thread can be started, it is opened in its turn.
+    fn open_beside(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
+        let opener = self.opener();
+        let thread = std::thread::Builder::new().name("opener".to_owned());
+        self.ahead = thread.spawn(move || open(opener)).ok();
+    }
+
+    /// Opens the next group while this one is called.
     fn open_next(&mut self, opened: &mut Opened) {
         let Some(next) = self.next_range().filter(|_| self.watched) else { return };
         let Ok(placed) = &opened.placed else { return };
@@ -232,10 +244,8 @@ impl<'b> HostGroups<'b> {
         if packed || same_file {
             return;
         }
-        let opener = self.opener();
         let expected = Expected { whole: self.whole.clone(), turn: opened.turn.take() };
-        let thread = std::thread::Builder::new().name("opener".to_owned());
-        self.ahead = thread.spawn(move || opener.open_ahead(next, expected)).ok();
+        self.open_beside(|opener| opener.open_ahead(next, expected));
     }
 
     /// Drops what the group before brought into the page cache.

@@ -62,6 +62,10 @@ impl Backend for HostBackend<'_> {
         Callable::open(callee)
     }
 
+    fn prepare(&self, candidate: &Callable) {
+        candidate.start_ahead(self.link);
+    }
+
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Placed> + 'b>, SessionError> {
         Ok(Box::new(HostGroups::new(self.link, wanted)?))
     }

@@ -3,10 +3,8 @@
 //! Owns the order of these steps. What the calls mean is up to `stage`; what a death is called, to `death`.
 //! Everything that comes from the runner is a claim; the only facts are its pidfd and what `waitid` says.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -53,9 +51,6 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) artifact: BorrowedFd<'a>,
     /// Loaded before it.
     pub(crate) libraries: &'a [Library],
-    pub(crate) library_path: &'a [PathBuf],
-    /// Kept of each standard stream.
-    pub(crate) output: Bytes,
     /// What the runner may owe in all, maps included.
     pub(crate) limit: Bytes,
     /// The outputs' memfds and materialised values that it will map.
@@ -134,6 +129,49 @@ pub(crate) struct Fault {
     pub(crate) address: u64,
 }
 
+/// A runner's process before it is given anything: our own code, waiting at its socket. Dropped, it is killed and reaped.
+pub(crate) struct Process {
+    handle: RunnerHandle,
+    control: ControlMap,
+    socket: OwnedFd,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+impl Process {
+    /// `output`: what is kept of each standard stream.
+    pub(crate) fn start(link: &Link, environment: &[CString], output: Bytes) -> Result<Self, RunnerError> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(RunnerError::Descriptors)?;
+        let control = ControlMap::create().map_err(RunnerError::Descriptors)?;
+        let stdout = Stream::create(output).map_err(RunnerError::Descriptors)?;
+        let stderr = Stream::create(output).map_err(RunnerError::Descriptors)?;
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(RunnerError::Descriptors)?;
+        let control_fd = control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
+        let spawned = spawn_runner(
+            link.executable(),
+            &[c"opt-runner", crate::RUNNER_ARGUMENT],
+            environment,
+            &[
+                (null.as_fd(), 0),
+                (stdout.descriptor(), 1),
+                (stderr.descriptor(), 2),
+                (theirs.as_fd(), SOCKET_FD),
+                (control_fd, CONTROL_FD),
+            ],
+            link.namespaces(),
+        )
+        .map_err(RunnerError::Spawn)?;
+        Ok(Self { handle: spawned.into(), control, socket: ours, stdout, stderr })
+    }
+}
+
 pub(crate) struct Runner {
     handle: RunnerHandle,
     control: ControlMap,
@@ -145,46 +183,11 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Starts the process and sends its setup. It waits for `Begin`.
-    pub(crate) fn start(link: &Link, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .map_err(RunnerError::Descriptors)?;
-        let control = ControlMap::create().map_err(RunnerError::Descriptors)?;
-        let stdout = Stream::create(spec.output).map_err(RunnerError::Descriptors)?;
-        let stderr = Stream::create(spec.output).map_err(RunnerError::Descriptors)?;
-        let null = rustix::fs::open(
-            "/dev/null",
-            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .map_err(RunnerError::Descriptors)?;
-        let control_fd = control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
-        let spawned = spawn_runner(
-            link.executable(),
-            &[c"opt-runner", crate::RUNNER_ARGUMENT],
-            &environment(&spec.setup, spec.library_path),
-            &[
-                (null.as_fd(), 0),
-                (stdout.descriptor(), 1),
-                (stderr.descriptor(), 2),
-                (theirs.as_fd(), SOCKET_FD),
-                (control_fd, CONTROL_FD),
-            ],
-            link.namespaces(),
-        )
-        .map_err(RunnerError::Spawn)?;
-        drop(theirs);
+    /// Tells the supervisor of the process and sends its setup. It waits for `Begin`.
+    pub(crate) fn start(link: &Link, process: Process, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
+        let Process { handle, control, socket, stdout, stderr } = process;
         let shared = spec.shared + stdout.size() + stderr.size();
-        let runner = Self {
-            handle: spawned.into(),
-            control,
-            socket: ours,
-            stdout,
-            stderr,
-            sequence: 0,
-            locked: false,
-        };
+        let runner = Self { handle, control, socket, stdout, stderr, sequence: 0, locked: false };
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
             pid: runner.handle.pid(),
@@ -419,19 +422,4 @@ impl Runner {
 pub(super) fn run_delay(path: &str) -> Option<Duration> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
-}
-
-fn environment(setup: &Setup, library_path: &[PathBuf]) -> Vec<CString> {
-    let mut env: BTreeMap<String, String> = BTreeMap::from([
-        ("OMP_NUM_THREADS".to_owned(), setup.threads.to_string()),
-        ("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()),
-        ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
-        ("LC_ALL".to_owned(), "C".to_owned()),
-    ]);
-    if !library_path.is_empty() {
-        let folders: Vec<String> = library_path.iter().map(|folder| folder.display().to_string()).collect();
-        env.insert("LD_LIBRARY_PATH".to_owned(), folders.join(":"));
-    }
-    env.extend(setup.env.clone());
-    env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
 }

@@ -56,7 +56,10 @@ impl<'b> HostSession<'b> {
         };
         let mut spec = callable.spec(lease, entries, memory);
         spec.of_worker += varied.map_or(Bytes::ZERO, |varied| varied.memory.bytes());
-        let runner = Self::start_runner(link, &spec, entries, &outputs, varied)
+        let runner = callable
+            .process(link)
+            .and_then(|process| Runner::start(link, process, &spec))
+            .and_then(|runner| Self::show(runner, entries, &outputs, varied))
             .map_err(|error| callable.error(error))?;
         for entry in entries {
             entry.runs_in(runner.pid());
@@ -65,14 +68,13 @@ impl<'b> HostSession<'b> {
         Ok(Self { link, callable, entries, outputs, runner, view, stopped: false, called: 0, watch })
     }
 
-    fn start_runner(
-        link: &Link,
-        spec: &super::process::RunnerSpec<'_>,
+    /// Shows the runner its entries.
+    fn show(
+        runner: Runner,
         entries: &[Placed],
         outputs: &[Outputs],
         varied: Option<Varied<'_, HostVariants>>,
     ) -> Result<Runner, RunnerError> {
-        let runner = Runner::start(link, spec)?;
         for (number, (entry, outputs)) in entries.iter().zip(outputs).enumerate() {
             let mut setup = entry.setup(outputs.wire());
             let mut descriptors = entry.descriptors(outputs.descriptor());

@@ -32,6 +32,10 @@ use crate::residency::host::HostDevice;
 /// What policy asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
+    /// Groups of so many entries in all.
+    Groups(usize),
+    /// A session of this candidate will be started.
+    Prepare(String),
     /// A session of this candidate over these entries.
     Start(String, Vec<String>),
     Plan(usize),
@@ -108,8 +112,13 @@ impl Backend for ScriptedBackend {
         Ok(ScriptedCandidate(callee.candidate.clone()))
     }
 
+    fn prepare(&self, candidate: &ScriptedCandidate) {
+        self.asked.borrow_mut().push(Asked::Prepare(candidate.0.clone()));
+    }
+
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Recorded> + 'b>, SessionError> {
         let count = wanted.entries.len();
+        self.asked.borrow_mut().push(Asked::Groups(count));
         let ranges = match wanted.lifetime {
             Lifetime::Entry { .. } => {
                 (0..count).step_by(self.together).map(|at| at..count.min(at + self.together)).collect()

@@ -68,6 +68,8 @@ impl<B: Backend> Caller for Calls<'_, B> {
 
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
+        // Beside the reading of its headers and the loads that it waits for.
+        self.backend.prepare(&self.candidates[call.callee as usize]);
         // Before anything of it is read; what the step before left goes now.
         self.guards = None;
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);

@@ -154,12 +154,32 @@ fn replay_names_every_answer_of_a_step() {
 }
 
 #[test]
+fn replay_prepares_the_session_of_every_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut task = task(&folder, &[0, 1]);
+    let slow = ReplayCallee {
+        callee: callee("slow", task.callees[0].callee.signature.clone()),
+        ..task.callees[0].clone()
+    };
+    task.callees.push(slow);
+    task.steps[1].callee = 1;
+    let report = replay(&task, &[right(), right()]);
+    let of = |candidate: &str, entry: &str| {
+        let candidate = candidate.to_owned();
+        [Asked::Prepare(candidate.clone()), Asked::Start(candidate, vec![entry.to_owned()])]
+    };
+    let begun = report.asked.iter().filter(|it| matches!(it, Asked::Prepare(_) | Asked::Start(..)));
+    let expected = [of("fast", "entry_000000"), of("slow", "entry_000001")].concat();
+    assert!(begun.eq(&expected), "{:?}", report.asked);
+}
+
+#[test]
 fn replay_calls_a_plan_before_the_call() {
     let folder = tempfile::tempdir().expect("a folder");
     let planned = Script { load: Answer::Done(Loaded::Ready { has_plan: true }), ..right() };
     let report = replay(&task(&folder, &[0]), &[planned]);
     assert_eq!(report.head.status, Status::Passed);
-    assert_eq!(report.asked[1..3], [Asked::Plan(0), Asked::Call(0, 0, 0xff)]);
+    assert_eq!(report.asked[2..4], [Asked::Plan(0), Asked::Call(0, 0, 0xff)]);
 }
 
 #[test]

@@ -35,14 +35,16 @@ pub(crate) fn run<B: Backend>(
     task: &VerifyTask,
     head: &mut Head,
 ) -> Result<Verified, SessionError> {
-    let candidate = backend.open(&task.callee)?;
     let wanted = Wanted {
         callee: &task.callee,
         entries: &task.entries,
         lifetime: Lifetime::Entry { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
+    // The first entries are opened beside the next two lines.
     let mut groups = backend.groups(&wanted)?;
+    let candidate = backend.open(&task.callee)?;
+    backend.prepare(&candidate);
     let mut verification = Verification {
         backend,
         progress,

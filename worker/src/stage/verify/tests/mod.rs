@@ -43,6 +43,15 @@ fn one_entry(script: Script) -> Report {
     verify(&ScriptedBackend::playing(&[script]), &task(&[0]))
 }
 
+/// The first entries are opened while the artifact is, and while a runner starts.
+#[test]
+fn verify_prepares_its_first_session_while_its_entries_are_opened() {
+    let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right]), Script::of(&[Play::Right])]);
+    verify(&backend, &task(&[0, 1]));
+    assert_eq!(backend.asked.borrow()[..2], [Asked::Groups(2), Asked::Prepare("fast".to_owned())]);
+    assert_eq!(backend.count(|it| matches!(it, Asked::Prepare(_))), 1, "no other waits beside a candidate");
+}
+
 /// Every answer to one call, or to two, and its status.
 #[test]
 fn verify_names_every_answer_of_a_candidate() {
@@ -163,7 +172,7 @@ fn verify_calls_a_plan_first_and_blames_it() {
     let planned = |plan| Script { load: ready.clone(), plan, ..Script::of(&[Play::Right]) };
     let backend = ScriptedBackend::playing(&[planned(Answer::Done(done(1)))]);
     assert_eq!(verify(&backend, &task(&[0])).head.status, Status::Passed);
-    let order: Vec<Asked> = backend.asked.borrow().iter().skip(1).take(3).cloned().collect();
+    let order: Vec<Asked> = backend.asked.borrow().iter().skip(3).take(3).cloned().collect();
     assert_eq!(order, [Asked::Plan(0), Asked::Call(0, 0, POISONS[0]), Asked::Call(0, 1, POISONS[1])]);
     let report = one_entry(planned(Answer::Done(Called { result: 5, ..Called::default() })));
     assert_eq!(
