@@ -1,6 +1,9 @@
 //! All golden captures of plain floats, verified with the naive kernels: every entry passes.
 
-use opt_tests::{Scenario, data, repository, summary::list};
+use std::ffi::OsStr;
+use std::path::Path;
+
+use opt_tests::{Scenario, Summary, binary, data, repository, summary::list};
 
 /// Op, and how many of its entries hold floats of the four dtypes only; complex, float8 and integer ones are left out.
 const OPS: &[(&str, u64)] = &[
@@ -87,6 +90,29 @@ fn naive_kernels_pass_on_every_entry_of_plain_floats() {
         outcome
             .expect(measured.abs_diff(predicted) <= (8 << 20).max(predicted / 10), format_args!("{phase}"));
     }
+}
+
+/// Sixty-four entries could share a runner. Their descriptors alone are more than this machine gives, and the runner and the
+/// entries after them want some too.
+#[test]
+fn entries_that_share_a_runner_get_by_with_few_descriptors() {
+    let linear = data("captures/torch_nn_functional_linear");
+    let plan = head()
+        + "[[job]]\nname = \"linear\"\ncaptures = 'captures'\nbaseline = 'linear.c'\ndtypes = [\"float32\"]\n";
+    let scenario = Scenario::with_plan(&plan);
+    scenario.write("linear.c", std::fs::read(data("kernels/naive/linear.c")).expect("a kernel"));
+    for number in 0..80 {
+        let entry = std::fs::read(linear.join("entry_000000.pt")).expect("a capture");
+        scenario.write(&format!("captures/entry_{number:06}.pt"), entry);
+    }
+    let binary = binary();
+    let script = "ulimit -n 64 && exec \"$0\" run plan.toml";
+    let arguments = [OsStr::new("-c"), OsStr::new(script), binary.as_os_str()];
+    let mut command = scenario.command_of(Path::new("/bin/sh"), &arguments);
+    let outcome = scenario.finish(command.spawn().expect("started"), &arguments).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let candidate = summary.candidate("linear", "linear");
+    outcome.expect_equal(candidate["verify"]["entries_passed"].as_u64(), Some(80), &candidate["detail"]);
 }
 
 #[test]

@@ -24,6 +24,24 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, Lifetime, SessionError, Wanted};
 
+/// Of the limit on open files, what one entry of a group may count on: its own file and those that a store has its tensors in,
+/// once to be read and once to be watched, while the groups before and after it are open as well.
+const DESCRIPTORS_EACH: u64 = 32;
+
+/// The same groups, cut where this process could not open all of their files.
+fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
+    let most = usize::try_from(open_files / DESCRIPTORS_EACH).unwrap_or(usize::MAX).max(1);
+    let cut = |group: Range<usize>| {
+        let end = group.end;
+        group.step_by(most).map(move |at| at..end.min(at.saturating_add(most)))
+    };
+    groups.into_iter().flat_map(cut).collect()
+}
+
+fn open_files() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 pub(super) struct HostGroups<'b> {
     link: &'b Link,
     candidate: String,
@@ -173,7 +191,8 @@ impl<'b> HostGroups<'b> {
         let candidate = wanted.callee.candidate.clone();
         let (ranges, inputs) = match wanted.lifetime {
             Lifetime::Entry { cap } => {
-                (runner_groups(wanted.entries.iter().map(|entry| &entry.numbers), cap), InputMemory::Mapped)
+                let groups = runner_groups(wanted.entries.iter().map(|entry| &entry.numbers), cap);
+                (within_descriptors(groups, open_files()), InputMemory::Mapped)
             }
             Lifetime::Batch { batches, inputs } => (batches.to_vec(), inputs),
         };
@@ -348,5 +367,20 @@ impl Drop for HostGroups<'_> {
     fn drop(&mut self) {
         self.await_release();
         drop(self.ahead.take().map(JoinHandle::join));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_cut_to_the_limit_of_open_files() {
+        let groups = || vec![0..5, 5..6, 6..70];
+        assert_eq!(within_descriptors(groups(), u64::MAX), groups());
+        assert_eq!(within_descriptors(groups(), 64 * 32), groups());
+        assert_eq!(within_descriptors(groups(), 1024), [0..5, 5..6, 6..38, 38..70]);
+        assert_eq!(within_descriptors(vec![0..5, 5..6], 64), [0..2, 2..4, 4..5, 5..6]);
+        assert_eq!(within_descriptors(vec![0..2, 2..3], 20), [0..1, 1..2, 2..3]);
     }
 }
