@@ -8,7 +8,9 @@ mod tasks;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 
-pub(crate) use self::plays::{BlockPlay, Play, Script, done};
+pub(crate) use self::plays::{Asked, BlockPlay, Play, Script, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
     Answer, Backend, Block, BlockOrder, Called, Candidate, Clock, Ending, Group, Groups, IdleRound,
@@ -29,24 +31,6 @@ use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
-/// What policy asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// Groups of so many entries in all.
-    Groups(usize),
-    /// A session of this candidate will be started.
-    Prepare(String),
-    /// A session of this candidate over these entries.
-    Start(String, Vec<String>),
-    Plan(usize),
-    /// Entry, slot, poison.
-    Call(usize, u32, u8),
-    /// Whether this process may spin while it waits.
-    Spin(bool),
-    Finish,
-    GiveBack(usize),
-}
-
 pub(crate) struct ScriptedBackend {
     /// Of the sessions in the order in which they are started: of any candidate, or of the one that is named.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
@@ -57,6 +41,8 @@ pub(crate) struct ScriptedBackend {
     pub(crate) together: usize,
     /// Entries that cannot be opened.
     pub(crate) broken: Vec<usize>,
+    /// Files that lose their bytes once they are open.
+    pub(crate) emptied: Vec<PathBuf>,
 }
 
 impl ScriptedBackend {
@@ -67,6 +53,7 @@ impl ScriptedBackend {
             asked: Rc::default(),
             together: 1,
             broken: Vec::new(),
+            emptied: Vec::new(),
         }
     }
 
@@ -211,6 +198,7 @@ impl ScriptedBackend {
             varied,
             outputs: BTreeMap::new(),
             beside: None,
+            unreadable: false,
             calls: 0,
             blocks: 0,
             rounds: 0,
@@ -237,7 +225,11 @@ impl Groups<Recorded> for ScriptedGroups<'_> {
                 let fault = RecordedError::Materialise { name: entry.name.clone(), source: missing };
                 return Err((at - range.start, fault.into()));
             }
-            Ok(Recorded::open(entry, &self.signature).expect("a capture of tests/data"))
+            let recorded = Recorded::open(entry, &self.signature).expect("a capture of tests/data");
+            if self.backend.emptied.contains(&entry.path) {
+                File::create(&entry.path).expect("emptied");
+            }
+            Ok(recorded)
         };
         let placed = range.clone().map(open).collect();
         Ok(Some(Group { range, placed }))
@@ -261,6 +253,7 @@ struct ScriptedSession<'b> {
     /// By entry, output and slot. Where calls are verified all slots are one memory.
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     beside: Option<Trespass>,
+    unreadable: bool,
     calls: usize,
     blocks: usize,
     rounds: usize,
@@ -309,6 +302,10 @@ impl ScriptedSession<'_> {
             Play::UnwrittenFrom(element) => (element, false),
             Play::Beside(trespass) => {
                 self.beside = Some(trespass);
+                (usize::MAX, false)
+            }
+            Play::Unreadable => {
+                self.unreadable = true;
                 (usize::MAX, false)
             }
             Play::Claims(called) => return Ok(Some(called)),
@@ -383,6 +380,9 @@ impl Session for ScriptedSession<'_> {
 
     fn output(&self, entry: usize, leaf: usize, slot: u32) -> Box<dyn BytesSource + '_> {
         assert!(!self.dead, "outputs of a dead candidate are read");
+        if self.unreadable {
+            return Box::new(Memory(&[]));
+        }
         Box::new(Memory(&self.outputs[&(entry, leaf, self.memory_of(slot))]))
     }
 

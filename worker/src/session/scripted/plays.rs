@@ -22,6 +22,8 @@ pub(crate) enum Play {
     Beside(Trespass),
     /// Writes nothing, and claims this.
     Claims(Called),
+    /// As recorded, in outputs that the worker cannot read.
+    Unreadable,
     Dies,
     /// The worker's own trouble.
     Fails,
@@ -105,4 +107,22 @@ impl Script {
 
 pub(crate) fn done(calls_done: u32) -> Called {
     Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
+}
+
+/// What policy asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Groups of so many entries in all.
+    Groups(usize),
+    /// A session of this candidate will be started.
+    Prepare(String),
+    /// A session of this candidate over these entries.
+    Start(String, Vec<String>),
+    Plan(usize),
+    /// Entry, slot, poison.
+    Call(usize, u32, u8),
+    /// Whether this process may spin while it waits.
+    Spin(bool),
+    Finish,
+    GiveBack(usize),
 }

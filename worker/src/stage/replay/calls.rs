@@ -24,6 +24,9 @@ use crate::stage::{POISONS, Progress, kept};
 const SLOT: u32 = 0;
 const POISON: u8 = POISONS[0];
 
+/// Of an output, digested at a time.
+const CHUNK: usize = 1 << 16;
+
 /// A step that ends the replay.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
@@ -194,7 +197,7 @@ fn add_outputs(
     session: &dyn Session,
     digest: &mut blake3::Hasher,
 ) -> Result<(), SessionError> {
-    let mut chunk = [0; 64 * 1024];
+    let mut chunk = [0; CHUNK];
     for (index, leaf) in recorded.leaves.iter().enumerate() {
         let mut actual = session.output(0, index, SLOT);
         let (mut at, all) = (0, allocated_bytes(&leaf.tensor));

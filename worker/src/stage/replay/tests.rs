@@ -2,15 +2,22 @@
 
 use opt_shared::message::{ReplayCall, ReplayCallee};
 use opt_shared::outcome::RunnerEnd;
+use rustix::io::Errno;
 
 use super::*;
+use crate::judge::BytesSource;
+use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done as called, entries_of, verify_settings,
 };
 use crate::session::{Answer, Called, Loaded, Trespass};
 
 fn task(folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTask {
-    let (entries, signature) = entries_of("torch_nn_functional_linear", numbers);
+    task_over("torch_nn_functional_linear", folder, numbers)
+}
+
+fn task_over(op: &str, folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTask {
+    let (entries, signature) = entries_of(op, numbers);
     ReplayTask {
         name: "all".to_owned(),
         steps: entries.into_iter().map(|entry| ReplayCall { callee: 0, entry }).collect(),
@@ -81,6 +88,54 @@ fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> Re
     ReplayTask {
         recording: folder.path().join("other.rec"),
         ..ReplayTask { steps: task(folder, numbers).steps, ..like.clone() }
+    }
+}
+
+/// One that is larger than what is read of it at a time, and no multiple of that.
+#[test]
+fn replay_digests_all_of_a_large_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let task = task_over("torch_nn_functional_conv2d", &folder, &[0]);
+    let recorded =
+        Recorded::open(&task.steps[0].entry, &task.callees[0].callee.signature).expect("a capture");
+    let tensor = &recorded.leaves[0].tensor;
+    let mut output = vec![0; usize::try_from(allocated_bytes(tensor)).expect("small")];
+    recorded.expected(tensor).read_at(0, &mut output).expect("recorded");
+    assert_ne!(output.len() / (64 << 10), 0);
+    assert_ne!(output.len() % (64 << 10), 0);
+    let result = replay(&task, &[right()]).result.expect("right");
+    assert_eq!(result.outputs_digest, blake3::hash(&output).to_hex().to_string());
+}
+
+#[test]
+fn replay_reports_no_more_steps_than_it_says_and_counts_them_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let most = opt_shared::outcome::MOST_REPORTED_STEPS;
+    let task = task(&folder, &vec![0; most + 1]);
+    let result = replay(&task, &vec![right(); most + 1]).result.expect("every step was right");
+    assert_eq!((result.steps.len(), result.step_count), (most, most as u64 + 1));
+}
+
+#[test]
+fn replay_says_that_output_of_any_step_was_cut() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let task = task(&folder, &[0, 0]);
+    let noisy = Script { end: RunnerEnd { output_truncated: true, ..RunnerEnd::default() }, ..right() };
+    for (scripts, cut) in [([noisy, right()], true), ([right(), right()], false)] {
+        assert_eq!(replay(&task, &scripts).head.output_truncated, cut);
+    }
+}
+
+/// A capture that was not read for want of descriptors or memory is not to blame.
+#[test]
+fn replay_blames_the_host_where_it_lacks_the_means() {
+    for (errno, status) in [(Errno::MFILE, Status::InfraError), (Errno::IO, Status::CaptureError)] {
+        let source = std::io::Error::from_raw_os_error(errno.raw_os_error());
+        let error = CapturesError::Read { entry: "entry_000000".to_owned(), source };
+        let mut head = Head::passed();
+        name(error.into(), &mut head);
+        assert_eq!(head.status, status, "{}", head.detail);
+        assert!(head.detail.starts_with("reading the tensors of entry_000000: "), "{}", head.detail);
     }
 }
 

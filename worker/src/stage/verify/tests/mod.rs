@@ -1,5 +1,6 @@
 //! Verification over scripted sessions: every answer a candidate can give, and what is made of several.
 
+mod recorded;
 mod together;
 
 use opt_shared::outcome::{Pattern, RunnerEnd, Status};

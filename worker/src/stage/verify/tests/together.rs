@@ -152,7 +152,8 @@ fn verify_notes_what_the_shared_session_owed() {
 fn verify_counts_entries_of_every_group_as_themselves() {
     let unsupported = Script::of(&[Play::Right, Play::Right, Play::code(-2)]);
     let backend = sharing(&[Script::of(&[Play::Right]), unsupported], 2);
-    let task = task(&[0, 1, 2, 3]);
+    // Files of different sizes.
+    let task = task(&[0, 1, 3, 4]);
     assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
     // The last of the second group dies of the host, after one that was right: nothing is left to be called alone.
     let killed = (Status::InfraError, "killed in a call to protect the machine");
@@ -160,7 +161,7 @@ fn verify_counts_entries_of_every_group_as_themselves() {
     let backend = sharing(&[Script::of(&[Play::Right]), dies], 2);
     let report = verify(&backend, &task);
     assert_eq!((report.body.entries_run, report.body.entries_passed), (4, 3));
-    assert_eq!(report.head.failures[0].entry, "entry_000003");
+    assert_eq!(report.head.failures[0].entry, "entry_000004");
     assert_eq!(report.body.bytes_validated, task.entries.iter().map(|entry| entry.numbers.file).sum());
     assert_eq!(started(&backend), [2, 2]);
 }
