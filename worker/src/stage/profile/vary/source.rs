@@ -2,10 +2,12 @@
 //!
 //! Floats are drawn anew, element by element, from values that were captured, so that their range stays what a kernel was recorded
 //! with; each variant leans to larger or smaller ones by an amount of its own, or means and norms would hardly move. Integers are put
-//! into another order: indices stay in range, and unique ones unique. Both leave nothing of one call's results for the next.
+//! into another order: indices stay in range, and unique ones unique. So are floats where an output may say where one of them is.
+//! Both leave nothing of one call's results for the next.
 
 use std::io;
 
+use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::{CaptureError, DType, Kind, Tensor};
 use opt_shared::formula::{VALUES, VARIED};
 use opt_shared::units::to_index;
@@ -43,16 +45,16 @@ impl Source {
         if VARIED.get() < bytes {
             return Ok(Err("too large to be written anew for each call"));
         }
-        let integer = tensor.dtype.kind() == Kind::Integer;
-        if integer && room / 2 < bytes {
-            return Ok(Err("too many integers to be put into another order for each call"));
+        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.leaves);
+        if shuffled && room / 2 < bytes {
+            return Ok(Err("too many values to be put into another order for each call"));
         }
         let mut captured = vec![0; to_index(bytes)];
         recorded.capture.read_range(tensor.storage, range.start, &mut captured)?;
         let width = tensor.dtype.element_len();
         Ok(match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
-            None if integer => Ok(Self::Shuffled { order: captured.clone(), captured, width }),
+            None if shuffled => Ok(Self::Shuffled { order: captured.clone(), captured, width }),
             None => Ok(Self::Drawn { values: sorted_sample(tensor.dtype, &captured, room), width, bytes }),
         })
     }
@@ -86,6 +88,12 @@ impl Source {
             }
         }
     }
+}
+
+/// Whether an output may say where something is, as those of `argmax` and `topk` do. Values that are drawn come more than once, and
+/// of two that are alike any place is right: such inputs are put into another order.
+fn gives_places(outputs: &[OutputTensor]) -> bool {
+    outputs.iter().any(|leaf| leaf.tensor.dtype.kind() == Kind::Integer)
 }
 
 /// The larger of two values with a chance of `larger` in 256, else the smaller.
@@ -177,6 +185,27 @@ mod tests {
                 assert!(0.5 < (mean - means[number]).abs(), "variants {number} and {other} have one mean");
             }
         }
+    }
+
+    #[test]
+    fn outputs_of_an_integer_type_may_say_where_something_is() {
+        let output = |dtype| {
+            let tensor = Tensor {
+                object: 0,
+                dtype,
+                shape: vec![4],
+                stride: vec![1],
+                storage_offset: 0,
+                storage: opt_shared::ids::StorageId(0),
+                requires_grad: false,
+                parameter: false,
+                conjugate: false,
+                negative: false,
+            };
+            OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor) }
+        };
+        assert!(gives_places(&[output(DType::Float32), output(DType::Int64)]));
+        assert!(!gives_places(&[output(DType::Float32), output(DType::Bool)]));
     }
 
     #[test]
