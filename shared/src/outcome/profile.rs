@@ -36,7 +36,7 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks thrown away, with their pairs, for work before them.
+    /// Blocks thrown away, with their pairs, because they were preempted.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.

@@ -47,7 +47,7 @@ fn a_winner_that_leaves_an_entry_out_makes_no_call_of_a_replay_that_has_it() {
     let part = "if (((const OptTensor *)args[0].value.v_ptr)->shape[0] == 32) return OPT_UNSUPPORTED;";
     let part = softmax(&scenario, "part", part);
     let mut text = format!(
-        "[profile]\nentry_timeout = \"300ms\"\n[build]\nlibraries = [\"m\"]\n\
+        "[profile]\nentry_timeout = \"1s\"\n[build]\nlibraries = [\"m\"]\n\
          [[job]]\nname = \"rows\"\ncaptures = \"rows\"\npartial = true\nbaseline = \"{slow}\"\ncandidates = [\"{part}\"]\n"
     );
     for (name, entries, more) in [

@@ -320,8 +320,7 @@ pub(crate) trait Clock {
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
 }
 
-/// Writes the inputs of a block. Called when the candidate has been woken and sleeps again: what it did when it woke, it did
-/// without them.
+/// Writes the inputs of a block. Called while the candidate stands still, right before the first stamp.
 pub(crate) type Renew<'r> = &'r mut dyn FnMut() -> Result<(), SessionError>;
 
 /// Where nothing varies.
@@ -366,8 +365,6 @@ pub(crate) struct Block {
     /// Between the stamps, hand-off not yet subtracted.
     pub(crate) elapsed: Duration,
     pub(crate) called: Called,
-    /// CPU time used before the calls were asked for, at least; and what that may be.
-    pub(crate) cpu_early: Duration,
     pub(crate) wake: WakeCost,
     /// CPUs that the candidate kept busy, from standstill to standstill.
     pub(crate) cpus_busy: f64,

@@ -184,6 +184,13 @@ impl Agenda<'_> {
                     job.profile.min_improvement * 100.0
                 ),
             ),
+            Doubt::Unchecked { candidate } => {
+                return format!(
+                    "without a baseline, what `{}` made of the inputs of timed calls was compared with a process of its own only \
+                     (name a `baseline`)",
+                    name(candidate)
+                );
+            }
             Doubt::Best { candidate, share, .. } => (
                 candidate,
                 format!(

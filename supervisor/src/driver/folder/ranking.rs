@@ -65,6 +65,8 @@ pub struct Scores {
 pub enum Doubt {
     /// Whether this candidate is faster than the baseline by the least that counts.
     Faster { candidate: CandidateId, speedup: Estimate },
+    /// Whether times of this candidate are those of its work: without a baseline nobody says what is right for new inputs.
+    Unchecked { candidate: CandidateId },
     /// Whether this candidate is faster than the best by more than this share.
     Best { candidate: CandidateId, merit: Estimate, share: f64 },
 }
@@ -139,7 +141,10 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .map(|((it, speedup, _), _)| (it.id, *speedup));
     let merits: Vec<(CandidateId, Estimate)> =
         scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, merit)| (it.id, *merit)).collect();
-    let doubt = best.and_then(|(id, speedup)| doubt(id, speedup, &merits, 1.0 + min_improvement));
+    let doubt = best.and_then(|(id, speedup)| match paired {
+        false if 0 < most_varied => Some(Doubt::Unchecked { candidate: id }),
+        _ => doubt(id, speedup, &merits, 1.0 + min_improvement),
+    });
     Scores { rows, best, doubt, min_improvement }
 }
 

@@ -1,10 +1,10 @@
 //! The clock of a runner: n calls between two stamps of this process's clock, each call into an output slot of its own.
 //!
 //! The runner is stopped between blocks, so that it cannot compete with another session, and its outputs are read
-//! only then. Right before a timed block it is woken by an empty one, and armed by another, after which it spins for
-//! the next command, so that the stamps hold the calls and two cache-line hand-offs; what that costs is measured with
-//! empty blocks and subtracted. An idle round begins just like that, and then lets the runner be: what it does then it
-//! does outside of the clock.
+//! only then. Whatever lies in a runner may be the candidate's, the loop that waits for commands included, so the first
+//! stamp is taken before it is woken: its inputs are written and its command given while it stands still, and from then on
+//! all of its time counts. What waking costs is measured with empty blocks and subtracted. An idle round begins just like a block,
+//! asks for nothing, and then lets the runner be: what it does then it does outside of the clock.
 
 use std::time::Duration;
 
@@ -21,15 +21,13 @@ use crate::session::{
 
 /// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
 const HANDOFF_BLOCKS: usize = 51;
+/// They are enough after this time, however few they were: a candidate may make each of them slow.
+const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
-/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast. A twentieth of the
-/// shortest block.
+/// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
 /// Looks that an empty block is measured with: as many as a timed one has.
 pub(crate) const LOOKS: u32 = 64;
-/// How long the runner spins for the command that follows its wake-up: this process needs a tenth of it. More would be
-/// room for a runner that works instead.
-const ARMED_SPIN: Duration = Duration::from_micros(500);
 /// How long a runner is let be in an idle round: a thread that works then shows many times what is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 /// How long this process spins for the answer to an empty block.
@@ -126,7 +124,11 @@ impl HostSession<'_> {
             limit: WAKE_LIMIT,
         };
         let mut shortest = MOST_HANDOFF;
+        let started = now();
         for _ in 0..HANDOFF_BLOCKS {
+            if HANDOFF_TIME < now().saturating_sub(started) {
+                break;
+            }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
                 Heard::Done(block) => shortest = shortest.min(block.elapsed),
                 // The first real block will find it dead and say so.
@@ -153,10 +155,9 @@ impl HostSession<'_> {
         inputs: &mut Written<'_>,
     ) -> Result<Answer<IdleRound>, RunnerError> {
         let entry = self.calls(entry);
-        let Some(woken) = self.wake(entry, inputs)? else { return Ok(Answer::Died) };
+        let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
-        // It cannot have spun for longer, however late this process or the runner had a CPU.
-        let spun = now().saturating_sub(woken.armed).min(ARMED_SPIN);
+        self.go_on()?;
         match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
             Heard::Done(_) => {}
             Heard::Died => return Ok(Answer::Died),
@@ -166,8 +167,8 @@ impl HostSession<'_> {
         if !self.stand()? {
             return Ok(Answer::Died);
         }
-        let cpu = self.watch.stopped_at.saturating_sub(woken.stopped_at + spun);
-        Ok(Answer::Done(IdleRound { cpu, wake: woken.cost }))
+        let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
+        Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
     /// One byte each, spread over the slots of the first output that has any.
@@ -219,11 +220,12 @@ impl HostSession<'_> {
         inputs: &mut Written<'_>,
     ) -> Result<Heard<Block>, RunnerError> {
         let entry = self.calls(block.entry);
-        let Some(woken) = self.wake(entry, inputs)? else { return Ok(Heard::Died) };
+        let Some(still) = self.prepare(inputs)? else { return Ok(Heard::Died) };
         let spin = if self.watch.may_spin { spin_for(block.expected) } else { Duration::ZERO };
         let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
+        self.go_on()?;
         let heard = self.runner.wait_done(spin, block.limit)?;
         // "Done" is a claim. What is not there when it is made was not done, and is seen at the standstill.
         if let Some(view) = &self.view {
@@ -231,7 +233,7 @@ impl HostSession<'_> {
         }
         let end = now();
         let waited =
-            woken.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
+            still.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
         let called = match heard {
             Heard::Done(called) => called,
             Heard::Died => return Ok(Heard::Died),
@@ -240,21 +242,20 @@ impl HostSession<'_> {
         if !self.stand()? {
             return Ok(Heard::Died);
         }
-        let awake = now().saturating_sub(woken.resumed);
-        let cpu = self.watch.stopped_at.saturating_sub(woken.stopped_at);
+        let awake = now().saturating_sub(start);
+        let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
         Ok(Heard::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
-            cpu_early: woken.cpu_early,
-            wake: woken.cost,
+            wake: still.cost,
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
             waited,
             changed: None,
         }))
     }
 
-    /// From standstill to spinning for the next command, with the inputs written in between. None if it died.
-    fn wake(&mut self, entry: u32, inputs: &mut Written<'_>) -> Result<Option<Woken>, RunnerError> {
+    /// At a standstill, with the inputs of what comes next in place. None if it died.
+    fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<Still>, RunnerError> {
         // The session may have stood still without its clock being read.
         if !self.stand()? {
             return Ok(None);
@@ -266,19 +267,8 @@ impl HostSession<'_> {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        let resumed = now();
-        self.go_on()?;
-        // It sleeps again when it has answered, so that its clock is as exact as that of a living process can be.
-        if !self.empty_block(entry, Duration::ZERO)? {
-            return Ok(None);
-        }
-        // Whatever it does when it is woken, in a handler of SIGCONT for one, it does without the inputs of the block.
+        // Until now there was something else in their place: whatever it did when it was woken, it did without them.
         inputs.write();
-        let cpu_early = self.runner.cpu_time()?.saturating_sub(stopped_at);
-        let armed = now();
-        if !self.empty_block(entry, ARMED_SPIN)? {
-            return Ok(None);
-        }
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
             // Spinning on the runner's own CPU would keep it from its calls until the scheduler's next tick.
@@ -286,19 +276,7 @@ impl HostSession<'_> {
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        let waited = waited(&self.runner);
-        Ok(Some(Woken { cost, stopped_at, resumed, cpu_early, armed, waited }))
-    }
-
-    /// False if it died.
-    fn empty_block(&mut self, entry: u32, spin: Duration) -> Result<bool, RunnerError> {
-        self.runner.command(entry, 0, 0, 0, spin);
-        match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
-            Heard::Done(_) => Ok(true),
-            Heard::Died => Ok(false),
-            // No call is late here: a machine that wakes nobody is no fault of a candidate's.
-            Heard::TimedOut => Err(ASLEEP),
-        }
+        Ok(Some(Still { cost, stopped_at, waited: waited(&self.runner) }))
     }
 
     /// At a standstill, with its CPU time read. False if it died.
@@ -329,15 +307,11 @@ impl<'r> Written<'r> {
     }
 }
 
-/// A runner that spins for its next command.
-struct Woken {
+/// A runner that stands still, right before it is woken.
+struct Still {
     cost: WakeCost,
-    /// Its CPU time when it last stood still.
+    /// Its CPU time.
     stopped_at: Duration,
-    resumed: Duration,
-    cpu_early: Duration,
-    /// When it was told to spin.
-    armed: Duration,
     /// For a CPU, until then.
     waited: Option<Duration>,
 }

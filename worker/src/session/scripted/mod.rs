@@ -458,7 +458,6 @@ impl Clock for ScriptedSession<'_> {
         Ok(Answer::Done(Block {
             elapsed,
             called,
-            cpu_early: play.cpu_early,
             wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
             cpus_busy: 1.0,
             waited: Some(play.waited),

@@ -44,7 +44,6 @@ pub(crate) struct BlockPlay {
     pub(crate) per_call: Duration,
     /// The candidate's own clock, over ours.
     pub(crate) claim: f64,
-    pub(crate) cpu_early: Duration,
     /// For a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
@@ -58,7 +57,6 @@ impl BlockPlay {
             play: |_| Play::Right,
             per_call,
             claim: 0.99,
-            cpu_early: Duration::ZERO,
             waited: Duration::ZERO,
             threads: 1,
             changed: None,

@@ -8,7 +8,7 @@ use opt_shared::settings::Protocol;
 use opt_shared::units::Bytes;
 use rand::Rng;
 
-use super::idle::{LEAST_ROUNDS, allowance};
+use super::idle::LEAST_ROUNDS;
 use super::length::{agree, calls_for_a_block, longest_call, too_short};
 use super::pair::{Context, Draws, Made, Order, Pairing, net};
 use super::plausible::{implausible, works_unasked};
@@ -29,13 +29,13 @@ const MOST_WARM_UP_PAIRS: u32 = 1000;
 /// Pairs of blocks that are taken of one pair of runners; fewer where one call takes `SLOW_CALL`.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
+/// However little time there is: the median of fewer is any one of them.
+const LEAST_PAIRS: usize = 5;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// Pairs are taken again until they were not preempted, up to so many times as many: then all of them count.
 const MOST_REPEATED: usize = 4;
 /// As many of them are worth more than any number of others.
 const LEAST_CALM: usize = 3;
-/// Pairs that were thrown away for work before a block: whoever works there is found by the idle rounds.
-const MOST_DISCARDED: u32 = 50;
 /// KernelForge's protocol: warm-up and timed calls.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
@@ -106,6 +106,8 @@ impl Timing {
         self.calls = calls;
         self.runners += 1;
         let used = believed(timed);
+        let thrown_away = u32::try_from(timed.len() - used.len()).unwrap_or(u32::MAX);
+        self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
         for (side, medians) in self.medians.iter_mut().enumerate() {
             let ms: Vec<f64> = used.iter().map(|pair| pair.ms[side]).collect();
             medians.extend(quantile_of(&ms, 0.5));
@@ -245,7 +247,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
         in_blocks += blocks.iter().map(|block| block.elapsed).min().unwrap_or_default();
         busy = blocks.iter().map(|block| block.cpus_busy).fold(busy, f64::max);
         note_estimates(pairing, &blocks, calls);
-        let next = calls_for_a_block(fastest(pairing.samples), most, needs_long_blocks(pairing));
+        let next = calls_for_a_block(fastest(pairing.samples), most);
         settled = agree(calls, next);
         calls = next;
     }
@@ -262,11 +264,6 @@ fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
 /// Both sides make as many calls in a block: as many as the faster one needs.
 fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
-}
-
-/// Whether something could be gained by work before a block.
-fn needs_long_blocks<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> bool {
-    1 < most_threads(pairing.samples) || !pairing.variation.varies()
 }
 
 fn most_threads(samples: &[Samples]) -> u32 {
@@ -289,19 +286,18 @@ fn paired<M: VariantMemory>(
     slow: bool,
     started: Instant,
 ) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
-    let wanted = if slow { PAIRS_SLOW } else { PAIRS };
+    let (wanted, least) = if slow { (PAIRS_SLOW, PAIRS_SLOW) } else { (PAIRS, LEAST_PAIRS) };
     let most = most_calls(pairing);
     let limit = pairing.context.task.profile.entry_timeout;
     let (mut timed, mut calls, mut least_calls) = (Vec::new(), 1, 1);
     let mut order = Vec::new();
     while timed.len() < wanted * MOST_REPEATED {
         let calm = timed.iter().filter(|pair: &&Timed| !pair.preempted.contains(&true)).count();
-        if wanted <= calm || (PAIRS_SLOW <= timed.len() && limit <= started.elapsed()) {
+        if wanted <= calm || (least <= timed.len() && limit <= started.elapsed()) {
             break;
         }
         // Revised by every block: the first ones may have been slow on purpose.
-        calls =
-            calls_for_a_block(fastest(pairing.samples), most, needs_long_blocks(pairing)).max(least_calls);
+        calls = calls_for_a_block(fastest(pairing.samples), most).max(least_calls);
         // Two by two, each order once.
         if order.is_empty() {
             let first = pairing.draws.random.random::<bool>();
@@ -322,25 +318,9 @@ fn paired<M: VariantMemory>(
             least_calls = calls.saturating_mul(2).min(most);
             continue;
         }
-        if worked_early(pairing, &blocks, calls) {
-            continue;
-        }
         timed.push(note(pairing, &blocks, &nets, calls));
     }
     Ok(Ok((timed, calls)))
-}
-
-/// Work before a block makes it worth nothing; who does that always is found by the idle rounds.
-fn worked_early<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block], calls: u32) -> bool {
-    let mut early = false;
-    for (block, samples) in blocks.iter().zip(&mut *pairing.samples) {
-        let worked = allowance(samples.estimate * calls, block.wake) < block.cpu_early;
-        if worked && samples.discarded < MOST_DISCARDED {
-            samples.discarded += 1;
-            early = true;
-        }
-    }
-    early
 }
 
 fn note<M: VariantMemory>(
@@ -383,9 +363,6 @@ fn kernelforge<M: VariantMemory>(
             Ok(blocks) => blocks,
             Err(stop) => return Ok(Err(stop)),
         };
-        if worked_early(pairing, &blocks, calls) {
-            continue;
-        }
         let nets: Vec<Duration> = blocks
             .iter()
             .zip(&mut *pairing.sides)

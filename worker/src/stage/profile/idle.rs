@@ -19,8 +19,7 @@ use crate::session::{IdleRound, WakeCost};
 /// Fewer rounds prove nothing.
 pub(super) const LEAST_ROUNDS: usize = 9;
 /// CPU time that is taken for the way into sleep and out of it (DESIGN, "Timing"), or a share of a block: who gains less by it is
-/// not worth a word. A process with one thread can do nothing of use before a block: when it is woken its inputs are not there
-/// yet, and then it is asleep or ours.
+/// not worth a word.
 const LEAST_ALLOWANCE: Duration = Duration::from_micros(200);
 const LEAST_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;

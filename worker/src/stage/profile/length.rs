@@ -3,14 +3,11 @@
 
 use std::time::Duration;
 
-/// A block is at least this long, so that the hand-off (some 0.4 us, known to a tenth of that) is a thousandth of it, and no
-/// longer, so that few blocks are preempted on a busy machine.
-const LEAST_BLOCK: Duration = Duration::from_micros(200);
-/// Where work before the block could be of use, because a process has threads or its inputs never change: what is allowed there
-/// must be little beside the block.
-const LONG_BLOCK: Duration = Duration::from_millis(2);
+/// A block is at least this long, so that waking a runner (some ten microseconds, known to a few) is little of it, and no longer, so
+/// that few blocks are preempted on a busy machine.
+const LEAST_BLOCK: Duration = Duration::from_micros(500);
 /// One that turned out shorter, with more calls to be had, is thrown away: the calls before it had been slow.
-const SHORTEST_BLOCK: Duration = Duration::from_micros(100);
+const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
 /// The most that a call of this block can have taken. The least of these over the warm-up is what the number of calls
 /// is found by: a block during which the machine did something else makes a call look slow, and blocks would then be
@@ -27,10 +24,8 @@ pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }
 
-/// `long`: work before it could be of use.
-pub(super) fn calls_for_a_block(per_call: Duration, slots: u32, long: bool) -> u32 {
-    let least = if long { LONG_BLOCK } else { LEAST_BLOCK };
-    let wanted = least.as_nanos().div_ceil(per_call.as_nanos().max(1));
+pub(super) fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
+    let wanted = LEAST_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 
@@ -45,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_disturbed_does_not_set_the_number_of_calls() {
-        // 4 us a call and 5 us of hand-off: 50 calls make a block, whatever single blocks say.
+        // 4 us a call and 5 us of hand-off: 125 calls make a block, whatever single blocks say.
         let (slots, handoff) = (512, Duration::from_micros(5));
         let blocks = [(20_000, 1), (9, 1), (105, 25), (30_000, 50), (205, 50)];
         let estimate = blocks
@@ -54,8 +49,7 @@ mod tests {
             .min()
             .expect("blocks");
         assert_eq!(estimate, Duration::from_micros(4));
-        assert_eq!(calls_for_a_block(estimate, slots, false), 50);
-        assert_eq!(calls_for_a_block(estimate, slots, true), 500);
+        assert_eq!(calls_for_a_block(estimate, slots), 125);
         assert_eq!(longest_call(Duration::ZERO, handoff, 1), Duration::from_nanos(1));
         assert!(!agree(1, 500) && !agree(500, 50));
         assert!(agree(500, 400) && agree(1, 1) && agree(slots, slots));
@@ -64,7 +58,7 @@ mod tests {
     #[test]
     fn a_short_block_is_thrown_away_while_more_calls_can_be_had() {
         let us = Duration::from_micros;
-        assert!(too_short(us(99), 1, 2) && too_short(Duration::ZERO, 511, 512));
-        assert!(!too_short(us(100), 1, 2) && !too_short(us(1), 512, 512));
+        assert!(too_short(us(249), 1, 2) && too_short(Duration::ZERO, 511, 512));
+        assert!(!too_short(us(250), 1, 2) && !too_short(us(1), 512, 512));
     }
 }

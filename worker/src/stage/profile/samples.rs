@@ -92,7 +92,6 @@ mod tests {
         Block {
             elapsed: Duration::from_micros(200),
             called: Called::default(),
-            cpu_early: Duration::ZERO,
             wake: WakeCost { cpu: Duration::ZERO, threads },
             cpus_busy: 1.0,
             waited: Some(Duration::from_micros(waited_us)),

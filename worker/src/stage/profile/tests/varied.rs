@@ -16,7 +16,7 @@ fn profile_shows_other_inputs_in_every_call() {
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.varied.as_slice()), (Status::Passed, &["input".to_owned()][..]));
     assert_eq!(entry.unvaried_because, None);
-    assert_eq!(entry.calls_per_block, 2, "a block fills two tenths of a millisecond, for both sides");
+    assert_eq!(entry.calls_per_block, 5, "a block fills half a millisecond, for both sides");
     assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
     // Without a baseline a fresh runner repeats some of the blocks.
     let backend = alone(honest(100 * US));
