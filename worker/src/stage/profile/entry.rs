@@ -288,7 +288,8 @@ fn paired<M: VariantMemory>(
 ) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
     let (wanted, least) = if slow { (PAIRS_SLOW, PAIRS_SLOW) } else { (PAIRS, LEAST_PAIRS) };
     let most = most_calls(pairing);
-    let limit = pairing.context.task.profile.entry_timeout;
+    // Every runner has its share of the time.
+    let limit = pairing.context.task.profile.entry_timeout / LEAST_RUNNERS;
     let (mut timed, mut calls, mut least_calls) = (Vec::new(), 1, 1);
     let mut order = Vec::new();
     while timed.len() < wanted * MOST_REPEATED {
