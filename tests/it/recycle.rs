@@ -95,7 +95,9 @@ fn a_small_job_keeps_its_verifier() {
 fn a_worker_is_replaced_after_its_leases() {
     let scenario = Scenario::with_plan(&plan("after_leases = 1\nbefore_profile = \"never\""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
-    let verifiers = workers(&summary, "verifier");
+    let mut verifiers = workers(&summary, "verifier");
+    // A spare goes when the machine is short of memory, without having done anything.
+    verifiers.retain(|worker| worker["leases"] != 0);
     // Two candidates, each built and verified.
     outcome.expect_equal(verifiers.len(), 4, "a verifier for every lease");
     outcome.expect(verifiers.iter().all(|worker| worker["leases"] == 1), "of one lease each");
