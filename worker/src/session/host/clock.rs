@@ -19,7 +19,8 @@ use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, Look, Renew, SessionError, WakeCost, nothing_new,
 };
 
-/// Empty blocks of which the hand-off is the shortest: whatever else the machine does only ever adds to it.
+/// Empty blocks of which the hand-off is the median, as the waking that it stands for is sometimes longer and sometimes shorter.
+/// One that makes its own slow gains nothing beside a baseline: the shorter of their two hand-offs is subtracted from both.
 const HANDOFF_BLOCKS: usize = 51;
 /// They are enough after this time, however few they were: a candidate may make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
@@ -111,7 +112,7 @@ impl Clock for HostSession<'_> {
 }
 
 impl HostSession<'_> {
-    fn shortest_empty_block(&mut self) -> Result<(), RunnerError> {
+    fn median_empty_block(&mut self) -> Result<(), RunnerError> {
         (self.watch.handoff_spun, self.watch.most_handoff) = (Some(self.watch.may_spin), MOST_HANDOFF);
         let looks = self.looks_of_an_empty_block();
         let empty = BlockOrder {
@@ -123,30 +124,27 @@ impl HostSession<'_> {
             expected: Duration::ZERO,
             limit: WAKE_LIMIT,
         };
-        let mut shortest = MOST_HANDOFF;
+        let mut seen = Vec::with_capacity(HANDOFF_BLOCKS);
         let started = now();
         for _ in 0..HANDOFF_BLOCKS {
             if HANDOFF_TIME < now().saturating_sub(started) {
                 break;
             }
             match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
-                Heard::Done(block) => shortest = shortest.min(block.elapsed),
+                Heard::Done(block) => seen.push(block.elapsed),
                 // The first real block will find it dead and say so.
                 Heard::Died => return Ok(()),
                 Heard::TimedOut => return Err(ASLEEP),
             }
         }
-        self.watch.handoff = shortest;
+        seen.sort_unstable();
+        self.watch.handoff = seen.get(seen.len() / 2).copied().unwrap_or_default().min(MOST_HANDOFF);
         Ok(())
     }
 
     /// A wake-up out of sleep costs many times what a seen store does: each way to wait has its own figure.
     fn known_handoff(&mut self) -> Result<(), RunnerError> {
-        if self.watch.handoff_spun == Some(self.watch.may_spin) {
-            Ok(())
-        } else {
-            self.shortest_empty_block()
-        }
+        if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.median_empty_block() }
     }
 
     fn idle_round(
