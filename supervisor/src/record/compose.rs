@@ -7,8 +7,8 @@ use opt_shared::outcome::{Body, Built, EntryProfile, Head, Profiled, Report, Sta
 use opt_shared::units::Bytes;
 
 use super::{
-    BuildRecord, CandidateRecord, CandidateTimes, EntryTimingRecord, ProfileRecord, ResourcesRecord,
-    SourceRecord, VerifyRecord,
+    BuildRecord, CandidateRecord, CandidateTimes, EntryTimingRecord, JobRecord, ProfileRecord,
+    ResourcesRecord, SourceRecord, VerifyRecord,
 };
 
 /// Failing entries shown of one candidate.
@@ -115,6 +115,36 @@ impl CandidateRecord {
 
     fn absorb_runner_peak(&mut self, peak: Option<Bytes>) {
         self.resources.runner_peak_owed_bytes = self.resources.runner_peak_owed_bytes.max(peak);
+    }
+}
+
+impl<Candidates> JobRecord<Candidates> {
+    /// The same job with other candidates, or without.
+    pub fn with_candidates<To>(self, candidates: To) -> JobRecord<To> {
+        let Self {
+            name,
+            status,
+            detail,
+            captures,
+            baseline,
+            winner,
+            ranking,
+            unsettled_because,
+            signature_digest,
+            candidates: _,
+        } = self;
+        JobRecord {
+            name,
+            status,
+            detail,
+            captures,
+            baseline,
+            winner,
+            ranking,
+            unsettled_because,
+            signature_digest,
+            candidates,
+        }
     }
 }
 

@@ -250,31 +250,9 @@ pub(in crate::report) mod tests {
     pub(in crate::report) fn side(run: RunRecord) -> ComparedRun {
         let mut side = ComparedRun::new(run.run, run.host);
         side.replays = run.replays;
-        for JobRecord {
-            name,
-            status,
-            detail,
-            captures,
-            baseline,
-            winner,
-            ranking,
-            unsettled_because,
-            signature_digest,
-            candidates,
-        } in run.jobs
-        {
-            side.job(JobRecord {
-                name,
-                status,
-                detail,
-                captures,
-                baseline,
-                winner,
-                ranking,
-                unsettled_because,
-                signature_digest,
-                candidates: (),
-            });
+        for mut job in run.jobs {
+            let candidates = std::mem::take(&mut job.candidates);
+            side.job(job.with_candidates(()));
             candidates.iter().for_each(|candidate| side.candidate(candidate));
         }
         side

@@ -233,31 +233,9 @@ pub(super) mod tests {
 
     pub(in crate::report) fn digest_of(run: RunRecord, limits: Limits) -> Digest {
         let mut digest = Digest::new(run.run, run.host, run.memory.totals, limits);
-        for JobRecord {
-            name,
-            status,
-            detail,
-            captures,
-            baseline,
-            winner,
-            ranking,
-            unsettled_because,
-            signature_digest,
-            candidates,
-        } in run.jobs
-        {
-            digest.job(JobRecord {
-                name,
-                status,
-                detail,
-                captures,
-                baseline,
-                winner,
-                ranking,
-                unsettled_because,
-                signature_digest,
-                candidates: (),
-            });
+        for mut job in run.jobs {
+            let candidates = std::mem::take(&mut job.candidates);
+            digest.job(job.with_candidates(()));
             let mut candidates = candidates;
             candidates.sort_by_key(|candidate| candidate.rank.unwrap_or(u32::MAX));
             for candidate in candidates {

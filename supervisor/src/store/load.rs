@@ -63,7 +63,7 @@ impl Store {
         for (key, job) in document.store.job_heads()? {
             let mut candidates = Vec::new();
             collect(self.each_candidate(key, Order::Plan, |candidate| keep(&mut candidates, candidate))?);
-            jobs.push(with_candidates(job, candidates));
+            jobs.push(job.with_candidates(candidates));
         }
         let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
         collect(self.each_worker(|worker| keep(&mut workers, worker))?);
@@ -348,7 +348,7 @@ impl Serialize for Document<'_> {
             host,
             jobs: heads
                 .into_iter()
-                .map(|(key, job)| with_candidates(job, Rows { store, list: List::Candidates(key) }))
+                .map(|(key, job)| job.with_candidates(Rows { store, list: List::Candidates(key) }))
                 .collect::<Vec<_>>(),
             workers: Rows { store, list: List::Workers },
             memory: MemoryRecord { totals, phases: Rows { store, list: List::Phases } },
@@ -386,33 +386,6 @@ impl Serialize for Rows<'_> {
         };
         written.map_err(|error| S::Error::custom(chain(&error)))??;
         list.end()
-    }
-}
-
-fn with_candidates<From, To>(job: JobRecord<From>, candidates: To) -> JobRecord<To> {
-    let JobRecord {
-        name,
-        status,
-        detail,
-        captures,
-        baseline,
-        winner,
-        ranking,
-        unsettled_because,
-        signature_digest,
-        candidates: _,
-    } = job;
-    JobRecord {
-        name,
-        status,
-        detail,
-        captures,
-        baseline,
-        winner,
-        ranking,
-        unsettled_because,
-        signature_digest,
-        candidates,
     }
 }
 

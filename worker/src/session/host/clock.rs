@@ -16,7 +16,7 @@ use super::view::Element;
 use crate::machine::{cpus, keep_off};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
 use crate::session::{
-    Answer, Block, BlockOrder, Clock, IdleRound, Look, Renew, SessionError, WakeCost, nothing_new,
+    Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
 
 /// Empty blocks of which the hand-off is the median, as the waking that it stands for is sometimes longer and sometimes shorter.
@@ -27,8 +27,6 @@ const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// No more than this is ever subtracted: a wake-up through a futex takes some tens of microseconds, and longer ones are
 /// a busy machine's, or a candidate's that makes empty blocks slow so that its own look fast.
 const MOST_HANDOFF: Duration = Duration::from_micros(100);
-/// Looks that an empty block is measured with: as many as a timed one has.
-pub(crate) const LOOKS: u32 = 64;
 /// How long a runner is let be in an idle round: a thread that works then shows many times what is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 /// How long this process spins for the answer to an empty block.
@@ -169,7 +167,7 @@ impl HostSession<'_> {
         Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
-    /// One byte each, spread over the slots of the first output that has any.
+    /// As many as a timed one has, one byte each, spread over the slots of the first output that has any.
     fn looks_of_an_empty_block(&self) -> Vec<Look> {
         let leaves = &self.entries[0].as_ref().leaves;
         let Some(leaf) = leaves.iter().position(|leaf| leaf.tensor.elements() != 0) else {

@@ -1,7 +1,8 @@
-//! Whether a runner works when there is nothing to do: before its calls are asked for, or after they have returned.
+//! Whether a runner works when there is nothing to do, after its calls have returned. (Before them, from its waking on, its time
+//! counts.)
 //!
 //! A round wakes a runner just as for a timed block, and then asks for nothing. Rounds are strewn among the blocks at
-//! random, so that whoever works before a block that is timed does so in rounds as well. Both ends of a round are
+//! random. Both ends of a round are
 //! standstills, where the clock of a process is exact and has the time of ended threads in it. One round proves nothing:
 //! an interrupt, or a host that takes the CPU away, is charged to whoever was running. Only what shows in most rounds is
 //! the candidate's own.
@@ -30,8 +31,8 @@ const BARE_FACTOR: u32 = 6;
 const MOST_BARE_FOR_A_THREAD: Duration = Duration::from_micros(100);
 const FOR_A_THREAD: Duration = Duration::from_micros(5);
 
-/// CPU time that a runner may use in a round, or before a block of the given length.
-pub(super) fn allowance(block: Duration, wake: WakeCost) -> Duration {
+/// CPU time that a runner may use in a round beside blocks of the given length.
+fn allowance(block: Duration, wake: WakeCost) -> Duration {
     let least = if wake.threads == 1 { LEAST_ALLOWANCE } else { LEAST_ALLOWANCE_OF_THREADS };
     least.max(block / ALLOWED_SHARE)
         + (wake.cpu * BARE_FACTOR).min(MOST_BARE_FOR_A_THREAD * wake.threads)

@@ -8,10 +8,7 @@ use opt_shared::capture::Tensor;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::session::Look;
-
-/// Reading them takes some microseconds, and twenty blocks of them miss one in a thousand candidates that leave a fiftieth undone.
-pub(super) const LOOKS: u32 = 64;
+use crate::session::{LOOKS, Look};
 
 /// Of a block of `calls`. The very last element is always among them.
 pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut SmallRng) -> Vec<Look> {

@@ -16,7 +16,9 @@ use super::{CANDIDATE, Side, Stop};
 use crate::judge::element::differs;
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
-use crate::session::{Answer, Block, BlockOrder, Look, Session, SessionError, VariantMemory, WIDEST_ELEMENT};
+use crate::session::{
+    Answer, Block, BlockOrder, LOOKS, Look, Session, SessionError, VariantMemory, WIDEST_ELEMENT,
+};
 use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
@@ -268,7 +270,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         }
         let block = KeptBlock { seed, calls, looks: looks[CANDIDATE].clone(), elements };
         let samples = &mut self.samples[CANDIDATE];
-        samples.slots_checked += u64::from(calls.min(looks::LOOKS));
+        samples.slots_checked += u64::from(calls.min(LOOKS));
         samples.keep(block, &mut self.draws.random);
         Ok(Ok(()))
     }
