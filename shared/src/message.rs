@@ -206,12 +206,23 @@ pub struct ProfileTask {
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
     pub profile: ProfileSettings,
+    pub depth: Depth,
     /// Parameters that are the same in every timed call, whatever `profile.vary` says.
     pub constant: Vec<String>,
     /// Leave no page of the captures in the cache that was not there before each batch.
     pub drop_cache: bool,
     /// Seeds block order, slot choice and poisons.
     pub seed: u64,
+}
+
+/// How much of its time a profile takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Depth {
+    /// One process of each side, a few pairs.
+    Screen,
+    /// Until the figures are as narrow as asked for, or time is up.
+    Full,
 }
 
 /// `[[replay]]`: recorded calls in order, their tensors in a pool of `budget`.

@@ -64,6 +64,8 @@ pub struct ProfileSettings {
     /// Half-width of the interval, as a share of the estimate (0.01 for `"1%"`).
     pub max_noise: f64,
     pub entry_timeout: Duration,
+    /// Of all timing of a job.
+    pub budget: Duration,
     /// As a share (0.02 for `"2%"`).
     pub min_improvement: f64,
     pub vary: Vary,

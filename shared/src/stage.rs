@@ -10,18 +10,25 @@ use serde::{Deserialize, Serialize};
 pub enum Stage {
     Build,
     Verify,
+    /// A short profile, which tells who need not be timed any longer.
+    Screen,
     Profile,
+    /// A second profile of the best: whoever is best of many by their times is partly so by chance.
+    Confirm,
     Replay,
 }
 
 impl Stage {
-    pub const ALL: [Self; 4] = [Self::Build, Self::Verify, Self::Profile, Self::Replay];
+    pub const ALL: [Self; 6] =
+        [Self::Build, Self::Verify, Self::Screen, Self::Profile, Self::Confirm, Self::Replay];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Build => "build",
             Self::Verify => "verify",
+            Self::Screen => "screen",
             Self::Profile => "profile",
+            Self::Confirm => "confirm",
             Self::Replay => "replay",
         }
     }
@@ -32,7 +39,12 @@ impl Stage {
 
     /// Nothing else of ours runs beside it.
     pub fn is_alone(self) -> bool {
-        Self::Profile <= self
+        Self::Screen <= self
+    }
+
+    /// It times a candidate: a profile, shorter or again.
+    pub const fn is_timed(self) -> bool {
+        matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }
 }
 
@@ -48,7 +60,10 @@ mod tests {
 
     #[test]
     fn what_is_recorded_under_these_names_stays_readable() {
-        assert_eq!(Stage::ALL.map(Stage::name), ["build", "verify", "profile", "replay"]);
+        assert_eq!(
+            Stage::ALL.map(Stage::name),
+            ["build", "verify", "screen", "profile", "confirm", "replay"]
+        );
         for stage in Stage::ALL {
             assert_eq!(Stage::from_name(stage.name()), Some(stage));
             assert_eq!(serde_json::to_value(stage).expect("a word"), stage.name());

@@ -129,6 +129,9 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     pub captures: CapturesRecord,
     pub baseline: Option<String>,
     pub winner: Option<String>,
+    /// It was timed again in fresh processes, and still won.
+    #[serde(default)]
+    pub winner_confirmed: bool,
     /// None while nothing is ranked.
     pub ranking: Option<Ranking>,
     /// What could not be told, and what would help.
@@ -233,6 +236,9 @@ pub struct VerifyRecord {
 /// Times of one call, over all timed entries: the candidate's own line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
+    /// Where the times come from: a screen, a profile, or a second one that confirms. None in runs of versions that had one kind.
+    #[serde(default)]
+    pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
     /// What ran beside the timing although nothing should have.

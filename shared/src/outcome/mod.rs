@@ -9,6 +9,7 @@ mod head;
 mod profile;
 mod reads;
 mod replay;
+mod score;
 mod status;
 mod verify;
 
@@ -20,6 +21,7 @@ pub use self::head::Head;
 pub use self::profile::{CacheStateReached, EntryProfile, Estimate, Profiled, TimeSummary};
 pub use self::reads::ReadReport;
 pub use self::replay::{MOST_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
+pub use self::score::geometric_mean;
 pub use self::status::{Blame, Status};
 pub use self::verify::{Verified, WorstError};
 use crate::stage::Stage;
@@ -47,7 +49,7 @@ impl Body {
         match stage {
             Stage::Build => Self::Build(Built::default()),
             Stage::Verify => Self::Verify(Verified::default()),
-            Stage::Profile => Self::Profile(Profiled::default()),
+            Stage::Screen | Stage::Profile | Stage::Confirm => Self::Profile(Profiled::default()),
             Stage::Replay => Self::Replay(Replayed::default()),
         }
     }
@@ -61,15 +63,6 @@ impl Report {
     /// For an attempt that came to nothing.
     pub fn failed(stage: Stage, status: Status, detail: impl Into<String>) -> Self {
         Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
-    }
-
-    pub fn stage(&self) -> Stage {
-        match self.body {
-            Body::Build(_) => Stage::Build,
-            Body::Verify(_) => Stage::Verify,
-            Body::Profile(_) => Stage::Profile,
-            Body::Replay(_) => Stage::Replay,
-        }
     }
 
     /// The end was the baseline's, not the candidate's.
@@ -107,7 +100,6 @@ mod tests {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
         for stage in Stage::ALL {
             let report = Report::failed(stage, Status::InfraError, "gone");
-            assert_eq!(report.stage(), stage);
             sender.send(report.clone()).expect("sends");
             assert_eq!(receiver.recv().expect("receives"), report);
             let text = serde_json::to_string(&report).expect("a text");

@@ -84,8 +84,8 @@ fn of_stage(
             let whole = needs.profile(most, paired(most)).into_iter().next()?;
             (whole, facts.profiled(distinct).iter().map(name).collect())
         }
-        // Not of a job.
-        Stage::Replay => return None,
+        // What a profile takes, and not of a job.
+        Stage::Screen | Stage::Confirm | Stage::Replay => return None,
     };
     Some(StagePlan {
         stage,

@@ -155,6 +155,8 @@ pub enum Action {
         reserved: Bytes,
         /// Entries share a runner, or are timed together, up to this.
         batch: Option<Bytes>,
+        /// What a step that is timed may take, so that the others of its job have as much.
+        share: Duration,
     },
     /// The worker is to end by itself: it is idle.
     Shutdown {

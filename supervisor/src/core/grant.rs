@@ -2,11 +2,14 @@
 //!
 //! Which worker takes a lease, and which go for it, is `assign`'s and `evict`'s; what comes next in a job is `job`'s.
 
+use std::time::Duration;
+
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::outcome::{Blame, Status};
 use opt_shared::units::Bytes;
 
 use super::assign::Fit;
+use super::contest::Contest;
 use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, next};
 use super::ledger::{Demand, Refusal};
@@ -86,6 +89,9 @@ impl Core {
             }
             self.refuse_what_never_fits(index);
             match next(&self.jobs[index], &self.units, |unit| unit.is_of(turn)) {
+                Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
+                    self.pass_over(order.unit);
+                }
                 // What was refused for good leaves the next one's turn; beside what was granted another may fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     Tried::Refused | Tried::Granted => {}
@@ -98,6 +104,7 @@ impl Core {
                     self.keep_a_spare(now, index);
                     return true;
                 }
+                Next::Settle => self.settle(index, turn),
                 Next::Later => index += 1,
                 Next::Done => self.close_job(index),
             }
@@ -112,6 +119,37 @@ impl Core {
                 self.close_job(index);
             }
         }
+    }
+
+    /// A step that compares with the baseline, where that has failed.
+    fn pass_over(&mut self, unit: UnitId) {
+        if !self.unit_mut(unit).go_on() {
+            self.unit_done(unit, Status::Passed, None, "not confirmed: the baseline failed".to_owned());
+        }
+    }
+
+    /// Those that need not be timed any further end as they stand.
+    fn settle(&mut self, index: usize, turn: Option<u32>) {
+        let contest = Contest::of(&self.jobs[index], &self.units);
+        let parked: Vec<(UnitId, String)> = self
+            .units_of(index)
+            .filter(|unit| matches!(unit.progress, Progress::Waiting { .. }) && unit.is_of(turn))
+            .map(|unit| (unit.spec.id, contest.why_not(unit)))
+            .collect();
+        for (id, why) in parked {
+            self.unit_done(id, Status::Passed, None, why);
+        }
+    }
+
+    /// What a timed step may take so that all that are left of the job have as much, within its budget.
+    fn time_share(&self, job: JobId) -> Duration {
+        let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
+        let Some(it) = self.jobs.get(job.index()) else { return budget };
+        let left = self
+            .units_of(job.index())
+            .filter(|unit| unit.steps_left().iter().any(|step| step.stage.is_timed()));
+        let left = u32::try_from(left.count()).unwrap_or(u32::MAX).max(1);
+        budget.saturating_sub(it.timed) / left
     }
 
     fn close_job(&mut self, index: usize) {
@@ -263,6 +301,7 @@ impl Core {
         }
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
+        let share = self.time_share(self.unit(order.unit).job);
         self.unit_mut(order.unit).progress = Progress::Running { attempt };
         let idle_worker = self.spec.idle_worker;
         if let Some(it) = self.workers.get_mut(&worker) {
@@ -289,6 +328,7 @@ impl Core {
             attempt,
             reserved: demand.host,
             batch: spec.batch,
+            share,
         });
     }
 
@@ -315,9 +355,14 @@ impl Core {
                 format!("larger batches would have to wait: {refusal}")
             }
         };
-        let what = if order.stage == Stage::Profile { "timed" } else { "run" };
+        let what = if order.stage.is_timed() { "timed" } else { "run" };
         self.policy("shrink_batch", format!("smaller batches are {what}: {reason}"), numbers);
     }
+}
+
+/// A step that says nothing without a baseline.
+fn compares(stage: Stage) -> bool {
+    matches!(stage, Stage::Screen | Stage::Confirm)
 }
 
 /// Why a step is granted smaller batches than it could be cut into.

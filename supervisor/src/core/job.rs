@@ -2,8 +2,11 @@
 //!
 //! Pure bookkeeping. Where its units come from is `supply`'s.
 
+use std::time::Duration;
+
 use opt_shared::ids::UnitId;
 
+use super::contest::Contest;
 use super::event::{Order, Stage};
 use super::supply::Supply;
 use super::unit::{Progress, Unit};
@@ -16,6 +19,8 @@ pub(crate) struct Job {
     pub(crate) baseline: Option<UnitId>,
     pub(crate) supply: Supply,
     pub(crate) done: bool,
+    /// What its timed steps have taken.
+    pub(crate) timed: Duration,
 }
 
 impl Job {
@@ -44,16 +49,20 @@ pub(crate) enum Next {
     },
     /// Something has to end first.
     Wait,
+    /// What is left need not be timed any further.
+    Settle,
     /// It is the turn of others, or of its source.
     Later,
     Done,
 }
 
 /// The earliest stage first, several units at a time where there are workers for them; what is to be alone one by one,
-/// when nothing else runs. Where units come in turns, `turn` says which may go on now.
+/// when nothing else runs, the most promising first. Where units come in turns, `turn` says which may go on now.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> Next {
+    let contest = Contest::of(job, units);
     let (mut at_work, mut alone_at_work, mut later) = (false, false, job.supply != Supply::Dry);
-    let mut waiting: Option<(Stage, UnitId, u32)> = None;
+    let mut parked = false;
+    let mut waiting: Option<(&Unit, u32)> = None;
     for &id in &job.units {
         let unit = &units[id.index()];
         match unit.progress {
@@ -62,28 +71,43 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> N
                 alone_at_work |= unit.step().alone;
             }
             Progress::Waiting { .. } if !turn(unit) => later = true,
+            Progress::Waiting { .. } if !contest.is_open_to(unit) => parked = true,
             Progress::Waiting { attempt } => {
-                let stage = unit.step().stage;
-                if waiting.is_none_or(|(earliest, _, _)| stage < earliest) {
-                    waiting = Some((stage, id, attempt));
+                if waiting.is_none_or(|(earlier, _)| comes_before(unit, earlier)) {
+                    waiting = Some((unit, attempt));
                 }
             }
             Progress::Done(_) => {}
         }
     }
-    let Some((stage, id, attempt)) = waiting else {
+    let Some((unit, attempt)) = waiting else {
         return match () {
             () if at_work => Next::Wait,
+            () if parked => Next::Settle,
             () if later => Next::Later,
             () => Next::Done,
         };
     };
-    let step = units[id.index()].step();
+    let (id, step) = (unit.spec.id, unit.step());
     if alone_at_work || at_work && step.alone {
         return Next::Wait;
     }
     let beside = job.baseline.filter(|&baseline| {
         step.paired.is_some() && baseline != id && units[baseline.index()].may_stand_beside
     });
-    Next::Order { order: Order { unit: id, stage, beside }, attempt }
+    Next::Order { order: Order { unit: id, stage: step.stage, beside }, attempt }
+}
+
+fn comes_before(unit: &Unit, other: &Unit) -> bool {
+    let (stage, value) = (place(unit), unit.merit.map_or(0.0, |merit| merit.value));
+    let (of_other, other_value) = (place(other), other.merit.map_or(0.0, |merit| merit.value));
+    stage < of_other || stage == of_other && other_value < value
+}
+
+/// The baseline is timed before anybody is timed beside it: if it fails, that is known early.
+fn place(unit: &Unit) -> Stage {
+    match unit.step().stage {
+        Stage::Profile if unit.spec.is_baseline => Stage::Screen,
+        stage => stage,
+    }
 }

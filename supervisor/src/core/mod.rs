@@ -5,6 +5,7 @@
 //! states the laws that must hold after every step.
 
 mod assign;
+mod contest;
 pub mod control;
 mod estimate;
 pub mod event;

@@ -4,6 +4,7 @@ use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
+use super::contest;
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::recycle::RecycleReason;
 use super::unit::Progress;
@@ -53,6 +54,12 @@ impl Core {
             ended: now,
         }));
         self.learn(lease);
+        let job = self.unit(lease.order.unit).job;
+        if lease.order.stage.is_timed()
+            && let Some(job) = self.jobs.get_mut(job.index())
+        {
+            job.timed += now.saturating_sub(lease.started);
+        }
     }
 
     /// What took more than its lease reserved, other than a candidate that was ended for that.
@@ -139,11 +146,16 @@ impl Core {
             // What was verified is what is timed: nothing may turn out to be unsupported now.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
+        let merit = contest::merit(&report).filter(|_| status == Status::Passed);
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.unit(id).spec.partial && status == Status::Unsupported && 0 < entries_passed;
         if status != Status::Passed && !partial {
             self.unit_done(id, status, status.blame(), detail);
-        } else if !self.unit_mut(id).go_on() {
+            return;
+        }
+        let unit = self.unit_mut(id);
+        unit.merit = merit.or(unit.merit);
+        if !unit.go_on() {
             self.unit_done(id, Status::Passed, None, detail);
         }
     }
@@ -180,8 +192,9 @@ impl Core {
         let it = self.unit_mut(id);
         it.losses.lost += 1;
         let (lost, workers) = (it.losses.lost, it.workers_lost);
-        if MOST_LOST < lost || MOST_WORKERS_LOST <= workers {
-            let why = if MOST_WORKERS_LOST <= workers {
+        let quarantine = self.is_in_quarantine(id);
+        if MOST_LOST < lost || quarantine {
+            let why = if quarantine {
                 self.policy(
                     "quarantine",
                     format!("{workers} workers were lost with it; no further one is put at risk"),
@@ -195,6 +208,10 @@ impl Core {
         } else {
             self.again(lease, blame, why);
         }
+    }
+
+    fn is_in_quarantine(&self, id: UnitId) -> bool {
+        MOST_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
     /// It ended for want of memory: the next attempt has a smaller batch where there is one, and reserves what was
@@ -212,6 +229,16 @@ impl Core {
 
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
+        match lease.order.stage {
+            // Whoever cannot be screened is timed as if nobody had been, and what was timed stands without being confirmed.
+            Stage::Screen | Stage::Confirm if !self.is_in_quarantine(lease.order.unit) => {
+                if !self.unit_mut(lease.order.unit).go_on() {
+                    self.unit_done(lease.order.unit, Status::Passed, None, format!("not confirmed: {why}"));
+                }
+                return;
+            }
+            _ => {}
+        }
         self.unit_done(lease.order.unit, Status::InfraError, Some(blame), why);
     }
 
@@ -257,9 +284,10 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
             (passed && build.artifact.is_none()).then_some("built nothing and says it passed")
         }
         (Stage::Verify, Body::Verify(_)) => None,
-        (Stage::Profile, Body::Profile(profile)) => (profile.baseline_failed
-            && (order.beside.is_none() || passed))
-            .then_some("says that a baseline failed that did not"),
+        (Stage::Screen | Stage::Profile | Stage::Confirm, Body::Profile(profile)) => {
+            (profile.baseline_failed && (order.beside.is_none() || passed))
+                .then_some("says that a baseline failed that did not")
+        }
         // A result stands for a replay that went as it was to go, and no other leaves one.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
             .then_some("has a result and did not pass, or passed without one"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::message::Role;
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Estimate, Status};
 use opt_shared::settings::RecycleSettings;
 use opt_shared::units::Bytes;
 
@@ -38,9 +38,11 @@ pub struct JobSpec {
     pub broken: Option<String>,
     /// Its source is asked once these have ended, and nothing more can come to them.
     pub after: Vec<JobId>,
+    /// What all its timed steps together should take.
+    pub budget: Duration,
 }
 
-/// One piece of work with all its steps. A candidate goes through build, verify and profile; a replay has one step.
+/// One piece of work with all its steps. A candidate goes through build, verify, screen, profile and confirm, or some of them; a replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
     /// The next free one.
@@ -91,11 +93,13 @@ impl StageSpec {
 }
 
 /// Finished before; nothing is done again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resumed {
     pub status: Status,
     /// It passed its verification, and what it was verified with is still there.
     pub verified: bool,
+    /// How many times as fast as the baseline it was.
+    pub merit: Option<Estimate>,
 }
 
 impl Step {

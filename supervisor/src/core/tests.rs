@@ -3,6 +3,7 @@
 //! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
 
 mod assign;
+mod contest;
 mod control;
 mod desk;
 mod ends;

@@ -13,7 +13,7 @@
 //! A unit that an earlier part of the run has finished is `Done` from the start.
 
 use opt_shared::ids::JobId;
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Estimate, Status};
 
 use super::spec::{Resumed, Step, UnitSpec};
 
@@ -46,6 +46,8 @@ pub(crate) struct Unit {
     /// Attempts of any step that took their worker with them.
     pub(crate) workers_lost: u32,
     pub(crate) losses: Losses,
+    /// How many times as fast as the baseline it is, as the last timed step that passed has it.
+    pub(crate) merit: Option<Estimate>,
 }
 
 /// What befell the step in hand.
@@ -63,11 +65,11 @@ pub(crate) struct Losses {
 
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
-        let (progress, may_stand_beside) = match spec.resumed {
-            Some(Resumed { status, verified }) => {
-                (Progress::Done(status), verified && status == Status::Passed)
+        let (progress, may_stand_beside, merit) = match spec.resumed {
+            Some(Resumed { status, verified, merit }) => {
+                (Progress::Done(status), verified && status == Status::Passed, merit)
             }
-            None => (Progress::Waiting { attempt: 1 }, false),
+            None => (Progress::Waiting { attempt: 1 }, false, None),
         };
         Self {
             spec,
@@ -79,6 +81,7 @@ impl Unit {
             failed_beside: false,
             workers_lost: 0,
             losses: Losses::default(),
+            merit,
         }
     }
 

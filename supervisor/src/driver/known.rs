@@ -21,12 +21,12 @@ pub struct Known {
 
 impl Known {
     /// What an attempt that stands says of its candidate.
-    pub(super) fn learn(&mut self, report: &Report) {
+    pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
         match &report.body {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
             Body::Verify(verified) => self.unsupported.clone_from(&verified.unsupported),
             Body::Profile(profiled) if report.head.status == Status::Passed => {
-                self.profile = Some(ScoreSummary::of(&profiled.entries));
+                self.profile = Some(ScoreSummary::of(stage, profiled));
             }
             Body::Profile(_) | Body::Replay(_) => {}
         }

@@ -143,13 +143,13 @@ impl Stages {
         self.flag(stage).is_some_and(|flag| *flag)
     }
 
-    /// None for a replay, which is a table of its own and no stage of a candidate.
+    /// None for a replay, which is a table of its own and no stage of a candidate, and for what a profile brings along.
     fn flag(&mut self, stage: Stage) -> Option<&mut bool> {
         match stage {
             Stage::Build => Some(&mut self.build),
             Stage::Verify => Some(&mut self.verify),
             Stage::Profile => Some(&mut self.profile),
-            Stage::Replay => None,
+            Stage::Screen | Stage::Confirm | Stage::Replay => None,
         }
     }
 }

@@ -158,6 +158,7 @@ sections! {
         "inputs" => inputs: Word<InputMemory>,
         "max_noise" => max_noise: Percentage<false>,
         "entry_timeout" => entry_timeout: Time,
+        "budget" => budget: Time,
         "min_improvement" => min_improvement: Percentage<true>,
         "vary" => vary: VaryChoice,
     }

@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 
 use super::{
     BuildRecord, CandidateRecord, CandidateTimes, EntryTimingRecord, JobRecord, ProfileRecord,
-    ResourcesRecord, SourceRecord, VerifyRecord,
+    ResourcesRecord, SourceRecord, Stage, VerifyRecord,
 };
 
 /// Failing entries shown of one candidate.
@@ -41,13 +41,13 @@ impl CandidateRecord {
         }
     }
 
-    /// Takes in what a stage reported; a later report of the same stage replaces the earlier one, and evidence of a
+    /// Takes in what a stage reported, in the order of the stages; a later report of the same stage replaces the earlier one, and evidence of a
     /// failure (signal, failing entries) is that of the last report that has any.
-    pub fn absorb(&mut self, Report { head, body }: Report) {
+    pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),
             Body::Verify(verified) => self.absorb_verify(head, verified),
-            Body::Profile(profiled) => self.absorb_profile(head, profiled),
+            Body::Profile(profiled) => self.absorb_profile(stage, head, profiled),
             // No candidate's own.
             Body::Replay(_) => {}
         }
@@ -83,8 +83,9 @@ impl CandidateRecord {
         self.absorb_evidence(head);
     }
 
-    fn absorb_profile(&mut self, head: Head, profiled: Profiled) {
+    fn absorb_profile(&mut self, stage: Stage, head: Head, profiled: Profiled) {
         self.profile = Some(ProfileRecord {
+            stage: Some(stage),
             times: CandidateTimes::default(),
             breaches: Vec::new(),
             cpus: profiled.cpus,
@@ -128,6 +129,7 @@ impl<Candidates> JobRecord<Candidates> {
             captures,
             baseline,
             winner,
+            winner_confirmed,
             ranking,
             unsettled_because,
             signature_digest,
@@ -140,6 +142,7 @@ impl<Candidates> JobRecord<Candidates> {
             captures,
             baseline,
             winner,
+            winner_confirmed,
             ranking,
             unsettled_because,
             signature_digest,

@@ -76,6 +76,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
             reads: opt_shared::outcome::ReadReport::default(),
         }),
         profile: Some(ProfileRecord {
+            stage: Some(Stage::Confirm),
             times: CandidateTimes {
                 total_time_ms: Some(total_ms),
                 median_time_ms: Some(1.25),
@@ -241,6 +242,7 @@ pub(crate) fn sample() -> RunRecord {
             },
             baseline: text("naive.c"),
             winner: text("fast.c"),
+            winner_confirmed: true,
             ranking: Some(Ranking::Settled),
             unsettled_because: None,
             signature_digest: text("5160"),

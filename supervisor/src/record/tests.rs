@@ -90,7 +90,10 @@ fn names_that_the_design_gives_are_there() {
     has("", "schema,run,host,jobs,workers,memory,policy");
     has("/run", "name,status,started,finished,version,device,exit_code");
     has("/host", "cpu,cores,ram_bytes,kernel,protections");
-    has("/jobs/0", "name,status,captures,winner,ranking,unsettled_because,signature_digest,candidates");
+    has(
+        "/jobs/0",
+        "name,status,captures,winner,winner_confirmed,ranking,unsettled_because,signature_digest,candidates",
+    );
     has("/jobs/0/captures", "entries,bytes,unique_bytes,digest,form");
     has(
         "/jobs/0/candidates/0",
@@ -107,7 +110,7 @@ fn names_that_the_design_gives_are_there() {
     let times = "median_time_ms,mean_time_ms,std_time_ms,min_time_ms,max_time_ms,p5,p95,ci_low,ci_high,samples,\
                  noise,converged,cache_state,footprint_bytes,bytes_per_second,runners,wait_share";
     has("/jobs/0/candidates/2/profile", times);
-    has("/jobs/0/candidates/2/profile", "entries");
+    has("/jobs/0/candidates/2/profile", "stage,entries");
     has("/jobs/0/candidates/2/profile/entries/0", times);
     has("/jobs/0/candidates/2/speedup", "value,ci_low,ci_high");
     has("/jobs/0/candidates/2/resources", "runner_peak_owed_bytes");

@@ -3,7 +3,7 @@
 use opt_shared::nonfinite;
 use opt_shared::outcome::{Estimate, Status};
 
-use crate::record::CandidateRecord;
+use crate::record::{CandidateRecord, Stage};
 
 /// A time with three digits and the unit that fits it.
 pub(super) fn time(milliseconds: f64) -> String {
@@ -19,17 +19,44 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// Timed, and not to the end: its noise has a mark.
+/// What is said of noise that has a mark.
+pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
+pub(super) const BRIEF: &str = "~ timed briefly: another is surely faster";
+
+/// Timed, and not to the end.
 pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
-    let times = candidate.profile.as_ref().map(|profile| &profile.times);
-    candidate.status == Some(Status::Passed) && times.is_some_and(|times| times.converged == Some(false))
+    mark(candidate) == Some('!')
+}
+
+/// Timed for no longer than it took to tell that another is faster.
+pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
+    mark(candidate) == Some('~')
+}
+
+/// Beside its noise, where its times are not what was asked for.
+pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
+    let profile = candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))?;
+    match profile.stage {
+        Some(Stage::Screen) => Some('~'),
+        _ => (profile.times.converged == Some(false)).then_some('!'),
+    }
+}
+
+/// A call's time, comparable within a job: the baseline's over the speed-up, as both were timed side by side; what was
+/// measured where there is no baseline.
+pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
+    let measured = |it: &CandidateRecord| it.profile.as_ref()?.times.median_time_ms;
+    match (candidate.speedup, baseline.and_then(measured)) {
+        (Some(speedup), Some(of_baseline)) => Some(of_baseline / speedup.value),
+        _ => measured(candidate),
+    }
 }
 
 /// Whether its interval is so wide that its figures are hardly worth reading.
 pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
-    times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise)
+    times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise) && !is_brief(candidate)
 }
 
 pub(super) fn speedup(estimate: &Estimate) -> String {

@@ -13,7 +13,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use opt_shared::outcome::Status;
 
 use super::digest::{Digest, JobDigest, Limits};
-use super::figures::{counted, elapsed, one_line, three_digits, time};
+use super::figures::{counted, elapsed, median, one_line, three_digits, time};
 use super::text::headline_of;
 use crate::record::timeline::milliseconds;
 use crate::record::{HostRecord, JobStatus, RunStatus};
@@ -116,9 +116,9 @@ fn card(digest: &JobDigest) -> Markup {
     let job = &digest.job;
     let winner = digest.winner();
     let ratio = winner.and_then(|winner| winner.speedup);
-    let median = winner.and_then(|winner| winner.profile.as_ref()?.times.median_time_ms);
     let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
     let baseline = job.baseline.as_deref().and_then(|name| digest.named(name));
+    let median = winner.and_then(|winner| median(winner, baseline));
     let passed =
         passed.saturating_sub(usize::from(baseline.is_some_and(|it| it.status == Some(Status::Passed))));
     html! {
@@ -128,7 +128,8 @@ fn card(digest: &JobDigest) -> Markup {
                 p.big.doubtful[job.unsettled_because.is_some()] { (three_digits(ratio.value)) "×" }
                 p { strong { (one_line(&winner.name)) } @if let Some(baseline) = &job.baseline { " against " (one_line(baseline)) } }
                 p.muted { "between " (three_digits(ratio.ci_low)) "× and " (three_digits(ratio.ci_high)) "×"
-                    @if let Some(median) = median { ", " (time(median)) " a call" } }
+                    @if let Some(median) = median { ", " (time(median)) " a call" }
+                    @if job.winner_confirmed { "; confirmed" } @else { "; not confirmed" } }
             } @else if let (Some(winner), Some(median)) = (winner, median) {
                 @let failed = job.status == JobStatus::BaselineFailed;
                 p.big.doubtful[failed || job.unsettled_because.is_some()] { (time(median)) }

@@ -8,7 +8,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::digest::{Digest, JobDigest, Limits};
-use super::figures::{counted, one_line, percent, shorten, speedup, time};
+use super::figures::{counted, mark, median, one_line, percent, shorten, speedup, time};
 use super::memory;
 use super::replays::markdown as replays;
 use super::text::headline_of;
@@ -73,7 +73,8 @@ fn of_job(digest: &JobDigest) -> String {
                 Some(Ranking::Unsettled) => "is ahead, but the ranking is not settled",
                 _ => "wins",
             };
-            format!("{} {wins}, **{ratio}** against {}", code(&winner.name), code(baseline))
+            let confirmed = if job.winner_confirmed { "confirmed" } else { "not confirmed" };
+            format!("{} {wins}, **{ratio}** against {}, {confirmed}", code(&winner.name), code(baseline))
         }
         _ => {
             // Everything after the job's name; it may hold names of strangers.
@@ -105,8 +106,9 @@ fn of_job(digest: &JobDigest) -> String {
     if !ranked.is_empty() {
         line(&mut page, "| rank | candidate | speed-up | median | noise | peak owed |");
         line(&mut page, "|--:|:--|--:|--:|--:|--:|");
+        let baseline = job.baseline.as_deref().and_then(|name| digest.named(name));
         for candidate in &ranked {
-            line(&mut page, &row(candidate));
+            line(&mut page, &row(candidate, baseline));
         }
         page.push('\n');
         let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
@@ -122,17 +124,17 @@ fn of_job(digest: &JobDigest) -> String {
     page
 }
 
-fn row(candidate: &CandidateRecord) -> String {
+fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> String {
     let unknown = || "–".to_owned();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     let noise = times.and_then(|it| it.noise).map_or_else(unknown, percent);
-    let unsettled = if times.is_some_and(|it| it.converged == Some(false)) { "!" } else { "" };
+    let mark = mark(candidate).map(String::from).unwrap_or_default();
     format!(
-        "| {} | {} | {} | {} | {noise}{unsettled} | {} |",
+        "| {} | {} | {} | {} | {noise}{mark} | {} |",
         candidate.rank.map_or_else(unknown, |rank| rank.to_string()),
         cell(&candidate.name),
         candidate.speedup.as_ref().map_or_else(unknown, speedup),
-        times.and_then(|it| it.median_time_ms).map_or_else(unknown, time),
+        median(candidate, baseline).map_or_else(unknown, time),
         candidate.resources.runner_peak_owed_bytes.map_or_else(unknown, |peak| peak.to_string()),
     )
 }
@@ -273,13 +275,13 @@ mod tests {
     fn a_run_is_told_for_a_pull_request() {
         let text = render(&digest_of(sample(), LIMITS));
         let wanted = "\
-### `embedding`: `fast.c` wins, **2.31x [2.25–2.38]** against `naive.c`
+### `embedding`: `fast.c` wins, **2.31x [2.25–2.38]** against `naive.c`, confirmed
 
 20 entries; 51.0 GiB captured; 3 candidates: 1 INCORRECT_NUMERICAL, 2 PASSED
 
 | rank | candidate | speed-up | median | noise | peak owed |
 |--:|:--|--:|--:|--:|--:|
-| 1 | `fast.c` | 2.31x [2.25–2.38] | 1.25 ms | 0.8 % | 31.0 MiB |
+| 1 | `fast.c` | 2.31x [2.25–2.38] | 541 µs | 0.8 % | 31.0 MiB |
 | 2 | `naive.c` | 1.00x [0.990–1.01] | 1.25 ms | 0.8 % | 31.0 MiB |
 
 <details><summary>By signature class: fast.c</summary>

@@ -101,7 +101,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
         let letter = match phase.stage {
             Stage::Build => 'b',
             Stage::Verify => 'v',
-            Stage::Profile => 'p',
+            Stage::Screen | Stage::Profile | Stage::Confirm => 'p',
             Stage::Replay => 'r',
         };
         // Timing is what the rest is for: it is seen even where a column holds other things too.

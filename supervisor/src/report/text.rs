@@ -10,7 +10,8 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{
-    counted, is_noisy, is_unsettled, one_line, percent, printable, shorten, small, speedup, time,
+    BRIEF, UNSETTLED, counted, is_brief, is_noisy, is_unsettled, mark, median, one_line, percent, printable,
+    shorten, small, speedup, time,
 };
 use super::replays::ReplayText;
 use super::{memory, summary};
@@ -115,9 +116,10 @@ pub(super) fn headline_of<'a, Candidates>(
         let unsettled = job.ranking == Some(Ranking::Unsettled);
         let wins = if unsettled { "is ahead, but the ranking is not settled" } else { "wins" };
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
-            return format!("{name}: {winner} {wins}, {} against {baseline}", speedup(&ratio));
+            let confirmed = if job.winner_confirmed { ", confirmed" } else { ", not confirmed" };
+            return format!("{name}: {winner} {wins}, {} against {baseline}{confirmed}", speedup(&ratio));
         }
-        let wins = match candidate.and_then(median) {
+        let wins = match candidate.and_then(|winner| median(winner, None)) {
             Some(median) if unsettled => format!("{name}: {winner} {wins}, {}", time(median)),
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
             None => format!("{name}: {winner} {wins}"),
@@ -164,10 +166,6 @@ fn head_of(text: &str, width: usize) -> String {
 /// Neither passed nor left out on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
-}
-
-fn median(candidate: &CandidateRecord) -> Option<f64> {
-    candidate.profile.as_ref()?.times.median_time_ms
 }
 
 #[derive(Clone, Copy)]
@@ -256,14 +254,23 @@ impl Page {
         ));
         let mut ranked: Vec<_> = job.candidates.iter().collect();
         // Stable: what has no rank stays in the plan's order, after what has one.
-        ranked.sort_by_key(|candidate| candidate.rank.unwrap_or(u32::MAX));
+        ranked.sort_by(|one, other| {
+            let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
+            // The baseline is as fast as itself.
+            let value = |it: &CandidateRecord| it.speedup.map_or(1.0, |speedup| speedup.value);
+            rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
+        });
+        let baseline = job.candidates.iter().find(|it| Some(&it.name) == job.baseline.as_ref());
         let whole = self.style.detail == Detail::Everything;
         // In an answer, who failed has a line with the reason instead of a row.
         for candidate in ranked.iter().filter(|candidate| whole || !has_failed(candidate)) {
-            self.row(candidate, name_width);
+            self.row(candidate, baseline, name_width);
         }
         if ranked.iter().any(|candidate| is_unsettled(candidate)) {
-            self.wrapped("      ", "! ended by entry_timeout before the noise was below max_noise");
+            self.wrapped("      ", UNSETTLED);
+        }
+        if ranked.iter().any(|candidate| is_brief(candidate)) {
+            self.wrapped("      ", BRIEF);
         }
         let failed: Vec<_> = ranked.iter().filter(|candidate| has_failed(candidate)).collect();
         if !whole && !failed.is_empty() {
@@ -289,7 +296,7 @@ impl Page {
         longest.unwrap_or(0).clamp("candidate".len(), room.max("candidate".len()))
     }
 
-    fn row(&mut self, candidate: &CandidateRecord, name_width: usize) {
+    fn row(&mut self, candidate: &CandidateRecord, baseline: Option<&CandidateRecord>, name_width: usize) {
         let unknown = || "-".to_owned();
         let rank = candidate.rank.map_or_else(unknown, |rank| rank.to_string());
         let name = shorten(&one_line(&candidate.name), name_width);
@@ -299,9 +306,9 @@ impl Page {
         let figures = if candidate.profile.is_some() && candidate.status == Some(Status::Passed) {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
             let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);
-            let median = median(candidate).map_or_else(unknown, time);
+            let median = median(candidate, baseline).map_or_else(unknown, time);
             let noise = times.and_then(|times| times.noise).map_or_else(unknown, percent);
-            let noise = if is_unsettled(candidate) { format!("{noise}!") } else { noise };
+            let noise = mark(candidate).map_or_else(|| noise.clone(), |mark| format!("{noise}{mark}"));
             let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
             format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
         } else {

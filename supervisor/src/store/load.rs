@@ -139,7 +139,7 @@ impl Store {
         let mut jobs = Vec::new();
         collect(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
-                 captures_digest, captures_form, ranking, unsettled_because FROM job ORDER BY place, key",
+                 captures_digest, captures_form, ranking, unsettled_because, winner_confirmed FROM job ORDER BY place, key",
             [],
             |row| {
                 let head = JobRecord {
@@ -150,6 +150,7 @@ impl Store {
                     winner: row.get(5)?,
                     ranking: row.get::<_, Option<String>>(12)?.as_deref().and_then(Ranking::from_name),
                     unsettled_because: row.get(13)?,
+                    winner_confirmed: row.get(14)?,
                     signature_digest: row.get(6)?,
                     captures: CapturesRecord {
                         entries: count(row, 7)?,
@@ -194,14 +195,14 @@ impl Store {
         let source = SourceRecord { path: row.get(2)?, other_paths: json(row, 3)?, digest: row.get(4)? };
         let mut candidate = CandidateRecord::new(row.get(1)?, source);
         let mut reports = self.connection.prepare_cached(
-            "SELECT report, max(number) FROM attempt
+            "SELECT report, stage, max(number) FROM attempt
              WHERE candidate = ?1 AND report IS NOT NULL AND NOT superseded
              GROUP BY stage
-             ORDER BY CASE stage WHEN 'build' THEN 1 WHEN 'verify' THEN 2 WHEN 'profile' THEN 3 ELSE 4 END",
+             ORDER BY CASE stage WHEN 'build' THEN 1 WHEN 'verify' THEN 2 WHEN 'screen' THEN 3 WHEN 'profile' THEN 4 ELSE 5 END",
         )?;
         let mut reports = reports.query([key])?;
         while let Some(report) = reports.next()? {
-            candidate.absorb(json::<Report>(report, 0)?);
+            candidate.absorb(word(report, 1, Stage::from_name)?, json::<Report>(report, 0)?);
         }
         candidate.status = word_option(row, 5, Status::from_name)?;
         candidate.blame = word_option(row, 6, blame)?;

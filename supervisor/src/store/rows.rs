@@ -31,6 +31,7 @@ pub struct JobEnd {
     pub status: JobStatus,
     pub detail: Option<String>,
     pub winner: Option<String>,
+    pub winner_confirmed: bool,
     pub ranking: Option<Ranking>,
     pub unsettled_because: Option<String>,
 }
@@ -38,7 +39,14 @@ pub struct JobEnd {
 impl JobEnd {
     /// Of a job in which nobody was ranked.
     pub fn of(status: JobStatus) -> Self {
-        Self { status, detail: None, winner: None, ranking: None, unsettled_because: None }
+        Self {
+            status,
+            detail: None,
+            winner: None,
+            winner_confirmed: false,
+            ranking: None,
+            unsettled_because: None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! gives every later candidate another place, and `--resume` must find their results all the same.
 
 /// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 
 /// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -34,6 +34,7 @@ CREATE TABLE job (
     detail            TEXT,
     baseline          TEXT,
     winner            TEXT,
+    winner_confirmed  INTEGER NOT NULL DEFAULT 0,
     ranking           TEXT,
     unsettled_because TEXT,
     entries           INTEGER,

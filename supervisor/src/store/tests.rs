@@ -23,6 +23,7 @@ fn what_was_written_is_what_is_loaded() {
         status: JobStatus::NonePassed,
         detail: Some("none".to_owned()),
         winner: None,
+        winner_confirmed: true,
         ranking: Some(Ranking::Unsettled),
         unsettled_because: Some("noise".to_owned()),
     };

@@ -143,7 +143,8 @@ impl Store {
         let key = self.job_key(job, OPERATION)?;
         self.ordered(OPERATION, |transaction| {
             transaction.execute(
-                "UPDATE job SET status = ?2, detail = ?3, winner = ?4, ranking = ?5, unsettled_because = ?6
+                "UPDATE job SET status = ?2, detail = ?3, winner = ?4, ranking = ?5, unsettled_because = ?6,
+                     winner_confirmed = ?7
                  WHERE key = ?1",
                 params![
                     key,
@@ -151,7 +152,8 @@ impl Store {
                     clip_option(end.detail.as_deref(), MAX_DETAIL),
                     end.winner,
                     end.ranking.map(Ranking::name),
-                    clip_option(end.unsettled_because.as_deref(), MAX_DETAIL)
+                    clip_option(end.unsettled_because.as_deref(), MAX_DETAIL),
+                    end.winner_confirmed
                 ],
             )
         })?;

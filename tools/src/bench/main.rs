@@ -6,6 +6,7 @@
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
 mod captures;
+mod contest;
 mod cycles;
 mod eval;
 mod figures;
@@ -41,6 +42,8 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Many prebuilt candidates with small entries: what an entry costs beside a bare process
     Many(many::Arguments),
+    /// A hundred candidates and one clear winner: how long it takes to tell, beside other builds
+    Contest(contest::Arguments),
     /// Kill a verifier, a profiler or a runner at a random moment of each of many runs
     KillStorm(kill_storm::Arguments),
     /// Cold and warm reads by every way there is, beside raw ones; a sparse and a dense kernel over a large set
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::Many(arguments) => many::run(&arguments),
+        Command::Contest(arguments) => contest::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Reads(arguments) => reads::run(&arguments),
         Command::Captures(arguments) => captures::run(&arguments),

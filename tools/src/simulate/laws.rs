@@ -252,7 +252,9 @@ impl Laws {
         let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
             return Err(format!("{action:?}, and there is no such step: {unit:?}"));
         };
-        if unit.route[..at].iter().any(|step| !self.attempts.contains_key(&(order.unit, step.stage))) {
+        // Whoever has no baseline beside it is not screened.
+        let is_left_out = |stage| stage != Stage::Screen && !self.attempts.contains_key(&(order.unit, stage));
+        if unit.route[..at].iter().any(|step| is_left_out(step.stage)) {
             return Err(format!("{action:?}, and a step before it was left out"));
         }
         let it = self.alive(worker, action)?;
@@ -274,7 +276,7 @@ impl Laws {
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
         // One more for a loss, one for a want of memory, one for a baseline that failed beside it.
-        let most = if order.stage == Stage::Profile { 3 + self.lost_baselines.min(1) } else { 3 };
+        let most = if order.stage.is_timed() { 3 + self.lost_baselines.min(1) } else { 3 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }

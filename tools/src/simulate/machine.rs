@@ -425,13 +425,17 @@ impl Machine {
                 Status::Passed,
             ),
             27 | 28 => reports::killed_at(stage, "entry_000001", true),
-            29..=31 if stage == Stage::Profile => {
+            29..=31 if stage.is_timed() => {
                 let status = if choice == 29 { Status::Passed } else { Status::Timeout };
                 reports::of_the_baseline(reports::report(stage, status))
             }
             29..=31 if stage == Stage::Replay => {
                 self.outcome.note("replay_lie");
                 replays::a_lie(choice)
+            }
+            _ if stage.is_timed() => {
+                let ratio = f64::from(self.tape.byte()) / 64.0;
+                reports::timed(stage, &[(ratio, self.tape.pick(&[0.02, 0.15]))])
             }
             _ => reports::report(stage, Status::Passed),
         };

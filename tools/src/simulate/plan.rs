@@ -47,6 +47,8 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
         job.recycle.growth = tape.pick(&[Bytes::mib(256), Bytes::ZERO]);
         job.recycle.max_age = tape.pick(&[Duration::from_secs(3600), Duration::ZERO]);
         job.timed = !tape.seldom();
+        job.contest = tape.pick(&[false, true]);
+        job.budget = tape.pick(&[Duration::from_secs(300), Duration::ZERO]);
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
             job.candidates.push(place(&plan));
@@ -57,7 +59,11 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
                 verify: std::iter::once(verify).chain(smaller).collect(),
                 profile: ways(tape),
                 paired: ways(tape),
-                resumed: tape.seldom().then_some(Resumed { status: Status::Passed, verified: true }),
+                resumed: tape.seldom().then_some(Resumed {
+                    status: Status::Passed,
+                    verified: true,
+                    merit: None,
+                }),
                 ..a_candidate()
             });
         }

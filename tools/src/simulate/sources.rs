@@ -53,7 +53,8 @@ impl Sources {
         let unit = |place: &UnitId| {
             let candidate = &self.plan.candidates[place.index()];
             let is_baseline = of_job.baseline == Some(*place);
-            UnitSpec { is_baseline, ..self.plan.unit(*place, candidate, of_job.timed) }
+            let contest = of_job.contest && !is_baseline;
+            UnitSpec { is_baseline, ..self.plan.unit(*place, candidate, of_job.timed, contest) }
         };
         let units = places.iter().map(unit).collect();
         let mut events = vec![(after, Event::Offered { job, units, by: Offer::Asked { more } })];
@@ -68,7 +69,7 @@ impl Sources {
 /// One more candidate for a job, by nobody's asking; some are no units at all.
 pub(crate) fn a_submission(job: JobId, tape: &mut Tape) -> Event {
     let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
-    let mut unit = plan.unit(UnitId(0), &a_candidate(), true);
+    let mut unit = plan.unit(UnitId(0), &a_candidate(), true, tape.seldom());
     if tape.seldom() {
         unit.route = [].into();
     }

@@ -29,6 +29,6 @@ pub use compare::{
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;
-pub use statistics::{balanced_order, half_width, over_runners, quantile_of, summarise};
+pub use statistics::{at_a_glance, balanced_order, half_width, over_runners, quantile_of, summarise};
 pub use tolerance::Tolerance;
 pub use unwritten::{Poison, Unwritten, is_poisoned, scan_unwritten};

@@ -47,6 +47,9 @@ pub struct Job {
     /// There is an entry to time.
     pub timed: bool,
     pub after: Vec<JobId>,
+    pub budget: Duration,
+    /// The slow are told before the others are timed, and the best are timed twice.
+    pub contest: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +101,8 @@ pub fn a_job(id: JobId) -> Job {
         broken: None,
         timed: true,
         after: Vec::new(),
+        budget: Duration::from_secs(300),
+        contest: false,
     }
 }
 
@@ -125,6 +130,7 @@ impl Plan {
             recycle: job.recycle.clone(),
             broken: job.broken.clone(),
             after: job.after.clone(),
+            budget: job.budget,
         };
         RunSpec {
             ceilings: self.ceilings,
@@ -147,13 +153,14 @@ impl Plan {
             next += 1;
             let is_baseline = planned.baseline == Some(place);
             let candidate = &self.candidates[place.index()];
-            UnitSpec { is_baseline, ..self.unit(id, candidate, planned.timed) }
+            let contest = planned.contest && !is_baseline;
+            UnitSpec { is_baseline, ..self.unit(id, candidate, planned.timed, contest) }
         };
         planned.candidates.iter().map(offer).collect()
     }
 
     /// A candidate as the plan's stages have it go.
-    pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool) -> UnitSpec {
+    pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool, contest: bool) -> UnitSpec {
         let step = |stage, role, ways: &[StageSpec]| {
             let ways: Arc<[StageSpec]> = Arc::from(ways);
             Step { stage, role, alone: role == Role::Profiler, ways, paired: None }
@@ -167,8 +174,17 @@ impl Plan {
                 }
                 if self.verify && self.profile && timed {
                     let paired = Some(candidate.paired.clone());
-                    let profile = step(Stage::Profile, Role::Profiler, &candidate.profile);
-                    route.push(Step { paired, ..profile });
+                    let profile = |stage| {
+                        let step = step(stage, Role::Profiler, &candidate.profile);
+                        Step { paired: paired.clone(), ..step }
+                    };
+                    if contest && !candidate.partial {
+                        route.push(profile(Stage::Screen));
+                    }
+                    route.push(profile(Stage::Profile));
+                    if contest {
+                        route.push(profile(Stage::Confirm));
+                    }
                 }
                 route
             }

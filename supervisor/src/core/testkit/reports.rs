@@ -1,7 +1,8 @@
 //! What workers report, in short: for tests of the core, and for the simulated machine.
 
 use opt_shared::outcome::{
-    Artifact, Body, Built, EntryFailure, Head, ReplayResult, Replayed, Report, RunnerEnd, Status, Verified,
+    Artifact, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, ReplayResult,
+    Replayed, Report, RunnerEnd, Status, TimeSummary, Verified,
 };
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -15,10 +16,51 @@ pub fn report(stage: Stage, status: Status) -> Report {
             ..Built::default()
         }),
         Stage::Verify => verified(1),
-        Stage::Profile => Body::of_nothing(stage),
+        Stage::Screen | Stage::Profile | Stage::Confirm => Body::of_nothing(stage),
         Stage::Replay => Body::Replay(Replayed { result: passed.then(|| Box::new(replayed())) }),
     };
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
+}
+
+/// A profile of entries with these speed-ups, each with half of its interval as a share.
+pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
+    let mut report = report(stage, Status::Passed);
+    let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
+        entry: format!("entry_{number:06}"),
+        weight: 1,
+        times: TimeSummary {
+            median_time_ms: 1.0 / value,
+            mean_time_ms: 1.0,
+            std_time_ms: 0.0,
+            min_time_ms: 1.0,
+            max_time_ms: 1.0,
+            p5: 1.0,
+            p95: 1.0,
+            ci_low: 1.0,
+            ci_high: 1.0,
+            samples: 1,
+        },
+        baseline_times: None,
+        speedup: Some(Estimate { value, ci_low: value * (1.0 - half), ci_high: value * (1.0 + half) }),
+        noise: half,
+        converged: true,
+        cache_state: CacheStateReached::Warm,
+        footprint: Bytes::ZERO,
+        bytes_per_second: 0.0,
+        calls_per_block: 1,
+        discarded_blocks: 0,
+        slots_checked: 1,
+        plan_ms: None,
+        handoff_us: 1.0,
+        runners: 3,
+        wait_share: None,
+        varied: Vec::new(),
+        unvaried_because: None,
+    };
+    if let Body::Profile(profiled) = &mut report.body {
+        profiled.entries = speedups.iter().enumerate().map(entry).collect();
+    }
+    report
 }
 
 /// So many of two entries passed.

@@ -131,7 +131,7 @@ impl Desk {
 
     /// One more candidate, of itself.
     pub(super) fn submit(&mut self, job: u32, id: u32) -> Vec<Action> {
-        let unit = plan(1).unit(UnitId(id), &a_candidate(), true);
+        let unit = plan(1).unit(UnitId(id), &a_candidate(), true, false);
         self.offered += 1;
         self.feed(Event::Offered { job: JobId(job), units: vec![unit], by: Offer::Unasked })
     }
@@ -288,7 +288,9 @@ fn short(order: Order, attempt: u32) -> String {
     let letter = match order.stage {
         Stage::Build => 'B',
         Stage::Verify => 'V',
+        Stage::Screen => 'S',
         Stage::Profile => 'P',
+        Stage::Confirm => 'C',
         Stage::Replay => 'R',
     };
     let mut text = format!("{letter}{}", order.unit.0);

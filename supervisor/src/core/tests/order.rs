@@ -161,7 +161,7 @@ fn a_broken_job_runs_nothing_and_leaves_the_others() {
 #[test]
 fn what_an_earlier_run_finished_stands() {
     let mut spec = plan(4);
-    let done = |status, verified| Some(Resumed { status, verified });
+    let done = |status, verified| Some(Resumed { status, verified, merit: None });
     spec.candidates[0].resumed = done(Status::Passed, true);
     spec.candidates[1].resumed = done(Status::Crashed, false);
     spec.candidates[2].resumed = done(Status::Skipped, false);

@@ -48,6 +48,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
         inputs,
         max_noise: 0.01,
         entry_timeout: Duration::from_secs(10),
+        budget: Duration::from_secs(300),
         min_improvement: 0.02,
         vary: Vary::Auto,
     }

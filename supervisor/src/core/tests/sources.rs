@@ -45,7 +45,7 @@ fn answer(actions: &[Action]) -> Answer {
 
 /// Steps of candidates that go through all stages.
 fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
-    ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true)).collect()
+    ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true, false)).collect()
 }
 
 fn offer(desk: &mut Desk, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> {
@@ -154,7 +154,7 @@ fn units_that_come_late_to_an_earlier_job_disturb_nobody_who_is_alone() {
     desk.feed(Event::Tick);
     desk.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
     let build = desk.lease();
-    let replay = two_jobs().unit(UnitId(1), &a_replay(STAGE), true);
+    let replay = two_jobs().unit(UnitId(1), &a_replay(STAGE), true, false);
     desk.feed(Event::Offered { job: JobId(0), units: vec![replay], by });
     for _ in 0..5 {
         desk.answer();
@@ -337,7 +337,7 @@ fn an_open_run_does_what_comes_after_its_jobs_when_it_is_shut_down() {
         let actions = desk.feed(Event::Control(Control::Shutdown { mode }));
         if drain {
             assert_eq!(wanted(&actions), [(1, 2)]);
-            let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true);
+            let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true, false);
             desk.feed(Event::Offered { job: JobId(1), units: vec![unit], by });
             assert_eq!(desk.pass_the_rest(), StopReason::Finished);
             assert_eq!(desk.done(1), Some((Status::Passed, None)));

@@ -11,7 +11,8 @@ use opt_shared::ids::JobId;
 
 use crate::core::event::Stage;
 
-const STAGES: [Stage; 3] = [Stage::Build, Stage::Verify, Stage::Profile];
+/// How many are confirmed is known at the end only: it is not foreseen.
+const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
@@ -65,7 +66,13 @@ impl Forecast {
                 if chance == 0.0 {
                     break;
                 }
-                let tally = self.tally(stage, it.job)?;
+                let Some(tally) = self.tally(stage, it.job) else {
+                    // Few candidates are not screened.
+                    if stage == Stage::Screen {
+                        continue;
+                    }
+                    return None;
+                };
                 let mut mean = tally.time.as_secs_f64() / f64::from(tally.ended);
                 if stage == it.stage {
                     mean = (mean - it.held.as_secs_f64()).max(0.0);

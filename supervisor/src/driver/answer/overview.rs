@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use opt_shared::ids::CandidateId;
+use opt_shared::stage::Stage;
 use serde_json::{Value, json};
 
 use super::View;
@@ -97,7 +98,8 @@ impl View<'_> {
             .filter_map(|it| it.lease.as_ref())
             .filter_map(|lease| Some((self.agenda.units.candidate(lease.unit)?, lease.held)))
             .collect();
-        let is_run = |stage| self.agenda.plan.run.stages.runs(stage);
+        let stages = self.agenda.plan.run.stages;
+        let is_run = |stage: Stage| stages.runs(if stage.is_timed() { Stage::Profile } else { stage });
         let open = self.agenda.plan.candidates().filter_map(|it| match self.standing_of(it.id)? {
             UnitView::Waiting { stage, .. } | UnitView::Running { stage, .. } => {
                 Some(Open { job: it.job, stage, held: held.get(&it.id).copied().unwrap_or_default() })

@@ -165,7 +165,8 @@ impl Agenda<'_> {
             Some(_) => Some(Ranking::Unsettled),
             None => (!scores.rows.is_empty()).then_some(Ranking::Settled),
         };
-        JobEnd { status, detail, winner, ranking, unsettled_because }
+        let winner_confirmed = scores.winner_is_confirmed();
+        JobEnd { status, detail, winner, winner_confirmed, ranking, unsettled_because }
     }
 
     /// What the times do not tell, and what would help.

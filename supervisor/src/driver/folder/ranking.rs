@@ -1,16 +1,19 @@
 //! Scores and ranks of a job's candidates, from the profiles that stand, and who wins.
 
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{EntryProfile, Estimate};
+use opt_shared::outcome::{EntryProfile, Estimate, Profiled, geometric_mean};
+use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-use super::score::{geometric_mean, ranks};
+use super::score::ranks;
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
 /// What is kept of a profile, whatever the number of its entries.
 #[derive(Clone, Debug)]
 pub struct ScoreSummary {
+    /// A screen, a profile, or the second one.
+    stage: Stage,
     entries: usize,
     /// How many entries of the capture set they stand for.
     weight: u64,
@@ -25,15 +28,22 @@ pub struct ScoreSummary {
 }
 
 impl ScoreSummary {
-    pub fn of(entries: &[EntryProfile]) -> Self {
+    pub fn of(stage: Stage, profiled: &Profiled) -> Self {
+        let entries = &profiled.entries;
         Self {
+            stage,
             entries: entries.len(),
             weight: entries.iter().map(|entry| entry.weight).sum(),
             varied: entries.iter().filter(|entry| !entry.varied.is_empty()).count(),
-            speedup: speedup(entries),
+            speedup: profiled.speedup(),
             rate: rate(entries),
             times: times(entries),
         }
+    }
+
+    /// Over the baseline that was timed beside it.
+    pub const fn speedup(&self) -> Option<Estimate> {
+        self.speedup
     }
 
     /// Something of it was timed.
@@ -56,6 +66,8 @@ pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
     best: Option<(CandidateId, Option<Estimate>)>,
+    /// It was timed twice, and its figures are those of the second time.
+    confirmed: bool,
     doubt: Option<Doubt>,
     min_improvement: f64,
 }
@@ -88,6 +100,11 @@ impl Scores {
     /// None if the ranking is settled.
     pub fn doubt(&self) -> Option<Doubt> {
         self.doubt
+    }
+
+    /// There is a winner, and it won by the times of its confirmation.
+    pub fn winner_is_confirmed(&self) -> bool {
+        self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
 
     /// The best candidate, if it is surely faster than the baseline by the least that counts, or is timed without one.
@@ -138,14 +155,16 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .min_by(|((_, _, one), one_rank), ((_, _, other), other_rank)| {
             one_rank.cmp(other_rank).then(other.ci_low.total_cmp(&one.ci_low))
         })
-        .map(|((it, speedup, _), _)| (it.id, *speedup));
+        .map(|((it, speedup, _), _)| (*it, *speedup));
+    let confirmed = best.is_some_and(|(it, _)| it.summary.stage == Stage::Confirm);
+    let best = best.map(|(it, speedup)| (it.id, speedup));
     let merits: Vec<(CandidateId, Estimate)> =
         scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, merit)| (it.id, *merit)).collect();
     let doubt = best.and_then(|(id, speedup)| match paired {
         false if 0 < most_varied => Some(Doubt::Unchecked { candidate: id }),
         _ => doubt(id, speedup, &merits, 1.0 + min_improvement),
     });
-    Scores { rows, best, doubt, min_improvement }
+    Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
 /// A mean over entries of this weight, and 1 over those that were left out.
@@ -186,12 +205,6 @@ fn doubt(
             merit,
             share: merit.ci_high / leader.value - 1.0,
         })
-}
-
-fn speedup(entries: &[EntryProfile]) -> Option<Estimate> {
-    let estimates: Vec<(Estimate, u64)> =
-        entries.iter().filter_map(|entry| Some((entry.speedup?, entry.weight))).collect();
-    (estimates.len() == entries.len()).then(|| geometric_mean(&estimates))?
 }
 
 fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
@@ -258,6 +271,7 @@ mod tests {
 
     fn summary(speedup: Option<f64>, rate: f64) -> ScoreSummary {
         ScoreSummary {
+            stage: Stage::Profile,
             entries: 1,
             weight: 1,
             varied: 1,

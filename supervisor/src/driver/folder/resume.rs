@@ -16,6 +16,7 @@ use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
 use crate::driver::error::RunError;
 use crate::driver::folder::RunFolder;
+use crate::driver::folder::ranking::ScoreSummary;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
@@ -72,8 +73,10 @@ impl Earlier {
             store.candidate_reopened(id)?;
             return Ok(known);
         }
-        for report in attempts.iter().filter(|it| !it.superseded).filter_map(|it| it.report.as_ref()) {
-            known.learn(report);
+        for attempt in attempts.iter().filter(|it| !it.superseded) {
+            if let Some(report) = &attempt.report {
+                known.learn(attempt.stage, report);
+            }
         }
         known.status = before.status;
         known.artifact.clone_from(&before.artifact);
@@ -112,6 +115,7 @@ pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,
         verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
+        merit: known.profile.as_ref().and_then(ScoreSummary::speedup),
     })
 }
 

@@ -19,8 +19,8 @@ impl Run<'_> {
         match action {
             Action::StartWorker { worker, role } => self.start_worker(worker, role),
             Action::Wanted { job, capacity } => self.wanted(job, capacity),
-            Action::Start { worker, lease, order, attempt, reserved, batch } => {
-                self.start(&Grant { worker, lease, order, attempt, reserved, batch })
+            Action::Start { worker, lease, order, attempt, reserved, batch, share } => {
+                self.start(&Grant { worker, lease, order, attempt, reserved, batch, share })
             }
             Action::Shutdown { worker } => {
                 self.machine.pool.send(worker, ToWorker::Shutdown);

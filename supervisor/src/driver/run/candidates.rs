@@ -60,7 +60,7 @@ impl Source for Candidates {
     }
 
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
-        let Grant { worker, lease, order, attempt, reserved, batch } = *grant;
+        let Grant { worker, lease, order, attempt, reserved, batch, share } = *grant;
         let candidate = id_of(place);
         let before = run.agenda.known[place].numbered.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
@@ -72,7 +72,7 @@ impl Source for Candidates {
             started: UtcTime::now(),
         })?;
         let baseline = order.beside.and_then(|unit| run.agenda.units.candidate(unit));
-        let task = run.agenda.task(lease, candidate, order.stage, baseline, batch);
+        let task = run.agenda.task(lease, candidate, order.stage, baseline, batch, share);
         if let Some(row) = task.as_ref().and_then(|task| timed_together(candidate, &task.work)) {
             run.policy(&row)?;
         }
@@ -130,7 +130,7 @@ impl Run<'_> {
     /// What an attempt that stands means for the rest of the run.
     fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) -> Result<(), RunError> {
         let stage = attempt.order.stage;
-        self.agenda.known[id.index()].learn(report);
+        self.agenda.known[id.index()].learn(stage, report);
         if let Some(row) = reads::policy_row(id, report) {
             self.policy(&row)?;
         }
@@ -160,7 +160,7 @@ impl Agenda<'_> {
         let candidate = self.plan.candidate(id)?;
         let job = self.plan.job(candidate.job)?;
         let facts = self.facts.get(job.id.index())?;
-        let mut needs = JobNeeds::new(job, facts, self.plan.run.stages, self.cores);
+        let mut needs = JobNeeds::new(job, facts, self.plan.run.stages, self.cores).of_one();
         Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.known[id.index()])))
     }
 }

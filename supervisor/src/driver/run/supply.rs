@@ -63,6 +63,8 @@ pub(crate) struct Grant {
     pub(crate) reserved: Bytes,
     /// Entries share a runner, or are timed together, up to this.
     pub(crate) batch: Option<Bytes>,
+    /// What it may take, where it is timed.
+    pub(crate) share: Duration,
 }
 
 /// An attempt as it is known when it ends.

@@ -1,7 +1,9 @@
 //! From a step of a candidate (numbers) to a worker's task (paths and settings).
 
+use std::time::Duration;
+
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
-use opt_shared::message::{BuildTask, Callee, EntryRef, ProfileTask, Task, VerifyTask, Work};
+use opt_shared::message::{BuildTask, Callee, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -12,7 +14,7 @@ use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
     /// The task of a candidate's step. None if something that the step depends on is missing, which the core rules out.
-    /// `batch`: entries share a runner, or are timed together, up to this, whatever the plan says.
+    /// `share`: what it may take where it is timed. `batch`: entries share a runner, or are timed together, up to this, whatever the plan says.
     pub(crate) fn task(
         &self,
         lease: LeaseId,
@@ -20,6 +22,7 @@ impl Agenda<'_> {
         stage: Stage,
         baseline: Option<CandidateId>,
         batch: Option<Bytes>,
+        share: Duration,
     ) -> Option<Task> {
         let work = match stage {
             Stage::Build => {
@@ -42,7 +45,7 @@ impl Agenda<'_> {
                     drop_cache: self.cache_budget < facts.bytes,
                 })
             }
-            Stage::Profile => {
+            Stage::Screen | Stage::Profile | Stage::Confirm => {
                 let (plan, facts) = self.of(candidate)?;
                 let distinct = plan.profile.entries == ProfileEntries::Distinct;
                 let left_out = |id: CandidateId| -> &[EntryId] { &self.known[id.index()].unsupported };
@@ -62,12 +65,14 @@ impl Agenda<'_> {
                 Work::Profile(ProfileTask {
                     callee: self.callee(candidate)?,
                     baseline,
-                    entries,
                     verify: (*plan.verify).clone(),
                     profile: ProfileSettings {
                         batch_bytes: batch.unwrap_or(plan.profile.batch_bytes),
+                        entry_timeout: plan.profile.entry_timeout.min(share / count_of(&entries)),
                         ..(*plan.profile).clone()
                     },
+                    entries,
+                    depth: if stage == Stage::Screen { Depth::Screen } else { Depth::Full },
                     constant: self
                         .plan
                         .jobs
@@ -100,4 +105,8 @@ impl Agenda<'_> {
             library_path: plan.build.library_path.clone(),
         })
     }
+}
+
+fn count_of(entries: &[EntryRef]) -> u32 {
+    u32::try_from(entries.len()).unwrap_or(u32::MAX).max(1)
 }

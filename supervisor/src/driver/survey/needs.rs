@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use opt_shared::message::Role;
 use opt_shared::numbers::EntryNumbers;
-use opt_shared::settings::{BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, VerifySettings};
+use opt_shared::settings::{
+    BuildSettings, LimitSettings, ProfileEntries, ProfileSettings, Protocol, VerifySettings,
+};
 
 use super::facts::{EntryFact, JobFacts};
 use crate::core::event::Stage;
 use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
+
+/// From so many candidates on it takes less time to tell the slow ones first than to time them all.
+const SCREENED_FROM: usize = 4;
 
 /// The ways to do each stage of one candidate, from the one that takes most memory to the one that takes least.
 #[derive(Clone)]
@@ -30,7 +35,9 @@ impl Needs {
         match stage {
             Stage::Build => self.build.last(),
             Stage::Verify => self.verify.last(),
-            Stage::Profile => self.paired.as_ref().unwrap_or(&self.profile).last(),
+            Stage::Screen | Stage::Profile | Stage::Confirm => {
+                self.paired.as_ref().unwrap_or(&self.profile).last()
+            }
             // Not of a candidate.
             Stage::Replay => None,
         }
@@ -44,6 +51,7 @@ struct Known {
     verify: Arc<VerifySettings>,
     profile: Arc<ProfileSettings>,
     is_baseline: bool,
+    partial: bool,
     needs: Needs,
     route: Arc<[Step]>,
 }
@@ -55,6 +63,8 @@ pub struct JobNeeds<'a> {
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,
+    /// Candidates come together, and many of them.
+    screens: bool,
     seen: Vec<Known>,
 }
 
@@ -72,8 +82,14 @@ impl<'a> JobNeeds<'a> {
             distinct: numbers(true),
             all: numbers(false),
             cores,
+            screens: SCREENED_FROM < job.candidates.len(),
             seen: Vec::new(),
         }
+    }
+
+    /// For one that comes by itself.
+    pub fn of_one(self) -> Self {
+        Self { screens: false, ..self }
     }
 
     pub fn of(&mut self, candidate: &CandidatePlan) -> &Needs {
@@ -87,6 +103,35 @@ impl<'a> JobNeeds<'a> {
         self.seen[place].route.clone()
     }
 
+    fn route_of(&self, candidate: &CandidatePlan, needs: &Needs) -> Arc<[Step]> {
+        let step = |stage, role, ways: &Arc<[StageSpec]>| Step {
+            stage,
+            role,
+            alone: false,
+            ways: ways.clone(),
+            paired: None,
+        };
+        let timed = |stage| Step {
+            alone: true,
+            paired: needs.paired.clone(),
+            ..step(stage, Role::Profiler, &needs.profile)
+        };
+        // Nothing is timed that is not verified, and nothing compared without a baseline.
+        let is_timed = self.stages.verify && self.stages.profile;
+        let is_compared =
+            is_timed && needs.paired.is_some() && candidate.profile.protocol == Protocol::Paired;
+        [
+            (true, step(Stage::Build, Role::Verifier, &needs.build)),
+            (self.stages.verify, step(Stage::Verify, Role::Verifier, &needs.verify)),
+            (is_compared && self.screens && !candidate.partial, timed(Stage::Screen)),
+            (is_timed, timed(Stage::Profile)),
+            (is_compared, timed(Stage::Confirm)),
+        ]
+        .into_iter()
+        .filter_map(|(is_run, step)| is_run.then_some(step))
+        .collect()
+    }
+
     fn place_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
         let known = self.seen.iter().position(|known| {
@@ -95,6 +140,7 @@ impl<'a> JobNeeds<'a> {
                 && Arc::ptr_eq(&known.verify, &candidate.verify)
                 && Arc::ptr_eq(&known.profile, &candidate.profile)
                 && known.is_baseline == is_baseline
+                && known.partial == candidate.partial
         });
         known.unwrap_or_else(|| {
             let specs =
@@ -112,7 +158,8 @@ impl<'a> JobNeeds<'a> {
                 verify: candidate.verify.clone(),
                 profile: candidate.profile.clone(),
                 is_baseline,
-                route: route(&needs, self.stages),
+                partial: candidate.partial,
+                route: self.route_of(candidate, &needs),
                 needs,
             });
             self.seen.len() - 1
@@ -144,25 +191,6 @@ impl<'a> JobNeeds<'a> {
         let sides = Sides { candidate: &candidate.limits, baseline: baseline.map(|it| &*it.limits) };
         predict::profile(entries, sides, &candidate.verify, &candidate.profile, self.cores)
     }
-}
-
-fn route(needs: &Needs, stages: Stages) -> Arc<[Step]> {
-    let step = |stage, role, ways: &Arc<[StageSpec]>| Step {
-        stage,
-        role,
-        alone: false,
-        ways: ways.clone(),
-        paired: None,
-    };
-    let build = step(Stage::Build, Role::Verifier, &needs.build);
-    let verify = step(Stage::Verify, Role::Verifier, &needs.verify);
-    let profile = step(Stage::Profile, Role::Profiler, &needs.profile);
-    let profile = Step { alone: true, paired: needs.paired.clone(), ..profile };
-    // Nothing is timed that is not verified.
-    [(true, build), (stages.verify, verify), (stages.verify && stages.profile, profile)]
-        .into_iter()
-        .filter_map(|(is_run, step)| is_run.then_some(step))
-        .collect()
 }
 
 #[cfg(test)]

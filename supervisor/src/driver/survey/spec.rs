@@ -1,5 +1,7 @@
 //! What the core is told of a run before it starts, and which candidates take part.
 
+use std::time::Duration;
+
 use opt_shared::formula::{IDLE_WORKER, PER_LINE, SUPERVISOR};
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::units::Bytes;
@@ -48,6 +50,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
         recycle: (*job.recycle).clone(),
         broken: facts.broken.clone(),
         after: Vec::new(),
+        budget: job.profile.budget,
     };
     let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(of_job).collect();
     let after: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
@@ -57,6 +60,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
         recycle: (*plan.settings.recycle).clone(),
         broken: None,
         after: after.clone(),
+        budget: Duration::MAX,
     }));
     let entries: usize = facts.iter().map(|facts| facts.entries.len()).sum();
     let lines = (plan.candidates().count() + entries) as u64;

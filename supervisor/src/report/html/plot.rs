@@ -58,7 +58,7 @@ const fn stage_color(stage: Stage) -> RGBColor {
         match stage {
             Stage::Build => 1,
             Stage::Verify => 2,
-            Stage::Profile => 3,
+            Stage::Screen | Stage::Profile | Stage::Confirm => 3,
             Stage::Replay => 4,
         },
     )

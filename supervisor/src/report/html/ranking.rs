@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
 
 use super::super::digest::JobDigest;
-use super::super::figures::{one_line, percent, three_digits, time};
+use super::super::figures::{BRIEF, UNSETTLED, mark, median, one_line, percent, three_digits, time};
 use crate::record::CandidateRecord;
 
 /// Rows of the table of entries.
@@ -133,6 +133,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     let owed = candidate.resources.runner_peak_owed_bytes;
     let passed = candidate.status == Some(Status::Passed) && candidate.profile.is_some();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    let of_baseline = digest.job.baseline.as_deref().and_then(|name| digest.named(name));
     html! {
         tr.winner[winner && digest.job.unsettled_because.is_none()] {
             td.number { @match candidate.rank { Some(rank) => (rank), None => "–" } }
@@ -149,11 +150,13 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
                     _ => span.muted { "1×" },
                 } }
                 td.plot { @if let Some(axis) = axis { (range(measure.of(candidate), axis, measure, winner)) } }
-                td.number data-label="median" { @match times.and_then(|it| it.median_time_ms) { Some(ms) => (time(ms)), None => "–" } }
+                td.number data-label="median" { @match median(candidate, of_baseline) { Some(ms) => (time(ms)), None => "–" } }
                 td.number data-label="noise" {
                     @match times.and_then(|it| it.noise) { Some(noise) => (percent(noise)), None => "–" }
-                    @if times.is_some_and(|it| it.converged == Some(false)) {
-                        abbr title="ended by entry_timeout before the noise was below max_noise" { "!" }
+                    @match mark(candidate) {
+                        Some('~') => abbr title=(&BRIEF[2..]) { "~" },
+                        Some(_) => abbr title=(&UNSETTLED[2..]) { "!" },
+                        None => {},
                     }
                 }
             } @else {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use opt_shared::formula::{LEAST_RUNNERS, MOST_RUNNERS};
+use opt_shared::message::Depth;
 use opt_shared::outcome::{CacheStateReached, EntryProfile, Estimate};
 use opt_shared::settings::Protocol;
 use opt_shared::units::Bytes;
@@ -15,7 +16,7 @@ use super::plausible::{implausible, works_unasked};
 use super::samples::{Samples, was_preempted};
 use super::vary::Variation;
 use super::{CANDIDATE, Side, Stop, handoff};
-use crate::judge::{half_width, over_runners, quantile_of, summarise};
+use crate::judge::{at_a_glance, half_width, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{Block, SessionError, VariantMemory};
 use crate::stage::failure::Calls;
@@ -46,6 +47,8 @@ pub(super) struct Timing {
     pub(super) samples: Vec<Samples>,
     /// Of each pair of runners: baseline / candidate.
     ratios: Vec<f64>,
+    /// Those of a screen's only runners, pair by pair.
+    pairs: Vec<f64>,
     /// Of each runner of a side: the median of its blocks, in milliseconds.
     medians: Vec<Vec<f64>>,
     runners: u32,
@@ -92,17 +95,17 @@ impl Timing {
             },
         };
         let timed = match timed {
-            Ok(timed) => idle_rounds(&mut pairing)?.map(|()| timed),
-            Err(stop) => Err(stop),
+            Ok(timed) if context.task.depth == Depth::Full => idle_rounds(&mut pairing)?.map(|()| timed),
+            timed => timed,
         };
         self.handoff = pairing.sides[CANDIDATE].session.clock().handoff();
         self.samples = samples;
         self.spent += started.elapsed();
-        Ok(timed.map(|(timed, calls)| self.add(&timed, calls)))
+        Ok(timed.map(|(timed, calls)| self.add(&timed, calls, context.task.depth)))
     }
 
     /// What one pair of runners said.
-    fn add(&mut self, timed: &[Timed], calls: u32) {
+    fn add(&mut self, timed: &[Timed], calls: u32, depth: Depth) {
         self.calls = calls;
         self.runners += 1;
         let used = believed(timed);
@@ -118,11 +121,18 @@ impl Timing {
             .filter_map(|pair| pair.ms.get(1).map(|baseline| baseline / pair.ms[CANDIDATE]))
             .collect();
         self.ratios.extend(quantile_of(&ratios, 0.5));
+        if depth == Depth::Screen {
+            self.pairs = ratios;
+        }
     }
 
     /// Whether another runner would make the interval any better.
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let profile = &context.task.profile;
+        if context.task.depth == Depth::Screen {
+            self.done = true;
+            return;
+        }
         if self.runners < LEAST_RUNNERS {
             return;
         }
@@ -136,7 +146,11 @@ impl Timing {
 
     /// What is to be settled: the ratio, or the time where there is no baseline.
     fn estimate(&self) -> Option<Estimate> {
-        over_runners(if self.samples.len() == 1 { &self.medians[CANDIDATE] } else { &self.ratios })
+        if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
+    }
+
+    fn speedup(&self) -> Option<Estimate> {
+        if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }
     }
 
     /// Whose figures cannot be true.
@@ -176,7 +190,7 @@ impl Timing {
             weight: context.weight,
             times,
             baseline_times: if self.samples.len() == 1 { None } else { summary(1) },
-            speedup: over_runners(&self.ratios),
+            speedup: self.speedup(),
             noise: self.estimate().map_or(f64::INFINITY, |estimate| half_width(&estimate)),
             converged: self.converged,
             cache_state: CacheStateReached::Warm,
@@ -286,7 +300,11 @@ fn paired<M: VariantMemory>(
     slow: bool,
     started: Instant,
 ) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
-    let (wanted, least) = if slow { (PAIRS_SLOW, PAIRS_SLOW) } else { (PAIRS, LEAST_PAIRS) };
+    let (wanted, least) = match pairing.context.task.depth {
+        _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
+        Depth::Full => (PAIRS, LEAST_PAIRS),
+        Depth::Screen => (LEAST_PAIRS, LEAST_PAIRS),
+    };
     let most = most_calls(pairing);
     // Every runner has its share of the time.
     let limit = pairing.context.task.profile.entry_timeout / LEAST_RUNNERS;

@@ -19,7 +19,7 @@ mod vary;
 
 use opt_shared::batch::{Share, batches};
 use opt_shared::formula::{MOST_RUNNERS, load_timeout};
-use opt_shared::message::{EntryRef, ProfileTask};
+use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
 use opt_shared::settings::Vary;
 use opt_shared::units::Bytes;
@@ -74,6 +74,7 @@ pub(crate) fn run<B: Backend>(
         candidates: std::iter::once(&candidate).chain(baseline.as_ref()).collect(),
         head,
         report: Profiled { cpus: candidate.cpus().to_vec(), ..Profiled::default() },
+        blind: false,
     };
     while profile.head.status == Status::Passed
         && let Some(Group { range, placed }) = groups.next()?
@@ -90,6 +91,9 @@ pub(crate) fn run<B: Backend>(
         }
     }
     let mut report = profile.report;
+    if profile.blind {
+        report.entries.clear();
+    }
     report.reads = groups.finish();
     Ok(report)
 }
@@ -127,6 +131,8 @@ struct Profile<'a, B: Backend> {
     report: Profiled,
     /// For inputs that vary.
     memory: Option<&'a B::Variants>,
+    /// A screen has no figures of an entry: what it has of others must not stand for all.
+    blind: bool,
 }
 
 impl<B: Backend> Profile<'_, B> {
@@ -246,8 +252,12 @@ impl<B: Backend> Profile<'_, B> {
         variations: &mut [Variation],
         first: usize,
     ) -> Result<(), SessionError> {
-        for (timing, context) in
-            timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].ms.is_empty())
+        // So few blocks prove nothing against anybody.
+        let screened = self.task.depth == Depth::Screen;
+        for (timing, context) in timings
+            .iter()
+            .zip(contexts)
+            .filter(|(timing, _)| !screened && !timing.samples[CANDIDATE].ms.is_empty())
         {
             if let Some((number, stop)) = timing.doubt(context)? {
                 self.fail(placed, number, stop, None);
@@ -264,8 +274,12 @@ impl<B: Backend> Profile<'_, B> {
             if context.recorded.has_no_elements() {
                 continue;
             }
-            let figures = timing.figures(context, &variations[index]).ok_or_else(|| no_figures(context))?;
-            self.report.entries.push(figures);
+            match timing.figures(context, &variations[index]) {
+                Some(figures) => self.report.entries.push(figures),
+                // A whole profile will tell why.
+                None if screened => self.blind = true,
+                None => return Err(no_figures(context)),
+            }
             bytes += context.inputs;
             (self.progress)(u32::try_from(first + index + 1).unwrap_or(total), total, bytes);
         }

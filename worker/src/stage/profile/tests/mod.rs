@@ -4,6 +4,7 @@ mod varied;
 
 use std::time::Duration;
 
+use opt_shared::message::Depth;
 use opt_shared::outcome::{RunnerEnd, Status};
 use opt_shared::settings::{CacheState, InputMemory, ProfileEntries, ProfileSettings, Protocol, Vary};
 use opt_shared::units::Bytes;
@@ -33,9 +34,11 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
             inputs: InputMemory::Mapped,
             max_noise: 0.01,
             entry_timeout: Duration::from_secs(10),
+            budget: Duration::from_secs(300),
             min_improvement: 0.02,
             vary: Vary::Auto,
         },
+        depth: Depth::Full,
         constant: Vec::new(),
         drop_cache: false,
         seed: 7,

@@ -1,0 +1,207 @@
+//! Who is timed further: screens, profiles and confirmations over speed-ups that the test gives.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use opt_shared::ids::UnitId;
+use opt_shared::outcome::Status;
+use proptest::prelude::*;
+
+use super::desk::{Desk, plan};
+use crate::core::event::{Action, Stage, StopReason};
+use crate::core::testkit::reports;
+
+/// What each timed step of a candidate says: its speed-up and half of the interval as a share, or how it fails.
+type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
+
+/// A job of a baseline and others, to its end.
+fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
+    let mut spec = plan(candidates);
+    spec.jobs[0].contest = true;
+    let mut desk = Desk::new(spec);
+    while desk.stopped().is_none() {
+        let Some(given) = desk.try_lease() else {
+            desk.answer();
+            continue;
+        };
+        let (unit, stage) = (given.order.unit.0, given.order.stage);
+        if unit == 0 || !stage.is_timed() {
+            desk.finish(given, Status::Passed);
+            continue;
+        }
+        let report = match figures(unit, stage) {
+            Ok(figure) => reports::timed(stage, &[figure]),
+            Err(status) => reports::report(stage, status),
+        };
+        desk.report(given, report);
+    }
+    assert_eq!(desk.stopped(), Some(StopReason::Finished));
+    desk
+}
+
+/// The orders of timed steps.
+fn timed(desk: &Desk) -> String {
+    let orders = desk.orders();
+    orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
+}
+
+fn why(desk: &Desk, candidate: u32) -> &str {
+    let done = desk.log.iter().find_map(|action| match action {
+        Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
+        _ => None,
+    });
+    done.expect("it has ended")
+}
+
+#[test]
+fn slow_ones_are_not_timed_after_their_screen() {
+    let desk = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
+    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
+    assert_eq!(
+        why(&desk, 3),
+        "timed briefly: it is at most 1.21 times as fast as the baseline, and another is at least 1.80 times"
+    );
+    for candidate in 0..5 {
+        assert_eq!(desk.done(candidate), Some((Status::Passed, None)));
+    }
+}
+
+#[test]
+fn all_that_may_be_the_best_are_timed_and_three_of_them_twice() {
+    let desk = contest(6, &|unit, _| Ok((1.5 + f64::from(unit) / 100.0, 0.1)));
+    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 S5/0 P5/0 P4/0 P3/0 P2/0 P1/0 C5/0 C4/0 C3/0");
+}
+
+#[test]
+fn who_seemed_the_best_and_fails_keeps_nobody_out() {
+    // The first is a cheat, seen when it is timed in full.
+    let cheat = |unit, stage| match (unit, stage) {
+        (1, Stage::Screen) => Ok((50.0, 0.1)),
+        (1, _) => Err(Status::Nondeterministic),
+        (2, _) => Ok((1.5, 0.02)),
+        _ => Ok((1.2, 0.02)),
+    };
+    let desk = contest(4, &cheat);
+    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
+    // The same, seen when it is confirmed.
+    let late = |unit, stage| match (unit, stage) {
+        (1, Stage::Confirm) => Err(Status::Nondeterministic),
+        (1, _) => Ok((50.0, 0.1)),
+        (2, _) => Ok((1.5, 0.02)),
+        _ => Ok((1.2, 0.02)),
+    };
+    let desk = contest(4, &late);
+    assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 C1/0 P2/0 C2/0");
+}
+
+#[test]
+fn who_is_slower_when_confirmed_lets_the_next_be_confirmed() {
+    let luck = |unit, stage| match (unit, stage) {
+        (1, Stage::Confirm) => Ok((1.3, 0.1)),
+        _ => Ok((2.0 - f64::from(unit) / 10.0, 0.3)),
+    };
+    assert_eq!(timed(&contest(5, &luck)), "P0 S1/0 S2/0 S3/0 S4/0 P1/0 P2/0 P3/0 P4/0 C1/0 C2/0 C3/0 C4/0");
+}
+
+#[test]
+fn nobody_slower_than_the_baseline_is_confirmed() {
+    let desk = contest(3, &|_, _| Ok((0.99, 0.05)));
+    assert_eq!(timed(&desk), "P0 S1/0 S2/0 P1/0 P2/0");
+}
+
+#[test]
+fn without_its_baseline_a_job_is_neither_screened_nor_confirmed() {
+    let mut spec = plan(3);
+    spec.jobs[0].contest = true;
+    let mut desk = Desk::new(spec);
+    while desk.stopped().is_none() {
+        let Some(given) = desk.try_lease() else {
+            desk.answer();
+            continue;
+        };
+        let baseline_fails = given.order.unit == UnitId(0) && given.order.stage == Stage::Profile;
+        desk.finish(given, if baseline_fails { Status::Crashed } else { Status::Passed });
+    }
+    assert_eq!(timed(&desk), "P0 P1 P2");
+    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+}
+
+#[test]
+fn a_confirmation_that_is_lost_leaves_what_was_timed() {
+    let desk = contest(2, &|_, stage| {
+        if stage == Stage::Confirm { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
+    });
+    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+    assert!(why(&desk, 1).starts_with("not confirmed: "), "{}", why(&desk, 1));
+    let desk = contest(2, &|_, stage| {
+        if stage == Stage::Screen { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
+    });
+    assert!(timed(&desk).ends_with("P1/0 C1/0"), "{}", timed(&desk));
+}
+
+#[test]
+fn what_is_left_of_the_budget_is_shared_by_those_that_are_left() {
+    let mut spec = plan(4);
+    spec.jobs[0].budget = Duration::from_secs(40);
+    let mut desk = Desk::new(spec);
+    let mut shares = Vec::new();
+    while desk.stopped().is_none() {
+        let Some(given) = desk.try_lease() else {
+            desk.answer();
+            continue;
+        };
+        if given.order.stage == Stage::Profile {
+            let share = desk.log.iter().rev().find_map(|action| match action {
+                Action::Start { share, .. } => Some(*share),
+                _ => None,
+            });
+            shares.push(share.expect("granted").as_millis());
+            // The second takes more than its share.
+            desk.pass_time(Duration::from_secs(if shares.len() == 2 { 15 } else { 5 }));
+        }
+        desk.finish(given, Status::Passed);
+    }
+    // 40 s for four, 35 for three, 20 for two, 15 for the last: less what the desk itself takes.
+    let expected = [10_000, 11_666, 10_000, 15_000];
+    for (share, expected) in shares.iter().zip(expected) {
+        assert!(*share <= expected && expected < share + 100, "{shares:?}");
+    }
+    assert_eq!(shares.len(), expected.len());
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_left_out_is_surely_slower_than_one_that_passed(
+        seed in prop::collection::vec((0.3_f64..3.0, 0.0_f64..0.3, 0_u8..10), 21),
+    ) {
+        let figures = |unit: u32, stage: Stage| {
+            let at = match stage { Stage::Screen => 0, Stage::Profile => 7, _ => 14 };
+            let (value, half, fate) = seed[at + unit as usize];
+            if fate == 0 { Err(Status::Crashed) } else { Ok((value, half)) }
+        };
+        let desk = contest(7, &figures);
+        let orders = timed(&desk);
+        let reached: BTreeMap<u32, Stage> = (1..7)
+            .map(|unit| {
+                let of = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
+                let last = if of('C') { Stage::Confirm } else if of('P') { Stage::Profile } else { Stage::Screen };
+                (unit, last)
+            })
+            .collect();
+        let passed = |unit: &u32| desk.done(*unit) == Some((Status::Passed, None));
+        let figure = |unit: u32| figures(unit, reached[&unit]).expect("it passed");
+        let surely = (1..7).filter(passed).map(|unit| figure(unit)).map(|(value, half)| value * (1.0 - half));
+        let surely = surely.fold(1.0, f64::max);
+        for unit in (1..7).filter(passed) {
+            let (value, half) = figure(unit);
+            if reached[&unit] == Stage::Screen {
+                prop_assert!(value * (1.0 + half) < surely, "{unit} was left out: {orders}");
+            }
+        }
+        // The best is confirmed, if it is any better than the baseline.
+        let best = (1..7).filter(passed).max_by(|one, other| figure(*one).0.total_cmp(&figure(*other).0));
+        if let Some(best) = best.filter(|&best| 1.0 < figure(best).0 && reached[&best] != Stage::Screen) {
+            prop_assert_eq!(reached[&best], Stage::Confirm, "{} {}", best, orders);
+        }
+    }
+}

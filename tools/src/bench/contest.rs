@@ -1,0 +1,143 @@
+//! A hundred candidates, one of them clearly the best: how long it takes to tell, beside other builds of the product.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use opt_supervisor::record::UtcTime;
+use serde_json::{Value, json};
+
+use super::figures::{Figures, conditions, show};
+use super::product::{binary, run_json_of};
+use super::timing::KERNEL;
+use super::verify_large::tempdir;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[arg(long, default_value_t = 100)]
+    candidates: u32,
+    #[arg(long, default_value_t = 3)]
+    entries: u32,
+    /// Builds of opt-supervisor to compare, in this order; this one's if none is given
+    #[arg(long)]
+    product: Vec<PathBuf>,
+    /// More lines for the plan's `[profile]`, for this one's build only
+    #[arg(long, default_value = "")]
+    profile: String,
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    #[arg(long)]
+    json: bool,
+}
+
+/// About 200 µs a call.
+const SPIN: u64 = 160_000;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let folder = tempdir()?;
+    let own = binary("opt-supervisor")?;
+    let products = if arguments.product.is_empty() { vec![own.clone()] } else { arguments.product.clone() };
+    prepare(&folder, arguments)?;
+    let mut walls: Vec<Figures> = products.iter().map(|_| Figures::default()).collect();
+    let mut told: Vec<Value> = products.iter().map(|_| Value::Null).collect();
+    let mut good = true;
+    for _ in 0..arguments.rounds {
+        for (place, product) in products.iter().enumerate() {
+            let profile = if *product == own { arguments.profile.as_str() } else { "" };
+            let plan = plan(&folder, profile)?;
+            let summary = run_json_of(product, &plan, &[])?;
+            walls[place].push(timed_for(&summary)?);
+            let job = &summary["jobs"][0];
+            good &= job["winner"] == "winner";
+            told[place] = json!({ "winner": job["winner"], "confirmed": job["winner_confirmed"],
+                                  "ranking": job["ranking"], "attempts": attempts(job) });
+        }
+    }
+    let rows: Vec<Value> = products
+        .iter()
+        .zip(&walls)
+        .zip(&told)
+        .map(|((product, walls), told)| {
+            json!({ "product": product, "timing_seconds": walls.median(), "told": told })
+        })
+        .collect();
+    let sheet = json!({ "conditions": conditions("warm")?, "candidates": arguments.candidates,
+                        "entries": arguments.entries, "products": rows });
+    show(arguments.json, &sheet, || {
+        println!("| product | s from the first timed step to the last | winner | confirmed | attempts |\n|---|---|---|---|---|");
+        for row in &rows {
+            println!(
+                "| {} | {:.1} | {} | {} | {} |",
+                row["product"],
+                row["timing_seconds"].as_f64().unwrap_or(f64::NAN),
+                row["told"]["winner"],
+                row["told"]["confirmed"],
+                row["told"]["attempts"]
+            );
+        }
+    })?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(good)
+}
+
+/// One does half of the work, all others as much as the baseline, give or take a hundredth.
+fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
+    let made = Command::new(binary("gen-captures")?)
+        .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])
+        .arg(arguments.entries.to_string())
+        .arg("--out")
+        .arg(folder.join("relu"))
+        .output()
+        .context("starting gen-captures")?;
+    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    std::fs::create_dir_all(folder.join("k"))?;
+    let write = |name: String, spin: u64| {
+        std::fs::write(folder.join(name), format!("#define SPIN {spin}L\n{KERNEL}"))
+    };
+    write("base.c".to_owned(), SPIN)?;
+    for number in 1..arguments.candidates {
+        write(format!("k/other_{number:04}.c"), SPIN + SPIN / 100 * u64::from(number % 3))?;
+    }
+    // Neither the first nor the last in the plan's order.
+    Ok(write("k/winner.c".to_owned(), SPIN / 2)?)
+}
+
+fn plan(folder: &Path, profile: &str) -> Result<PathBuf> {
+    let plan = folder.join("plan.toml");
+    std::fs::write(
+        &plan,
+        format!(
+            "[run]\nname = \"contest\"\n[build]\nflags = [\"-O2\"]\n[limits]\nthreads = 1\n[profile]\nentries = \"all\"\n{profile}\n\
+             [[job]]\ncaptures = \"relu\"\nbaseline = \"base.c\"\ncandidates = [\"k/*.c\"]\n"
+        ),
+    )?;
+    Ok(plan)
+}
+
+/// From the start of the first timed phase to the end of the last.
+fn timed_for(summary: &Value) -> Result<f64> {
+    let phases = summary["memory"]["phases"].as_array().context("no phases")?;
+    let timed = phases.iter().filter(|it| !matches!(it["stage"].as_str(), Some("build" | "verify") | None));
+    let (mut first, mut last) = (f64::INFINITY, f64::NEG_INFINITY);
+    for phase in timed {
+        let at = |field: &str| -> Result<f64> {
+            let time: UtcTime = serde_json::from_value(phase[field].clone()).context("a phase's time")?;
+            Ok(time.as_millisecond() as f64 / 1e3)
+        };
+        first = first.min(at("started")?);
+        last = last.max(at("ended")?);
+    }
+    Ok(last - first)
+}
+
+/// How many attempts there were of each timed stage.
+fn attempts(job: &Value) -> String {
+    let stages = ["screen", "profile", "confirm"].map(|stage| {
+        let of = |candidate: &Value| {
+            candidate["attempts"].as_array().into_iter().flatten().filter(|it| it["stage"] == stage).count()
+        };
+        let count: usize = job["candidates"].as_array().into_iter().flatten().map(of).sum();
+        format!("{stage} {count}")
+    });
+    stages.join(", ")
+}
