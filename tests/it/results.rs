@@ -21,7 +21,9 @@ fn a_good_run_ends_with_0_and_one_document_everywhere() {
     outcome.expect(fast["artifact_digest"].is_string(), "what was verified and timed has a digest");
     let stages: Vec<&str> =
         list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
-    outcome.expect_equal(stages, vec!["build", "verify", "profile"], "its attempts");
+    outcome.expect_equal(stages, vec!["build", "verify", "profile", "confirm"], "its attempts");
+    outcome.expect_equal(summary.job(SOFTMAX)["winner_confirmed"].as_bool(), Some(true), "winner_confirmed");
+    outcome.expect_equal(fast["profile"]["stage"].as_str(), Some("confirm"), "where its times come from");
 
     let report = scenario.run(&["report", "runs/plan", "--format", "json"]).expect_exit(0);
     report.expect_equal(report.json(), summary.document, "report --format json and summary.json");

@@ -14,7 +14,6 @@
 use opt_shared::outcome::{Body, Estimate, Report};
 
 use super::event::Stage;
-use super::job::Job;
 use super::unit::{Progress, Unit};
 
 /// The winner is one of so many that were timed twice.
@@ -29,15 +28,13 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    pub(super) fn of(job: &Job, units: &[Unit]) -> Self {
-        if !job.baseline.is_some_and(|baseline| units[baseline.index()].may_stand_beside) {
+    /// `units`: of a job, its baseline among them.
+    pub(super) fn of<'u>(units: impl Iterator<Item = &'u Unit> + Clone) -> Self {
+        if !units.clone().any(|unit| unit.spec.is_baseline && unit.may_stand_beside) {
             // Nobody was timed beside the same.
             return Self { surely: 0.0, last: None };
         }
-        let merits = || {
-            let units = job.units.iter().map(|id| &units[id.index()]);
-            units.filter(|unit| is_in_the_running(unit)).filter_map(|unit| unit.merit)
-        };
+        let merits = || units.clone().filter(|unit| is_in_the_running(unit)).filter_map(|unit| unit.merit);
         // The baseline is as fast as itself.
         let surely = merits().map(|merit| merit.ci_low).fold(1.0, f64::max);
         let mut values: Vec<f64> = merits().map(|merit| merit.value).collect();

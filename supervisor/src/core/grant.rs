@@ -130,7 +130,7 @@ impl Core {
 
     /// Those that need not be timed any further end as they stand.
     fn settle(&mut self, index: usize, turn: Option<u32>) {
-        let contest = Contest::of(&self.jobs[index], &self.units);
+        let contest = Contest::of(self.units_of(index));
         let parked: Vec<(UnitId, String)> = self
             .units_of(index)
             .filter(|unit| matches!(unit.progress, Progress::Waiting { .. }) && unit.is_of(turn))

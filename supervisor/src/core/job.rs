@@ -59,7 +59,7 @@ pub(crate) enum Next {
 /// The earliest stage first, several units at a time where there are workers for them; what is to be alone one by one,
 /// when nothing else runs, the most promising first. Where units come in turns, `turn` says which may go on now.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> Next {
-    let contest = Contest::of(job, units);
+    let contest = Contest::of(job.units.iter().map(|id| &units[id.index()]));
     let (mut at_work, mut alone_at_work, mut later) = (false, false, job.supply != Supply::Dry);
     let mut parked = false;
     let mut waiting: Option<(&Unit, u32)> = None;

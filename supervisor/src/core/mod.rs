@@ -200,7 +200,7 @@ impl Core {
         &mut self.units[id.index()]
     }
 
-    fn units_of(&self, job: usize) -> impl Iterator<Item = &Unit> {
+    fn units_of(&self, job: usize) -> impl Iterator<Item = &Unit> + Clone {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 

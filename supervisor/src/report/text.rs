@@ -116,7 +116,11 @@ pub(super) fn headline_of<'a, Candidates>(
         let unsettled = job.ranking == Some(Ranking::Unsettled);
         let wins = if unsettled { "is ahead, but the ranking is not settled" } else { "wins" };
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
-            let confirmed = if job.winner_confirmed { ", confirmed" } else { ", not confirmed" };
+            let confirmed = match job.winner_confirmed {
+                _ if unsettled => "",
+                true => ", confirmed",
+                false => ", not confirmed",
+            };
             return format!("{name}: {winner} {wins}, {} against {baseline}{confirmed}", speedup(&ratio));
         }
         let wins = match candidate.and_then(|winner| median(winner, None)) {

@@ -64,7 +64,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let sheet = json!({ "conditions": conditions("warm")?, "candidates": arguments.candidates,
                         "entries": arguments.entries, "products": rows });
     show(arguments.json, &sheet, || {
-        println!("| product | s from the first timed step to the last | winner | confirmed | attempts |\n|---|---|---|---|---|");
+        println!(
+            "| product | s from the first timed step to the last | winner | confirmed | attempts |\n|---|---|---|---|---|"
+        );
         for row in &rows {
             println!(
                 "| {} | {:.1} | {} | {} | {} |",

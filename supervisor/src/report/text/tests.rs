@@ -1,5 +1,7 @@
 //! The page as a whole, and what is easily got wrong in it: widths, marks, reasons.
 
+use opt_shared::outcome::Estimate;
+use opt_shared::stage::Stage;
 use proptest::prelude::*;
 
 use super::*;
@@ -12,11 +14,11 @@ fn rendered(run: &RunRecord, style: Style) -> String {
 #[test]
 fn a_run_is_told_in_eighty_columns() {
     let wanted = "\
-embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
+embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
 
 rank  candidate  status              speed-up    median   noise  peak owed
-   1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
+   1  fast.c     PASSED     2.31x [2.25–2.38]    541 µs   0.8 %   31.0 MiB
    2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
    -  bad.c      INCORRECT_NUMERICAL                              12.0 MiB
 
@@ -40,11 +42,11 @@ run demo: FINISHED, runs/demo/summary.json
 #[test]
 fn a_run_ends_with_its_answer() {
     let wanted = "\
-embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c
+embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
 
 rank  candidate  status              speed-up    median   noise  peak owed
-   1  fast.c     PASSED     2.31x [2.25–2.38]   1.25 ms   0.8 %   31.0 MiB
+   1  fast.c     PASSED     2.31x [2.25–2.38]    541 µs   0.8 %   31.0 MiB
    2  naive.c    PASSED    1.00x [0.990–1.01]   1.25 ms   0.8 %   31.0 MiB
 
   bad.c: INCORRECT_NUMERICAL: entry_000003: output differs
@@ -71,6 +73,33 @@ fn a_ranking_that_is_not_settled_is_told_first() {
     );
     assert_eq!(lines.next(), Some("against naive.c"));
     assert_eq!(lines.next(), Some("UNSETTLED: the times do not tell"));
+}
+
+#[test]
+fn candidates_of_a_rank_stand_in_the_order_of_their_speed_ups_and_brief_ones_are_marked() {
+    let mut run = RunRecord { replays: Vec::new(), ..sample() };
+    let job = &mut run.jobs[0];
+    job.winner_confirmed = false;
+    let mut brief = job.candidates[2].clone();
+    brief.name = "brief.c".to_owned();
+    brief.speedup = Some(Estimate { value: 1.5, ci_low: 1.3, ci_high: 1.7 });
+    brief.rank = Some(2);
+    if let Some(profile) = &mut brief.profile {
+        profile.stage = Some(Stage::Screen);
+        profile.times.converged = Some(false);
+        profile.times.noise = Some(0.3);
+    }
+    job.candidates.push(brief);
+    let text = rendered(&run, Style::default());
+    assert!(
+        text.starts_with("embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, not confirmed\n"),
+        "{text}"
+    );
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(at("\n   1  fast.c") < at("\n   2  brief.c") && at("\n   2  brief.c") < at("\n   2  naive.c"));
+    at("30 %~   31.0 MiB");
+    at("~ timed briefly: another is surely faster");
+    assert!(!text.contains("! ended"), "{text}");
 }
 
 #[test]
