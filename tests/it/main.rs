@@ -17,6 +17,7 @@ mod messages;
 mod openmp;
 mod ops;
 mod plan_mistakes;
+mod python;
 mod reads;
 mod recycle;
 mod replay;

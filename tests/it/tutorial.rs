@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use opt_tests::python::python_with;
 use opt_tests::{Outcome, Scenario, Summary, binary, data, repository, summary::list};
 
 use crate::report::browser::skipped;
@@ -48,19 +49,24 @@ fn steps(page: &str) -> Vec<Step> {
 /// Runs commands of a page in the scenario's folder, as a user who has the program on the `PATH`.
 fn shell(scenario: &Scenario, commands: &str) -> Outcome {
     let program = binary();
-    let mut path = program.parent().expect("a program lies in a folder").as_os_str().to_owned();
-    if let Some(rest) = std::env::var_os("PATH") {
-        path.push(":");
-        path.push(rest);
-    }
+    let mut folders = vec![program.parent().expect("a program lies in a folder").to_owned()];
+    // The `python3` of the pages is one with torch, where there is one.
+    let python = python_with("torch", "torch").and_then(|python| python.parent().map(Path::to_owned));
+    folders.extend(python.filter(|folder| folder.is_absolute()));
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let path = std::env::join_paths(folders).expect("folders without a colon");
     let arguments = ["-e", "-c", commands];
     let mut command = scenario.command_of(Path::new("sh"), &arguments);
-    let child = command.env("PATH", path).spawn().expect("`sh` starts");
+    let child = command
+        .env("PATH", path)
+        .env("PYTHONPATH", repository().join("python"))
+        .spawn()
+        .expect("`sh` starts");
     scenario.finish(child, &arguments)
 }
 
 fn has_torch(scenario: &Scenario) -> bool {
-    shell(scenario, "python3 -c 'import torch.overrides; torch.overrides.TorchFunctionMode'").code == Some(0)
+    shell(scenario, "python3 -c 'import torch; torch.compiler.set_stance'").code == Some(0)
 }
 
 #[test]

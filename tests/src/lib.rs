@@ -1,5 +1,5 @@
 //! What tests of the built program stand on, and the benches of `opt-tools` with them: scenarios, what a command left
-//! behind, fixtures to kill in.
+//! behind, fixtures to kill in, interpreters of Python.
 //!
 //! Panics where a test would. The tests themselves are in `it/`.
 
@@ -8,6 +8,7 @@ pub mod hostile;
 pub mod outcome;
 pub mod places;
 pub mod processes;
+pub mod python;
 pub mod scenario;
 pub mod storm;
 pub mod summary;

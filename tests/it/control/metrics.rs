@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use opt_supervisor::metrics::{GaugeValues, Metrics};
+use opt_tests::python::python_with;
 use opt_tests::summary::list;
 use opt_tests::{Scenario, repository};
 use serde_json::{Value, json};
@@ -42,12 +43,7 @@ for family in read(sys.stdin.read()):
     for it in family.samples:
         print(json.dumps([it.name, sorted(it.labels.items()), it.value]))
 ";
-    let installed = repository().join("target/openmetrics/bin/python3");
-    let pythons = [installed.into_os_string(), "python3".into()];
-    let python = pythons.iter().find(|python| {
-        let tried = Command::new(python).args(["-c", "import prometheus_client.openmetrics.parser"]).output();
-        tried.is_ok_and(|output| output.status.success())
-    })?;
+    let python = python_with("prometheus_client.openmetrics.parser", "openmetrics")?;
     let file = scenario.write("page.txt", page);
     let output = Command::new(python)
         .args(["-c", READ])

@@ -1,0 +1,118 @@
+"""What a call does besides returning a value: it writes to an argument, changes running statistics, draws at random.
+
+What can be known beforehand is known by rules, because copies have to be made before the call. The rest is seen while
+the call runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .errors import NotRecordable
+from .names import OpName
+from .values import storage_key, tensors
+
+STATE_ADVICE = "captures cannot say so yet; record the model in eval mode"
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How a call is recorded."""
+
+    #: Values by name, those of the out-of-place call where this one is in place.
+    given: dict[str, Any]
+    #: Storages that the call writes to, known before it.
+    written: frozenset[tuple[str, int]]
+    #: Told of the op where it is not None.
+    note: str | None = None
+
+
+def treat(op: OpName, given: Mapping[str, Any], out: object) -> Treatment:
+    """How to record the call, judged before it is made. `out` is the argument of that name, if there was one.
+
+    An in-place call whose only effect is its result is recorded as the same call out of place.
+
+    Raises:
+        NotRecordable: it changes something that is not its result.
+    """
+    refuse_state(op, given)
+    values = dict(given)
+    if out is not None:
+        return Treatment(values, _storages([out]), "`out=` was left out of the recorded arguments")
+    in_place = op.in_place or values.get("inplace") is True
+    if not in_place:
+        return Treatment(values, frozenset())
+    target = next(tensors(list(values.values())), None)
+    if values.get("inplace") is True:
+        values["inplace"] = False
+    return Treatment(
+        values, _storages([target]), "in-place calls were recorded as out of place, with inputs copied before the call"
+    )
+
+
+def refuse_state(op: OpName, given: Mapping[str, Any]) -> None:
+    """Refuses calls that update a state of their module.
+
+    Raises:
+        NotRecordable: names the argument that is written to.
+    """
+    running = given.get("running_mean") is not None or given.get("running_var") is not None
+    updates = given.get("training") is True or given.get("use_input_stats") is True
+    if op.last in ("batch_norm", "instance_norm") and running and updates:
+        raise NotRecordable(f"it updates `running_mean` and `running_var`, and {STATE_ADVICE}")
+    if op.last.startswith("embedding") and given.get("max_norm") is not None:
+        raise NotRecordable(
+            "`max_norm` renormalises rows of `weight` in place, which captures cannot say yet; renormalise the "
+            "table beforehand"
+        )
+
+
+def _storages(values: Iterable[object]) -> frozenset[tuple[str, int]]:
+    return frozenset(storage_key(tensor) for tensor in tensors(list(values)))
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator below one call, and changes nothing."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = {storage_key(tensor): name for name, value in given.items() for tensor in tensors([value])}
+        #: Operators that draw from a generator.
+        self.random: set[str] = set()
+        #: Parameters whose storage was written to.
+        self.written: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        drawing = torch.Tag.nondeterministic_seeded in func.tags
+        if drawing or func._schema.is_mutable:
+            for index, argument in enumerate(func._schema.arguments):
+                value = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
+                if argument.name == "dropout_p" and value == 0:
+                    drawing = False
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    names = (self._names.get(storage_key(tensor)) for tensor in tensors([value]))
+                    self.written.update(name for name in names if name is not None)
+        if drawing:
+            self.random.add(str(func))
+        return func(*args, **kwargs)
+
+    def judge(self, treatment: Treatment) -> None:
+        """Says whether the call can be recorded after all.
+
+        Raises:
+            NotRecordable: it drew at random, or wrote to an input that was not copied before.
+        """
+        if self.random:
+            raise NotRecordable(
+                f"it is random ({', '.join(sorted(self.random))}), so its output cannot be computed again"
+            )
+        known = {name for key, name in self._names.items() if key in treatment.written}
+        unknown = sorted(self.written - known)
+        if unknown:
+            raise NotRecordable(f"it wrote to its input `{unknown[0]}`, and {STATE_ADVICE}")

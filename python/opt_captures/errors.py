@@ -1,0 +1,11 @@
+"""What can go wrong while recording."""
+
+from __future__ import annotations
+
+
+class RecordError(Exception):
+    """Recording was not possible. The message says what was attempted, on what, why it failed, and what to do."""
+
+
+class NotRecordable(Exception):
+    """A single call cannot be recorded. The model goes on; the reason is counted and told at the end."""

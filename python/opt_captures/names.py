@@ -1,0 +1,198 @@
+"""Which functions can be recorded, and what they are called.
+
+An op has one name however it was called: ``x @ y``, ``x.matmul(y)`` and ``torch.matmul(x, y)`` are all
+``torch.matmul``, and ``x.add_(y)`` is ``torch.add`` done in place.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch.overrides import get_overridable_functions, resolve_name
+
+from .errors import RecordError
+
+FUNCTIONAL = "torch.nn.functional."
+#: Selects every function that PyTorch lets us see.
+AUTO = "auto"
+#: Modules whose functions have the module's name before their own. The first one that has a function names it.
+MODULES: tuple[tuple[str, Any], ...] = (
+    (FUNCTIONAL, torch.nn.functional),
+    ("torch.", torch),
+    ("torch.linalg.", torch.linalg),
+    ("torch.fft.", torch.fft),
+    ("torch.special.", torch.special),
+)
+#: The attribute of a wrapper that holds the function it stands for.
+RECORDED = "__recorded__"
+#: Calls that compute nothing, or whose result depends on memory nobody wrote.
+NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", "new_empty", "numel", "size", "dim"})
+
+
+@dataclass(frozen=True)
+class OpName:
+    """What a function is called, and whether this form of it writes to its first argument."""
+
+    name: str
+    in_place: bool = False
+    #: 1, and more for calls of other forms of the function: `torch.max(x)`, `torch.max(x, dim=1)`.
+    form: int = 1
+
+    @property
+    def last(self) -> str:
+        """The name without its module.
+
+        >>> OpName("torch.nn.functional.relu").last
+        'relu'
+        """
+        return self.name.rsplit(".", 1)[1]
+
+    @property
+    def folder(self) -> str:
+        """The folder that the op's captures go to.
+
+        >>> OpName("torch.nn.functional.relu").folder, OpName("torch.max", form=2).folder
+        ('relu', 'torch_max_2')
+        """
+        return self.name.removeprefix(FUNCTIONAL).replace(".", "_") + (f"_{self.form}" if self.form > 1 else "")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An attribute that is replaced while recording, because composite functions look it up by name."""
+
+    owner: Any
+    attribute: str
+    original: Callable[..., Any]
+    op: OpName
+
+
+def canonical(name: str) -> OpName | None:
+    """The op behind a name as PyTorch spells it; none where there is no function of that name to call.
+
+    >>> canonical("torch.Tensor.add_")
+    OpName(name='torch.add', in_place=True, form=1)
+    >>> canonical("torch.Tensor.__matmul__").name
+    'torch.matmul'
+    >>> canonical("torch.Tensor.dtype.__get__") is None
+    True
+    """
+    name = name.replace("torch.functional.", "torch.", 1)
+    prefix, _, last = name.rpartition(".")
+    if prefix == "torch.Tensor":
+        prefix = "torch"
+        if last.startswith("__") and last.endswith("__"):
+            last = last.strip("_")
+    owner = next((module for start, module in MODULES if start == prefix + "."), None)
+    if owner is None or not last or last.startswith("_"):
+        return None
+    in_place = last.endswith("_")
+    last = last.rstrip("_") if in_place else last
+    if last in NOT_COMPUTING or not callable(getattr(owner, last, None)):
+        return None
+    return OpName(f"{prefix}.{last}", in_place)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function that has this name, whether it is being recorded or not."""
+    prefix, _, last = name.rpartition(".")
+    function: Callable[..., Any] = getattr(dict(MODULES)[prefix + "."], last)
+    return getattr(function, RECORDED, function)
+
+
+def schema_name(name: str) -> str:
+    """What ATen calls the operator of a function.
+
+    >>> schema_name("torch.linalg.norm"), schema_name("torch.nn.functional.gelu")
+    ('aten::linalg_norm', 'aten::gelu')
+    """
+    prefix, _, last = name.rpartition(".")
+    group = prefix.rpartition(".")[2]
+    return f"aten::{group}_{last}" if group in ("linalg", "fft", "special") else f"aten::{last}"
+
+
+def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
+    """The names to record, checked; ``None`` stands for all of them.
+
+    Raises:
+        RecordError: a name is not one of a function that can be recorded.
+    """
+    if isinstance(ops, str):
+        if ops == AUTO:
+            return None
+        ops = [part.strip() for part in ops.split(",") if part.strip()]
+    names = set()
+    for given in ops:
+        op = canonical(given) or canonical(FUNCTIONAL + given)
+        if op is None:
+            raise RecordError(
+                f"choosing the ops to record: there is no function `{given}` in torch or torch.nn.functional "
+                '(write its full name, such as "torch.nn.functional.softmax", or ops="auto" to see what a model calls)'
+            )
+        names.add(op.name)
+    if not names:
+        raise RecordError('choosing the ops to record: the list is empty (name at least one, or say ops="auto")')
+    return frozenset(names)
+
+
+class Names:
+    """Names of functions, looked up once each."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, OpName | None] = {}
+        for prefix, module in MODULES:
+            for attribute, function in vars(module).items():
+                if is_plain_function(function) and not attribute.startswith("_"):
+                    self._known.setdefault(function, canonical(prefix + attribute))
+
+    def of(self, function: Any) -> OpName | None:
+        """The op that `function` belongs to, if it is one that can be recorded."""
+        try:
+            if function not in self._known:
+                self._known[function] = canonical(resolve_name(function) or "")
+            return self._known[function]
+        except TypeError:  # not hashable: no function of torch
+            return None
+
+
+def is_plain_function(value: object) -> bool:
+    """Whether `value` is a function written in Python or in C, and no class or other object that can be called."""
+    return isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
+
+
+def patches(names: Names, wanted: frozenset[str] | None) -> list[Patch]:
+    """What to replace so that the wanted functions are also seen when a composite function calls them.
+
+    Methods of tensors are replaced only where their op was asked for by name.
+    """
+    overridable = {
+        function for group in get_overridable_functions().values() for function in group if _hashable(function)
+    }
+    found = []
+    for _, module in MODULES:
+        for attribute, function in list(vars(module).items()):
+            if attribute.startswith("_") or not is_plain_function(function) or function not in overridable:
+                continue
+            op = names.of(function)
+            if op is not None and (wanted is None or op.name in wanted):
+                found.append(Patch(module, attribute, function, op))
+    for name in sorted(wanted or ()):
+        for attribute in (OpName(name).last, OpName(name).last + "_"):
+            op = canonical("torch.Tensor." + attribute)
+            method = getattr(torch.Tensor, attribute, None)
+            if op is not None and op.name == name and method is not None and attribute not in vars(torch.Tensor):
+                found.append(Patch(torch.Tensor, attribute, method, op))
+    return found
+
+
+def _hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""What is known of one op while recording: its signature, its classes with their true counts, what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import NotRecordable
+from .names import OpName
+from .reservoir import Reservoir
+from .signatures import Signature
+from .values import check, describe
+
+#: Classes that are told apart; calls of further ones are counted together and not kept.
+MAX_CLASSES = 10_000
+
+
+@dataclass
+class CallClass:
+    """Calls that are alike in shapes, strides, dtypes and plain values."""
+
+    text: str
+    reservoir: Reservoir
+    #: Numbers of the entries that hold its calls, by slot.
+    entries: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a call is to be kept: in a class, as an entry of the op."""
+
+    of: CallClass
+    index: int
+    entry: int
+
+
+class OpRecord:
+    """One op of a recording."""
+
+    def __init__(self, op: OpName, signature: Signature | None, per_class: int, per_op: int, seed: int) -> None:
+        self.op = op
+        self.calls = 0
+        self.left_out: Counter[str] = Counter()
+        self.notes: set[str] = set()
+        self.classes: dict[str, CallClass] = {}
+        self.bytes: dict[int, int] = {}
+        self._per_class, self._per_op, self._seed = per_class, per_op, seed
+        self._signature = signature
+        self._next = 0
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return self.op.name
+
+    @property
+    def kept(self) -> int:
+        """How many calls are in files."""
+        return len(self.bytes)
+
+    def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call is of this form of the function."""
+        if self._signature is None:
+            return False
+        try:
+            self._signature.bind(args, kwargs)
+        except NotRecordable:
+            return False
+        return True
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The call's values by name.
+
+        Raises:
+            NotRecordable: nothing is known of the function's parameters.
+        """
+        if self._signature is None:
+            raise NotRecordable("nothing is known of its parameters")
+        return self._signature.bind(args, kwargs)
+
+    def signature_as_capture(self) -> dict[str, Any] | None:
+        """The op's ``signature``, with the defaults that a capture can hold."""
+        if self._signature is None:
+            return None
+        capture = self._signature.as_capture()
+        for name, value in list(capture["defaults"].items()):
+            try:
+                check(value, name)
+            except NotRecordable:
+                del capture["defaults"][name]
+        return capture
+
+    def offer(self, given: Mapping[str, Any]) -> Slot | None:
+        """Where the call is to be kept, if it is.
+
+        Raises:
+            NotRecordable: the op has as many entries, or classes, as it may have.
+        """
+        text = ", ".join(f"{name}={describe(value)}" for name, value in given.items())
+        found = self.classes.get(text)
+        if found is None:
+            if len(self.classes) == MAX_CLASSES:
+                raise NotRecordable(f"it has more than {MAX_CLASSES} classes of calls")
+            found = CallClass(text, Reservoir(self._per_class, f"{self._seed} {self.op.folder} {text}"))
+            self.classes[text] = found
+        index = found.reservoir.offer()
+        if index is None:
+            return None
+        entry = found.entries.get(index)
+        if entry is None:
+            if self._next == self._per_op:
+                raise NotRecordable("`per_op` calls of it are kept already")
+            entry = self._next
+        return Slot(found, index, entry)
+
+    def keep(self, slot: Slot, written: int, note: str | None) -> None:
+        """Says that the call is in its file, of so many bytes."""
+        slot.of.entries[slot.index] = slot.entry
+        self.bytes[slot.entry] = written
+        self._next = max(self._next, slot.entry + 1)
+        if note is not None:
+            self.notes.add(note)
+
+    def bytes_of(self, slot: Slot) -> int:
+        """What the call that has the slot now takes on disk."""
+        return self.bytes.get(slot.entry, 0)
+
+    def leave_out(self, reason: str) -> None:
+        """Counts a call that is not kept although it was its turn."""
+        self.left_out[reason] += 1

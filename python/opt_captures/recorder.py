@@ -1,0 +1,275 @@
+"""The recorder: sees calls while a block runs, and hands those to keep to a sink."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .effects import Treatment, Watch, treat
+from .errors import NotRecordable, RecordError
+from .names import AUTO, RECORDED, Names, OpName, Patch, patches, selected
+from .op import OpRecord, Slot
+from .signatures import OUT, signature_for
+from .sinks import FileSink, Sink
+from .summary import Summary
+from .values import Holder, check, span_bytes, storage_key, tensors
+
+#: Of one op, whatever its classes.
+DEFAULT_PER_OP = 64
+#: Of calls that are alike in shapes, strides, dtypes and plain values.
+DEFAULT_PER_CLASS = 4
+DEFAULT_MAX_BYTES = 4 << 30
+#: What a tensor is printed with: what they call is not the model's work.
+SHOWING = (torch.Tensor.__repr__, torch.Tensor.__format__)
+
+
+class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(...)`
+    """Records calls of functions of PyTorch as capture files while a block runs.
+
+    Each op has a folder of its own below `folder`, and ``recorded.json`` says what was seen and what was left out.
+
+    Args:
+        folder: where captures go; it must not exist, or be empty.
+        ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all that are called.
+        per_class: how many calls are kept of those that are alike in shapes, strides, dtypes and plain values. Each
+            of them has the same chance.
+        per_op: how many calls are kept of an op in all.
+        max_bytes: how much is written in all. A call that does not fit any more is counted, and not kept.
+        seed: decides which calls of a class are kept.
+
+    Raises:
+        RecordError: on entering, if the folder is not empty or an op is not known; on the way, if a module is used that
+            cannot be recorded; on leaving, if captures could not be written.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with record(folder, ops=["torch.nn.functional.gelu"]) as recorder:
+    ...     y = torch.nn.functional.gelu(torch.ones(3))
+    >>> [(op.name, op.calls, op.kept) for op in recorder.summary.ops]
+    [('torch.nn.functional.gelu', 1, 1)]
+    """
+
+    #: The one whose block runs.
+    _current: ClassVar[record | None] = None
+
+    def __init__(
+        self,
+        folder: str | Path,
+        ops: Iterable[str] | str = AUTO,
+        *,
+        per_class: int = DEFAULT_PER_CLASS,
+        per_op: int = DEFAULT_PER_OP,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(per_class, per_op, max_bytes) < 1:
+            raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` are at least 1")
+        self._wanted = selected(ops)
+        self._per_class, self._per_op, self._seed = per_class, per_op, seed
+        self._left = max_bytes
+        self._names = Names()
+        self._ops: dict[str, list[OpRecord]] = {}
+        self._notes: list[str] = []
+        self._patches: list[Patch] = []
+        self._running: list[tuple[OpName, Any]] = []
+        self._thread: int | None = None
+        self._elsewhere = 0
+        self._working = False
+        self._failure: Exception | None = None
+        self._sink: Sink = FileSink(Path(folder))
+        self.summary = Summary(Path(folder), seed, [], [])
+
+    def __enter__(self) -> record:
+        if record._current is not None:
+            raise RecordError("starting to record: another recorder is at work (leave its block first)")
+        self._sink.open()
+        record._current = self
+        self._thread = threading.get_ident()
+        self._patches = patches(self._names, self._wanted)
+        for patch in self._patches:
+            setattr(patch.owner, patch.attribute, self._wrapper(patch))
+        self._data_parallel = torch.nn.DataParallel.forward
+        torch.nn.DataParallel.forward = _refuse_data_parallel  # type: ignore[method-assign]
+        # What torch.compile made calls no function that can be seen: meanwhile it runs as it was written.
+        self._eager = torch.compiler.set_stance("force_eager")
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._thread = record._current = None
+        self._eager.__exit__(kind, error, trace)
+        torch.nn.DataParallel.forward = self._data_parallel  # type: ignore[method-assign]
+        for patch in self._patches:
+            if patch.owner is torch.Tensor:
+                delattr(patch.owner, patch.attribute)
+            else:
+                setattr(patch.owner, patch.attribute, patch.original)
+        if self._elsewhere:
+            self._notes.append(f"{self._elsewhere} calls from other threads were not recorded")
+        self.summary = Summary(
+            self._sink.folder, self._seed, [form for forms in self._ops.values() for form in forms], self._notes
+        )
+        self._sink.close(self.summary)
+        if self._failure is not None and kind is None:
+            raise RecordError(
+                f"writing captures to {self._sink.folder}: {self._failure} (make room, or lower `max_bytes`; what was "
+                "recorded before is complete)"
+            ) from self._failure
+
+    def _wrapper(self, patch: Patch) -> Callable[..., Any]:
+        @functools.wraps(patch.original)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            return self._seen(patch.op, patch.original, args, kwargs)
+
+        setattr(recorded, RECORDED, patch.original)
+        return recorded
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A composite function hands over what it finds under its own name, which may be our wrapper.
+        func = getattr(func, RECORDED, func)
+        if func in SHOWING:
+            with self._quietly():
+                return func(*args, **(kwargs or {}))
+        op = self._names.of(func)
+        if op is None or (self._wanted is not None and op.name not in self._wanted):
+            return func(*args, **(kwargs or {}))
+        return self._seen(op, func, args, kwargs or {})
+
+    def _seen(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function that is called: by the model, by another function, or by ourselves."""
+        if self._working or self._thread is None:
+            return func(*args, **kwargs)
+        if self._thread != threading.get_ident():
+            self._elsewhere += 1
+            return func(*args, **kwargs)
+        if self._running:
+            outer, outer_func = self._running[-1]
+            # The same call comes by twice, and `torch.relu` is all that `F.relu` does.
+            if outer_func is func or outer.last == op.last:
+                return func(*args, **kwargs)
+        self._running.append((op, func))
+        try:
+            return self._call(op, func, args, kwargs)
+        finally:
+            self._running.pop()
+
+    def _call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
+        kept: _Kept | None = self._ours(op, lambda: self._before(op, args, kwargs))
+        watch = Watch(kept.treatment.given) if kept is not None else None
+        with watch or nullcontext():
+            result = func(*args, **kwargs)
+        if kept is not None and watch is not None:
+            self._ours(op, lambda: self._after(kept, watch, result))
+        return result
+
+    def _ours(self, op: OpName, work: Callable[[], Any]) -> Any:
+        """Does our own work: what it calls is not recorded, and what goes wrong in it does not stop the model."""
+        try:
+            with self._quietly(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+                return work()
+        except OSError as error:
+            self._failure = self._failure or error
+        except (RuntimeError, TypeError, ValueError) as error:
+            self._notes.append(f"recording a call of {op.name} failed: {type(error).__name__}: {error}")
+        return None
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """What is called meanwhile is not recorded."""
+        before, self._working = self._working, True
+        try:
+            yield
+        finally:
+            self._working = before
+
+    def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
+        """Counts the call; if it is to be kept, holds what it is given."""
+        if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
+            return None  # It makes tensors from nothing.
+        out = kwargs.get(OUT)
+        named = {name: value for name, value in kwargs.items() if name != OUT}
+        record_of_op = self._form(op, args, named)
+        record_of_op.calls += 1
+        try:
+            given = record_of_op.bind(args, named)
+            for name, value in given.items():
+                check(value, name)
+            if next(tensors(list(given.values())), None) is None:
+                raise NotRecordable("it was given no tensor")
+            slot = record_of_op.offer(given)
+            if slot is None or self._failure is not None:
+                return None
+            treatment = treat(op, given, out)
+            needed = sum(span_bytes(tensor) for tensor in tensors(list(given.values())))
+            if needed > self._left:
+                raise NotRecordable("`max_bytes` is used up")
+            return _Kept(record_of_op, slot, treatment, Holder(treatment.written).hold(list(treatment.given.values())))
+        except NotRecordable as reason:
+            record_of_op.leave_out(str(reason))
+            return None
+
+    def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
+        """The record of the form of the function that this call is of; a new one where it is the first."""
+        forms = self._ops.setdefault(op.name, [])
+        found = next((form for form in forms if form.fits(args, kwargs)), None)
+        if found is not None:
+            return found
+        signature = signature_for(op, args, kwargs)
+        if signature is None and forms:
+            return forms[0]
+        found = OpRecord(OpName(op.name, form=len(forms) + 1), signature, self._per_class, self._per_op, self._seed)
+        forms.append(found)
+        return found
+
+    def _after(self, kept: _Kept, watch: Watch, result: Any) -> None:
+        """Writes the call, unless it turned out to be one that cannot be recorded."""
+        try:
+            watch.judge(kept.treatment)
+            check(result, "output")
+            outputs = list(tensors(result))
+            if not outputs:
+                raise NotRecordable("it returned no tensor")
+            given = {storage_key(it) for it in tensors(list(kept.treatment.given.values())) if span_bytes(it)}
+            if any(storage_key(it) in given for it in outputs if span_bytes(it)) and not kept.treatment.written:
+                raise NotRecordable("it returned its input, or a view of it: there is nothing to compute")
+            names = list(kept.treatment.given)
+            capture = {
+                "function_name": kept.op.name,
+                "args": [],
+                "kwargs": dict(zip(names, kept.held, strict=True)),
+                "output": Holder().hold(result),
+                "signature": kept.op.signature_as_capture(),
+            }
+            self._left += kept.op.bytes_of(kept.slot)
+            written = self._sink.write(kept.op.op.folder, f"entry_{kept.slot.entry:06}.pt", capture)
+            self._left -= written
+            kept.op.keep(kept.slot, written, kept.treatment.note)
+        except NotRecordable as reason:
+            kept.op.leave_out(str(reason))
+
+
+class _Kept:
+    """A call that is to be kept, between its beginning and its end."""
+
+    def __init__(self, op: OpRecord, slot: Slot, treatment: Treatment, held: list[Any]) -> None:
+        self.op, self.slot, self.treatment, self.held = op, slot, treatment, held
+
+
+def _refuse_data_parallel(self: torch.nn.DataParallel[Any], *args: Any, **kwargs: Any) -> Any:
+    raise RecordError(
+        "recording a call of torch.nn.DataParallel: it calls copies of the model in threads of its own, which the "
+        "recorder does not see (record the model inside, `model.module`, on one device)"
+    )

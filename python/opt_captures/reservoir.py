@@ -1,0 +1,27 @@
+"""Which calls of a class are kept: a uniform sample of limited size, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+
+
+class Reservoir:
+    """Keeps `size` of any number of calls, each with the same chance (algorithm R).
+
+    >>> reservoir = Reservoir(size=2, seed="a class")
+    >>> [reservoir.offer() for _ in range(3)][:2]
+    [0, 1]
+    >>> reservoir.calls
+    3
+    """
+
+    def __init__(self, size: int, seed: str) -> None:
+        self.size = size
+        self.calls = 0
+        self._random = random.Random(seed)
+
+    def offer(self) -> int | None:
+        """The slot that the next call is to take, from whichever call has it now; none where it is not kept."""
+        slot = self.calls if self.calls < self.size else self._random.randrange(self.calls + 1)
+        self.calls += 1
+        return slot if slot < self.size else None

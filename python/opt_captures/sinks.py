@@ -1,0 +1,79 @@
+"""Where captures go: a folder of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from .errors import RecordError
+
+if TYPE_CHECKING:
+    from .summary import Summary
+
+#: What was recorded and what was left out, beside the captures.
+INDEX = "recorded.json"
+
+
+class Sink(Protocol):
+    """Takes captures one by one."""
+
+    folder: Path
+
+    def open(self) -> None:
+        """Makes sure that nothing is overwritten."""
+
+    def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
+        """Writes an entry, or replaces it; gives the bytes that it takes. Raises OSError."""
+
+    def close(self, summary: Summary) -> None:
+        """Writes what the recording says of itself."""
+
+
+def refuse_used(folder: Path) -> None:
+    """Refuses a folder with anything in it.
+
+    Raises:
+        RecordError: names the folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RecordError(
+            f"recording into {folder}: something is there already, and nothing is written over (name another "
+            "folder, or remove it)"
+        )
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file that is either there whole, or not at all."""
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+class FileSink:
+    """One `.pt` file for each call, in a folder for each op."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self) -> None:
+        refuse_used(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
+        folder = self.folder / op_folder
+        folder.mkdir(exist_ok=True)
+        draft = folder / f".{entry}.part"
+        try:
+            with draft.open("wb") as file:
+                torch.save(capture, file)
+                written = file.tell()
+            draft.replace(folder / entry)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        return written
+
+    def close(self, summary: Summary) -> None:
+        replace(self.folder / INDEX, summary.to_json())

@@ -1,0 +1,161 @@
+"""Arguments and results of a call: what a capture can hold of them, and copies that stay what they are."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .errors import NotRecordable
+
+#: Plain values that a capture may hold, besides tensors, lists and tuples.
+PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+#: A view is saved with its whole storage. From so many unused bytes on, it is saved alone.
+SPARE_BYTES = 4096
+#: Deeper nesting is no call that a kernel could be written for.
+MAX_DEPTH = 8
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element that the tensor shows of its storage.
+
+    >>> span_bytes(torch.zeros(4, 4)[:, 1])
+    52
+    """
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
+    """Identifies a storage that is alive."""
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
+def refuse_strange(tensor: torch.Tensor, path: str) -> None:
+    """Refuses what is no dense tensor with bytes of its own.
+
+    Raises:
+        NotRecordable: names the argument and what it is.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        what = f"a {type(tensor).__name__}"
+    elif tensor.is_meta:
+        what = "a meta tensor, without values"
+    elif tensor.is_quantized:
+        what = "a quantized tensor"
+    elif tensor.is_nested or tensor.layout != torch.strided:
+        what = f"a tensor of layout {tensor.layout}" if not tensor.is_nested else "a nested tensor"
+    elif torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        what = "a tensor inside of torch.func"
+    else:
+        return
+    raise NotRecordable(f"`{path}` is {what}, which captures do not hold")
+
+
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """Every tensor in nested lists and tuples, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors(part)
+
+
+def check(value: object, path: str, depth: int = 0) -> None:
+    """Refuses a value that no capture can hold.
+
+    Raises:
+        NotRecordable: names the argument and what it is.
+    """
+    if isinstance(value, torch.Tensor):
+        refuse_strange(value, path)
+    elif isinstance(value, (list, tuple)) and depth < MAX_DEPTH:
+        for index, part in enumerate(value):
+            check(part, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+        raise NotRecordable(f"`{path}` is {value}, which does not fit in 64 bits")
+    elif value is not None and not isinstance(value, PLAIN):
+        raise NotRecordable(f"`{path}` is a {type(value).__name__}, which captures do not hold")
+
+
+def describe(value: object) -> str:
+    """Text that is the same for calls of one class: shapes, strides and dtypes of tensors, plain values as they are.
+
+    >>> describe((torch.zeros(2, 3), 1, None))
+    '(f32[2,3], 1, None)'
+    """
+    if isinstance(value, torch.Tensor):
+        sizes = ",".join(map(str, value.shape))
+        strides = "" if value.is_contiguous() else f" strides {tuple(value.stride())}"
+        return f"{short_dtype(value.dtype)}[{sizes}]{strides}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(describe(part) for part in value) + ")"
+    return repr(value)
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """``torch.float32`` as ``f32``.
+
+    >>> short_dtype(torch.bfloat16), short_dtype(torch.bool)
+    ('bf16', 'bool')
+    """
+    name = str(dtype).removeprefix("torch.")
+    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+class Holder:
+    """Turns the values of one call into values to save: on the CPU, without gradients, and without more of a storage
+    than the call saw. Tensors that share a storage go on sharing it.
+    """
+
+    def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:
+        """`written` are storages that the call writes to: their tensors are copied now."""
+        self._written = written
+        self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
+
+    def hold(self, value: Any) -> Any:
+        """The value as it is to be saved. Tensors that need no copy still are the caller's."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, list):
+            return [self.hold(part) for part in value]
+        if isinstance(value, tuple):
+            return tuple(self.hold(part) for part in value)
+        return value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        held = self._dense(tensor.detach())
+        if isinstance(tensor, torch.nn.Parameter):
+            # That it is a parameter says that it keeps its value from call to call.
+            return torch.nn.Parameter(held, requires_grad=False)
+        return held
+
+    def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.resolve_conj().resolve_neg()
+        key = storage_key(tensor)
+        must_copy = key in self._written or tensor.device.type != "cpu"
+        storage = tensor.untyped_storage()
+        if span_bytes(tensor) + SPARE_BYTES < storage.nbytes():
+            return _alone(tensor)
+        if not must_copy:
+            return tensor
+        if key not in self._hosts:
+            copied = storage.clone() if tensor.device.type == "cpu" else storage.cpu()  # type: ignore[no-untyped-call]
+            self._hosts[key] = copied
+        host = torch.empty(0, dtype=tensor.dtype)
+        return host.set_(self._hosts[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor over a storage of its own, with the strides that it had."""
+    span = span_bytes(tensor) // max(tensor.element_size(), 1)
+    flat = tensor.as_strided((span,), (1,), tensor.storage_offset())
+    flat = flat.clone() if flat.device.type == "cpu" else flat.cpu()
+    return flat.as_strided(tensor.shape, tensor.stride(), 0)

@@ -1,0 +1,1 @@
+"""Tests of the Python packages: `python -m unittest discover python` with torch, or pytest."""

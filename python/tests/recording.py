@@ -1,0 +1,59 @@
+"""What the tests of the recorder stand on: a folder of their own, and reading back what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opt_captures import record
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Where the program lies that reads captures.
+PROGRAM = Path(os.environ.get("OPT_SUPERVISOR", ROOT / "target/debug/opt-supervisor"))
+
+
+class RecordingTest(unittest.TestCase):
+    """With a folder that is removed afterwards."""
+
+    def setUp(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="opt-captures-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.captures = self.folder / "captures"
+
+    def record(self, ops: Any = "auto", **options: Any) -> record:
+        return record(self.captures, ops, **options)
+
+    def entries(self, op: str) -> list[dict[str, Any]]:
+        """Every capture of an op, in order."""
+        return [torch.load(path, weights_only=False) for path in sorted((self.captures / op).glob("*.pt"))]
+
+    def entry(self, op: str) -> dict[str, Any]:
+        """The only capture of an op."""
+        (entry,) = self.entries(op)
+        return entry
+
+    def index(self) -> dict[str, Any]:
+        """``recorded.json``, by op."""
+        document = json.loads((self.captures / "recorded.json").read_text())
+        return {op["folder"]: op for op in document["ops"]}
+
+    def left_out(self, op: str) -> str:
+        """Why the only call of an op was left out."""
+        (reason,) = self.index()[op]["left_out"]
+        return str(reason["reason"])
+
+    def supervisor(self, *arguments: object, code: int = 0) -> str:
+        """What the program prints."""
+        done = subprocess.run(
+            [PROGRAM, *map(str, arguments)], capture_output=True, text=True, cwd=self.folder, timeout=300, check=False
+        )
+        self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}\n{done.stderr}")
+        return done.stdout

@@ -1,0 +1,21 @@
+"""Examples in docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import unittest
+
+import opt_captures
+
+PACKAGES = (opt_captures,)
+
+
+def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
+    """Adds the doctests of every module; called by unittest."""
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not module.name.endswith("__main__"):
+                tests.addTests(doctest.DocTestSuite(importlib.import_module(module.name)))
+    return tests

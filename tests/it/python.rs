@@ -1,0 +1,32 @@
+//! The Python packages: their own tests, in the environment that `.ci/run` makes for torch.
+
+use std::path::Path;
+
+use opt_tests::python::python_with;
+use opt_tests::{Outcome, Scenario, binary, repository};
+
+use crate::report::browser::skipped;
+
+/// Runs the tests below `python/tests` whose files match `pattern`.
+fn unittest(scenario: &Scenario, python: &Path, pattern: &str) -> Outcome {
+    let folder = repository().join("python");
+    let folder = folder.to_str().expect("a path in UTF-8");
+    let tests = format!("{folder}/tests");
+    let arguments = ["-B", "-m", "unittest", "discover", "-s", &tests, "-t", folder, "-p", pattern];
+    let mut command = scenario.command_of(python, &arguments);
+    let child = command.env("OPT_SUPERVISOR", binary()).env("PYTHONPATH", folder).spawn();
+    scenario.finish(child.expect("python starts"), &arguments)
+}
+
+#[test]
+fn recorder_keeps_what_its_own_tests_say() {
+    let Some(python) = python_with("torch.overrides", "torch") else {
+        skipped("the recorder was not tried: there is no python3 with torch here");
+        return;
+    };
+    let scenario = Scenario::create();
+    for pattern in ["test_recorder*.py", "test_supervisor_reads.py", "test_docs.py"] {
+        let outcome = unittest(&scenario, &python, pattern).expect_exit(0);
+        outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
+    }
+}

@@ -1,0 +1,18 @@
+//! Interpreters of Python that tests use where they are there.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::repository;
+
+/// The interpreter of a virtual environment that `.ci/run` makes below `target`, or else `python3`: whichever imports
+/// `module`.
+pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
+    let made = repository().join("target").join(environment).join("bin/python3");
+    [made, PathBuf::from("python3")].into_iter().find(|python| {
+        let mut command = Command::new(python);
+        let tried =
+            command.args(["-c", &format!("import {module}")]).stdout(Stdio::null()).stderr(Stdio::null());
+        tried.status().is_ok_and(|status| status.success())
+    })
+}
