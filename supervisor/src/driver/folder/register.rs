@@ -1,7 +1,9 @@
 //! What a run is of, as it is written down before anything happens: jobs and candidates.
 
 use opt_shared::arguments::Signature;
+use opt_shared::kernel_files::KernelFiles;
 use opt_shared::outcome::{Blame, Status};
+use opt_shared::settings::CandidateSource;
 
 use super::resume::Earlier;
 use crate::driver::error::RunError;
@@ -64,9 +66,9 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     }
 }
 
-/// A candidate with its sources as they are now.
+/// A candidate with its files as they are now.
 pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
-    let sources = &candidate.source.sources;
+    let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());
     CandidateRow {
         id: candidate.id,
@@ -75,7 +77,7 @@ pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
         source: SourceRecord {
             path: paths.next(),
             other_paths: paths.collect(),
-            digest: opt_shared::digest::of_sources(sources).ok(),
+            digest: opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok(),
         },
     }
 }
