@@ -13,6 +13,10 @@ pub enum RunError {
     Folder(#[from] FolderError),
     #[error("the run database")]
     Store(#[from] StoreError),
+    #[error("starting a thread")]
+    Thread(#[source] std::io::Error),
+    #[error("{rows} rows of the run database were given up: {why} (continue with --resume)")]
+    Unwritten { rows: usize, why: String },
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
     #[error("the control socket, which an open run needs")]

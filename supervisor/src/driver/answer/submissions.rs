@@ -85,7 +85,8 @@ impl Run<'_> {
     /// From here on it is a candidate like any other.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
-        self.books.store.candidate(&candidate_row(&candidate))?;
+        let row = candidate_row(&candidate);
+        self.books.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
         self.agenda.known.push(Known::default());
         match self.offer(id)? {

@@ -13,6 +13,8 @@ pub(super) mod reads;
 pub(super) mod register;
 pub(super) mod resume;
 mod score;
+pub(super) mod summaries;
+pub(super) mod writer;
 
 use std::fs::{self, File};
 use std::io;

@@ -103,6 +103,8 @@ impl Machine {
 
     /// A look at the tree.
     pub(crate) fn look(&mut self, now: Moment) -> Sample {
+        // A worker that stops and wakes its runner could have woken one that is to die.
+        self.pool.halt_the_doomed();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
         sample
