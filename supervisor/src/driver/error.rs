@@ -39,6 +39,10 @@ pub enum RunError {
     SignatureChanged { job: String },
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
+    #[error(
+        "`{key}` of job `{job}` names `{name}`, and the call has no such parameter (it has {params}; `check --signature` shows them)"
+    )]
+    UnknownParameter { job: String, key: &'static str, name: String, params: String },
     #[error(transparent)]
     Replay(#[from] super::survey::replay_facts::ReplayErrors),
     #[error("waiting for something to happen")]
@@ -55,6 +59,7 @@ impl RunError {
             | Self::PlanChanged { .. }
             | Self::SignatureChanged { .. }
             | Self::CapturesChanged { .. }
+            | Self::UnknownParameter { .. }
             | Self::Entries(_)
             | Self::Replay(_)
             | Self::Folder(
