@@ -76,8 +76,11 @@ impl Run<'_> {
         };
         let (samples, totals, ended) =
             (self.books.evidence.take(), self.machine.sampler.totals, UtcTime::now());
+        // What disturbed the times is known only now.
+        let host = self.machine.record();
         self.books.writer.write(move |store| {
             store.samples(&samples)?;
+            store.host(&host)?;
             store.memory(totals)?;
             store.run_finished(status, i32::from(exit.code()), ended)
         });

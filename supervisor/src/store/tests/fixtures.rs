@@ -207,6 +207,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
                 present: true,
                 detail: "ABI 7".to_owned(),
             }],
+            timing: None,
         })
         .expect("host");
     store
