@@ -10,7 +10,6 @@ pub mod exit;
 pub mod memory;
 pub mod metrics;
 pub mod notify;
-pub mod outlet;
 pub mod plan;
 pub mod pool;
 pub mod progress;

@@ -1,5 +1,6 @@
-//! `captures pack | unpack | check`, and runs from a store: the same bytes, the same verdicts, and no damage unseen.
+//! `captures pack | add | unpack | check`, and runs from a store: the same bytes, the same verdicts, and no damage unseen.
 
+mod adding;
 mod damage;
 mod interrupted;
 mod left_out;

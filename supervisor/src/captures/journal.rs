@@ -67,12 +67,25 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
 
 impl Journal {
     pub(super) fn begin(partial: &Path, provenance: &Provenance) -> Result<Self, CapturesError> {
+        Self::begin_with(partial, provenance, std::iter::empty())
+    }
+
+    /// With entries that are finished already.
+    pub(super) fn begin_with(
+        partial: &Path,
+        provenance: &Provenance,
+        done: impl Iterator<Item = Line>,
+    ) -> Result<Self, CapturesError> {
         let path = partial.join(NAME);
+        let unwritten = |error: serde_json::Error| failed("writing", &path)(error.into());
         let mut draft = Draft::create(partial.join("journal.new"))?;
-        let mut line =
-            serde_json::to_vec(provenance).map_err(|error| failed("writing", &path)(error.into()))?;
-        line.push(b'\n');
-        draft.write(&line)?;
+        let mut text = serde_json::to_vec(provenance).map_err(unwritten)?;
+        text.push(b'\n');
+        for line in done {
+            text.extend(serde_json::to_vec(&line).map_err(unwritten)?);
+            text.push(b'\n');
+        }
+        draft.write(&text)?;
         draft.place(&path, 0o644)?;
         Self::open(path)
     }

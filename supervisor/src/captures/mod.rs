@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub use pack::{Origin, Packed, pack};
+pub use pack::{Added, Origin, Packed, add, pack};
 
 use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};

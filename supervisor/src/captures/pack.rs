@@ -4,6 +4,8 @@
 //! was met before is only hashed. Blobs come first, then the manifest that names them, then the journal's line, and
 //! the index when all is there: whenever it is killed, what is on disk is right, and the next run goes on behind it.
 
+mod add;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use super::journal::{self, Journal, Line};
 use super::layout::{self, Layout};
 use super::sources::{self, Found, Source, Stamp};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
+
+pub use self::add::{Added, add};
 
 /// Blobs are never written again.
 const BLOB_MODE: u32 = 0o444;

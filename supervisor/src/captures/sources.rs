@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::capture::store::{FolderForm, MAX_NAME_DEPTH, MAX_STORE_ENTRIES, form_of, is_entry_name};
 
+use opt_shared::units::Bytes;
+
 use super::{CapturesError, failed};
 
 #[derive(Clone, Debug)]
@@ -25,6 +27,11 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
+    /// For a file that is not there any more.
+    pub(super) fn unknown(bytes: Bytes) -> Self {
+        Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
+    }
+
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self { bytes: metadata.len(), modified: metadata.mtime(), modified_ns: metadata.mtime_nsec() }
     }

@@ -1,6 +1,6 @@
 //! `opt-supervisor captures`: packing a capture set so that every repeated tensor exists once, and back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::{Answer, Failure, print_out};
-use crate::captures::{self, CapturesError, check, unpack};
+use crate::captures::{self, Added, CapturesError, Packed, check, unpack};
 use crate::exit::Exit;
 use crate::record::UtcTime;
 
@@ -26,6 +26,23 @@ enum CapturesCommand {
         dir: PathBuf,
         /// The store to make
         store: PathBuf,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put `.pt` files into a store, which is made where there is none
+    Add {
+        /// The store
+        store: PathBuf,
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// What the entry is called, such as `op/entry_000003.pt`, instead of the file's name; with one file only
+        #[arg(long, value_name = "ENTRY")]
+        name: Option<String>,
+        /// Replace entries that are there
+        #[arg(long)]
+        replace: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
@@ -61,32 +78,15 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             let packed = captures::pack(dir, store, origin(), |total| bar.set_length(total.get()), &tick)
                 .map_err(failure);
             bar.finish_and_clear();
-            let packed = packed?;
-            for whole in &packed.kept_whole {
-                eprintln!("kept as one blob: {whole}");
-            }
-            for left_out in &packed.left_out {
-                eprintln!("left out: {left_out}");
-            }
-            let document = json!({
-                "entries": packed.entries, "found_done": packed.found_done, "bytes": packed.bytes,
-                "blobs": packed.blobs, "blob_bytes": packed.blob_bytes, "kept_whole": packed.kept_whole,
-                "left_out": packed.left_out,
-            });
-            let went_on = match packed.found_done {
-                0 => String::new(),
-                done => format!(" ({done} were done before)"),
-            };
-            let text = format!(
-                "{} entries of {}{went_on} in {} blobs of {}: {}\n",
-                packed.entries,
-                packed.bytes,
-                packed.blobs,
-                packed.blob_bytes,
-                store.display()
-            );
-            print_out(&if *json { format!("{document:#}\n") } else { text })?;
-            Ok(complete(&packed.left_out))
+            tell_packed(&packed?, store, *json)
+        }
+        CapturesCommand::Add { store, files, name, replace, json } => {
+            let added = named(files, name.as_deref())?;
+            let bar = bar("adding");
+            let tick = |bytes: Bytes| bar.inc(bytes.get());
+            let packed = captures::add(store, &added, *replace, origin(), &tick).map_err(failure);
+            bar.finish_and_clear();
+            tell_packed(&packed?, store, *json)
         }
         CapturesCommand::Unpack { store, dir, entry, json } => {
             let bar = bar("unpacking");
@@ -141,6 +141,49 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
             Ok(if good { Exit::Good } else { Exit::NonePassed })
         }
     }
+}
+
+/// Files with the entries that they are to be.
+fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
+    match (files, name) {
+        ([file], Some(name)) => Ok(vec![Added { path: file.clone(), name: name.to_owned() }]),
+        (_, Some(_)) => {
+            Err(Failure::usage(anyhow::anyhow!("`--name` is for one file (add several one by one)")))
+        }
+        (_, None) => {
+            let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok(files.iter().map(|path| Added { path: path.clone(), name: name(path) }).collect())
+        }
+    }
+}
+
+/// What a store holds now.
+fn tell_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
+    for whole in &packed.kept_whole {
+        eprintln!("kept as one blob: {whole}");
+    }
+    for left_out in &packed.left_out {
+        eprintln!("left out: {left_out}");
+    }
+    let document = json!({
+        "entries": packed.entries, "found_done": packed.found_done, "bytes": packed.bytes,
+        "blobs": packed.blobs, "blob_bytes": packed.blob_bytes, "kept_whole": packed.kept_whole,
+        "left_out": packed.left_out,
+    });
+    let went_on = match packed.found_done {
+        0 => String::new(),
+        done => format!(" ({done} were done before)"),
+    };
+    let text = format!(
+        "{} entries of {}{went_on} in {} blobs of {}: {}\n",
+        packed.entries,
+        packed.bytes,
+        packed.blobs,
+        packed.blob_bytes,
+        store.display()
+    );
+    print_out(&if json { format!("{document:#}\n") } else { text })?;
+    Ok(complete(&packed.left_out))
 }
 
 /// Whether everything was done that was asked for.

@@ -17,7 +17,6 @@ mod pressure;
 mod reasons;
 mod replays;
 mod sources;
-mod stall;
 mod views;
 mod want;
 mod wear;

@@ -6,7 +6,6 @@
 //! [`Seen::Gone`].
 
 pub mod cgroup;
-pub mod disturbance;
 pub mod features;
 pub mod host;
 pub mod machine;

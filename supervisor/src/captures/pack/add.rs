@@ -1,0 +1,130 @@
+//! `captures add`: files into a store that is there already, one or a few at a time.
+//!
+//! A finished store is opened again as an unfinished one whose journal has all of its entries, and finished once more: whenever
+//! it is killed, the next `add` goes on from the journal. Whoever records calls thus stores each table once while recording.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use opt_shared::capture::store::{ENTRIES, FolderForm, INDEX, Index, PARTIAL, form_of, is_entry_name};
+use opt_shared::units::Bytes;
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Origin, Packed, Packing, blobs_of, remove_partial};
+use crate::captures::claims::Claims;
+use crate::captures::files::{make_folder, sync_folder};
+use crate::captures::journal::{self, Journal, Line};
+use crate::captures::sources::{Source, Stamp};
+use crate::captures::{CapturesError, Tick, failed};
+
+/// Ends the provenance of a store that files were added to: what is interrupted then is for `add` to continue.
+const ADDED: &str = "added file by file";
+
+/// A file and the entry that it is to be, such as `op/entry_000000.pt`.
+#[derive(Clone, Debug)]
+pub struct Added {
+    pub path: PathBuf,
+    pub name: String,
+}
+
+/// Puts files into a store, which is made where there is none. An entry that is there is replaced only if `replace` says so;
+/// storages that no entry needs any more are removed.
+pub fn add(
+    store: &Path,
+    files: &[Added],
+    replace: bool,
+    origin: Origin,
+    tick: Tick<'_>,
+) -> Result<Packed, CapturesError> {
+    let sources: Vec<Source> = files.iter().map(source).collect::<Result<_, _>>()?;
+    make_folder(store)?;
+    let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
+    let lock = File::open(&store).map_err(failed("opening", &store))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        CapturesError::Refused(format!("another process is packing into {}", store.display()))
+    })?;
+    if !replace {
+        let there = sources.iter().find(|source| store.join(ENTRIES).join(&source.name).exists());
+        if let Some(source) = there {
+            let detail = format!("{} has an entry {} (say --replace)", store.display(), source.name);
+            return Err(CapturesError::Refused(detail));
+        }
+    }
+    let mut packing = Packing::reopen(&store, origin)?;
+    let mut added = packing.require_space(&sources.iter().collect::<Vec<_>>());
+    for source in &sources {
+        added = added.and_then(|()| packing.entry(source, &AtomicBool::new(false), tick));
+        if added.is_ok() {
+            packing.done.remove(&source.name);
+        }
+    }
+    if packing.is_empty() {
+        // There is nothing to finish; the next `add` begins here.
+        return added.map(|()| Packed::default());
+    }
+    let packed = packing.finish()?;
+    added.map(|()| packed)
+}
+
+fn source(file: &Added) -> Result<Source, CapturesError> {
+    if !is_entry_name(&file.name) {
+        let detail = format!("{} is no name for an entry (such as op/entry_000000.pt)", file.name);
+        return Err(CapturesError::Refused(detail));
+    }
+    let metadata = fs::metadata(&file.path).map_err(failed("looking at", &file.path))?;
+    if !metadata.is_file() {
+        return Err(CapturesError::Refused(format!("{} is not a regular file", file.path.display())));
+    }
+    Ok(Source { name: file.name.clone(), path: file.path.clone(), stamp: Stamp::of(&metadata) })
+}
+
+impl Packing {
+    /// A finished store, one that an `add` left unfinished, or an empty folder.
+    fn reopen(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
+        let partial = store.join(PARTIAL);
+        if form_of(store) == FolderForm::Store {
+            if partial.is_dir() {
+                remove_partial(&partial)?;
+            }
+            open_again(store, &partial)?;
+        }
+        let Some(earlier) = (if partial.is_dir() { journal::earlier(&partial)? } else { None }) else {
+            return Self::begin(store, Path::new(ADDED), origin);
+        };
+        if !earlier.provenance.source.ends_with(ADDED) {
+            let (shown, from) = (store.display(), &earlier.provenance.source);
+            let detail = format!("{shown} is unfinished (finish it with `captures pack {from} {shown}`)");
+            return Err(CapturesError::Refused(detail));
+        }
+        journal::remove_drafts(&partial)?;
+        Ok(Self {
+            store: store.to_owned(),
+            journal: Mutex::new((Journal::go_on(&partial, &earlier)?, Vec::new(), Vec::new())),
+            partial,
+            provenance: earlier.provenance,
+            resumed: true,
+            done: earlier.done,
+            claims: Claims::default(),
+            sizes: blobs_of(store)?.into_values().collect(),
+            drafts: Default::default(),
+        })
+    }
+}
+
+/// Makes a finished store unfinished. The index goes only when the journal says all that it said.
+fn open_again(store: &Path, partial: &Path) -> Result<(), CapturesError> {
+    let index =
+        Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;
+    let mut provenance = index.provenance;
+    if !provenance.source.ends_with(ADDED) {
+        provenance.source = format!("{}, then {ADDED}", provenance.source);
+    }
+    make_folder(partial)?;
+    let lines =
+        index.entries.into_iter().map(|entry| Line { stamp: Stamp::unknown(Bytes::new(entry.bytes)), entry });
+    Journal::begin_with(partial, &provenance, lines)?;
+    fs::remove_file(store.join(INDEX)).map_err(failed("removing the old index of", store))?;
+    sync_folder(store)
+}
