@@ -10,6 +10,15 @@ A whole script is recorded by ``python -m opt_captures record --ops auto script.
 
 from __future__ import annotations
 
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        "opt_captures records calls of PyTorch, which this Python does not have (`pip install torch`, 2.6 or newer)"
+    ) from missing
+if not hasattr(torch.compiler, "set_stance"):
+    raise ImportError(f"opt_captures needs PyTorch 2.6 or newer, and this is {torch.__version__}")
+
 from .errors import RecordError
 from .recorder import record
 from .summary import Summary

@@ -1,4 +1,4 @@
-"""``python -m opt_captures record [OPTIONS] SCRIPT [ARGUMENTS]``: runs a script, and records what it calls."""
+"""Records captures: ``record SCRIPT`` runs a script and records what it calls, ``kernelbench FILE OUT`` a problem."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import kernelbench
 from .errors import RecordError
 from .recorder import DEFAULT_MAX_BYTES, DEFAULT_PER_CLASS, DEFAULT_PER_OP, record
 
@@ -38,6 +39,12 @@ def arguments() -> argparse.ArgumentParser:
     _recording_options(recording)
     recording.add_argument("script", type=Path, help="the script, run as if python ran it")
     recording.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    problem = commands.add_parser("kernelbench", help="record a problem with Model, get_inputs and get_init_inputs")
+    problem.add_argument("script", type=Path, metavar="file", help="the problem")
+    problem.add_argument("out", type=Path, help="the folder for captures, a plan and a kernel to fill in")
+    problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls to record (%(default)s)")
+    problem.add_argument("--seed", type=int, default=42, help="set before the model is made (%(default)s)")
+    problem.add_argument("--training", action="store_true", help="record the model in training mode, not in eval mode")
     return parser
 
 
@@ -50,6 +57,7 @@ def _recording_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-op", type=int, default=DEFAULT_PER_OP, help="calls that are kept of an op (%(default)s)")
     parser.add_argument("--max-bytes", type=size, default=DEFAULT_MAX_BYTES, help="what is written in all (4GiB)")
     parser.add_argument("--seed", type=int, default=0, help="decides which calls are kept")
+    parser.add_argument("--store", action="store_true", help="write a capture store: each repeated tensor once")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -59,6 +67,8 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"running {options.script}: there is no such file", file=sys.stderr)
         return USAGE
     try:
+        if options.command == "kernelbench":
+            return import_problem(options)
         recorder = record(
             options.out,
             options.ops,
@@ -66,11 +76,22 @@ def main(given: Sequence[str] | None = None) -> int:
             per_op=options.per_op,
             max_bytes=options.max_bytes,
             seed=options.seed,
+            store=options.store,
         )
         return run_script(recorder, options.script, options.arguments)
     except RecordError as error:
         print(error, file=sys.stderr)
         return REFUSED
+
+
+def import_problem(options: argparse.Namespace) -> int:
+    """Records a problem, and writes a plan for it where the program is there."""
+    captures = kernelbench.import_problem(
+        options.script, options.out, calls=options.calls, seed=options.seed, training=options.training
+    )
+    print(f"recorded {options.calls} calls in {captures}")
+    print(kernelbench.write_plan(captures, options.out))
+    return GOOD
 
 
 def run_script(recorder: record, script: Path, given: Sequence[str]) -> int:

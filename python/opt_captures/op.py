@@ -45,7 +45,7 @@ class OpRecord:
         self.left_out: Counter[str] = Counter()
         self.notes: set[str] = set()
         self.classes: dict[str, CallClass] = {}
-        self.bytes: dict[int, int] = {}
+        self.bytes = 0
         self._per_class, self._per_op, self._seed = per_class, per_op, seed
         self._signature = signature
         self._next = 0
@@ -58,7 +58,7 @@ class OpRecord:
     @property
     def kept(self) -> int:
         """How many calls are in files."""
-        return len(self.bytes)
+        return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call is of this form of the function."""
@@ -115,17 +115,13 @@ class OpRecord:
             entry = self._next
         return Slot(found, index, entry)
 
-    def keep(self, slot: Slot, written: int, note: str | None) -> None:
-        """Says that the call is in its file, of so many bytes."""
+    def keep(self, slot: Slot, added: int, note: str | None) -> None:
+        """Says that the call is in its place, which added so many bytes to the disk."""
         slot.of.entries[slot.index] = slot.entry
-        self.bytes[slot.entry] = written
+        self.bytes += added
         self._next = max(self._next, slot.entry + 1)
         if note is not None:
             self.notes.add(note)
-
-    def bytes_of(self, slot: Slot) -> int:
-        """What the call that has the slot now takes on disk."""
-        return self.bytes.get(slot.entry, 0)
 
     def leave_out(self, reason: str) -> None:
         """Counts a call that is not kept although it was its turn."""

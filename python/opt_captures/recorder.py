@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -20,7 +20,9 @@ from .names import AUTO, RECORDED, Names, OpName, Patch, patches, selected
 from .op import OpRecord, Slot
 from .signatures import OUT, signature_for
 from .sinks import FileSink, Sink
+from .store import StoreSink
 from .summary import Summary
+from .surroundings import put_right
 from .values import Holder, check, span_bytes, storage_key, tensors
 
 #: Of one op, whatever its classes.
@@ -45,6 +47,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         per_op: how many calls are kept of an op in all.
         max_bytes: how much is written in all. A call that does not fit any more is counted, and not kept.
         seed: decides which calls of a class are kept.
+        store: whether captures go into a capture store, in which each repeated tensor is once; needs the program.
 
     Raises:
         RecordError: on entering, if the folder is not empty or an op is not known; on the way, if a module is used that
@@ -70,6 +73,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         per_op: int = DEFAULT_PER_OP,
         max_bytes: int = DEFAULT_MAX_BYTES,
         seed: int = 0,
+        store: bool = False,
     ) -> None:
         super().__init__()
         if min(per_class, per_op, max_bytes) < 1:
@@ -83,11 +87,12 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         self._patches: list[Patch] = []
         self._running: list[tuple[OpName, Any]] = []
         self._thread: int | None = None
+        self._around = ExitStack()
         self._elsewhere = 0
         self._working = False
         self._failure: Exception | None = None
-        self._sink: Sink = FileSink(Path(folder))
-        self.summary = Summary(Path(folder), seed, [], [])
+        self._sink: Sink = StoreSink(Path(folder)) if store else FileSink(Path(folder))
+        self.summary = self._summary()
 
     def __enter__(self) -> record:
         if record._current is not None:
@@ -96,12 +101,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         record._current = self
         self._thread = threading.get_ident()
         self._patches = patches(self._names, self._wanted)
-        for patch in self._patches:
-            setattr(patch.owner, patch.attribute, self._wrapper(patch))
-        self._data_parallel = torch.nn.DataParallel.forward
-        torch.nn.DataParallel.forward = _refuse_data_parallel  # type: ignore[method-assign]
-        # What torch.compile made calls no function that can be seen: meanwhile it runs as it was written.
-        self._eager = torch.compiler.set_stance("force_eager")
+        self._put_on()
+        put_right(self._around, self._aside)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -110,24 +111,45 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._thread = record._current = None
-        self._eager.__exit__(kind, error, trace)
-        torch.nn.DataParallel.forward = self._data_parallel  # type: ignore[method-assign]
-        for patch in self._patches:
-            if patch.owner is torch.Tensor:
-                delattr(patch.owner, patch.attribute)
-            else:
-                setattr(patch.owner, patch.attribute, patch.original)
+        self._around.close()
+        self._take_off()
         if self._elsewhere:
             self._notes.append(f"{self._elsewhere} calls from other threads were not recorded")
-        self.summary = Summary(
-            self._sink.folder, self._seed, [form for forms in self._ops.values() for form in forms], self._notes
-        )
+        self.summary = self._summary()
         self._sink.close(self.summary)
         if self._failure is not None and kind is None:
             raise RecordError(
                 f"writing captures to {self._sink.folder}: {self._failure} (make room, or lower `max_bytes`; what was "
                 "recorded before is complete)"
             ) from self._failure
+
+    def _summary(self) -> Summary:
+        ops = [form for forms in self._ops.values() for form in forms]
+        return Summary(self._sink.folder, self._sink.place, self._seed, ops, self._notes)
+
+    def _put_on(self) -> None:
+        for patch in self._patches:
+            setattr(patch.owner, patch.attribute, self._wrapper(patch))
+
+    def _take_off(self) -> None:
+        for patch in self._patches:
+            if patch.owner is torch.Tensor:
+                delattr(patch.owner, patch.attribute)
+            else:
+                setattr(patch.owner, patch.attribute, patch.original)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """For those who look at functions themselves: meanwhile they are as PyTorch made them."""
+        if self._working:  # Ours are off already.
+            yield
+            return
+        self._take_off()
+        try:
+            with self._quietly():
+                yield
+        finally:
+            self._put_on()
 
     def _wrapper(self, patch: Patch) -> Callable[..., Any]:
         @functools.wraps(patch.original)
@@ -213,8 +235,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             if slot is None or self._failure is not None:
                 return None
             treatment = treat(op, given, out)
-            needed = sum(span_bytes(tensor) for tensor in tensors(list(given.values())))
-            if needed > self._left:
+            if self._left < self._sink.least([span_bytes(tensor) for tensor in tensors(list(given.values()))]):
                 raise NotRecordable("`max_bytes` is used up")
             return _Kept(record_of_op, slot, treatment, Holder(treatment.written).hold(list(treatment.given.values())))
         except NotRecordable as reason:
@@ -253,10 +274,9 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
                 "output": Holder().hold(result),
                 "signature": kept.op.signature_as_capture(),
             }
-            self._left += kept.op.bytes_of(kept.slot)
-            written = self._sink.write(kept.op.op.folder, f"entry_{kept.slot.entry:06}.pt", capture)
-            self._left -= written
-            kept.op.keep(kept.slot, written, kept.treatment.note)
+            added = self._sink.write(kept.op.op.folder, f"entry_{kept.slot.entry:06}.pt", capture)
+            self._left -= added
+            kept.op.keep(kept.slot, added, kept.treatment.note)
         except NotRecordable as reason:
             kept.op.leave_out(str(reason))
 
@@ -266,10 +286,3 @@ class _Kept:
 
     def __init__(self, op: OpRecord, slot: Slot, treatment: Treatment, held: list[Any]) -> None:
         self.op, self.slot, self.treatment, self.held = op, slot, treatment, held
-
-
-def _refuse_data_parallel(self: torch.nn.DataParallel[Any], *args: Any, **kwargs: Any) -> Any:
-    raise RecordError(
-        "recording a call of torch.nn.DataParallel: it calls copies of the model in threads of its own, which the "
-        "recorder does not see (record the model inside, `model.module`, on one device)"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,8 +25,14 @@ class Sink(Protocol):
     def open(self) -> None:
         """Makes sure that nothing is overwritten."""
 
+    def place(self, op_folder: str) -> Path:
+        """What a plan names as the captures of an op."""
+
+    def least(self, inputs: Sequence[int]) -> int:
+        """What a call with inputs of these sizes adds to the disk at least."""
+
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
-        """Writes an entry, or replaces it; gives the bytes that it takes. Raises OSError."""
+        """Writes an entry, or replaces it; gives the bytes that it adds to the disk. Raises OSError."""
 
     def close(self, summary: Summary) -> None:
         """Writes what the recording says of itself."""
@@ -61,19 +68,27 @@ class FileSink:
         refuse_used(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
+    def place(self, op_folder: str) -> Path:
+        return self.folder / op_folder
+
+    def least(self, inputs: Sequence[int]) -> int:
+        return sum(inputs)
+
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:
         folder = self.folder / op_folder
         folder.mkdir(exist_ok=True)
         draft = folder / f".{entry}.part"
+        target = folder / entry
+        before = target.stat().st_size if target.exists() else 0
         try:
             with draft.open("wb") as file:
                 torch.save(capture, file)
                 written = file.tell()
-            draft.replace(folder / entry)
+            draft.replace(target)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        return written
+        return written - before
 
     def close(self, summary: Summary) -> None:
         replace(self.folder / INDEX, summary.to_json())

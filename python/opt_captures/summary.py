@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ class Summary:
     """What was seen, what is kept, and why the rest is not."""
 
     folder: Path
+    place: Callable[[str], Path]
     seed: int
     ops: Sequence[OpRecord]
     notes: Sequence[str]
@@ -36,10 +37,9 @@ class Summary:
     def __str__(self) -> str:
         lines = []
         for op in sorted(self.ops, key=lambda op: (-op.kept, op.name)):
-            size = sum(op.bytes.values())
             if op.kept:
-                where = self.folder / op.op.folder
-                lines.append(f"{op.name}: {op.kept} of {op.calls} calls, {_size(size)}, in {where}")
+                where = self.place(op.op.folder)
+                lines.append(f"{op.name}: {op.kept} of {op.calls} calls, {_size(op.bytes)}, in {where}")
             else:
                 lines.append(f"{op.name}: none of {op.calls} calls")
             lines += [f"  {note}" for note in sorted(op.notes)]
@@ -55,7 +55,7 @@ def _op(op: OpRecord) -> dict[str, Any]:
         "folder": op.op.folder,
         "calls": op.calls,
         "kept": op.kept,
-        "bytes": sum(op.bytes.values()),
+        "bytes": op.bytes,
         "notes": sorted(op.notes),
         "left_out": [{"reason": reason, "calls": count} for reason, count in op.left_out.most_common()],
         "classes": [

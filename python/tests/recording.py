@@ -10,14 +10,13 @@ import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from opt_captures import record
 
-ROOT = Path(__file__).resolve().parents[2]
-#: Where the program lies that reads captures.
-PROGRAM = Path(os.environ.get("OPT_SUPERVISOR", ROOT / "target/debug/opt-supervisor"))
+from .places import PROGRAM
 
 
 class RecordingTest(unittest.TestCase):
@@ -27,6 +26,12 @@ class RecordingTest(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="opt-captures-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.captures = self.folder / "captures"
+
+    def set_program(self, path: str) -> None:
+        """Names the program for the recorder, until the test is over."""
+        patch = mock.patch.dict(os.environ, {"OPT_SUPERVISOR": path})
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def record(self, ops: Any = "auto", **options: Any) -> record:
         return record(self.captures, ops, **options)

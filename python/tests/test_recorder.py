@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import warnings
 
 import torch
 from torch.nn import functional
@@ -12,6 +15,7 @@ from opt_captures.effects import Watch, treat
 from opt_captures.errors import NotRecordable
 from opt_captures.names import OpName
 
+from .places import ROOT
 from .recording import RecordingTest
 
 
@@ -243,6 +247,28 @@ class TheModel(RecordingTest):
             {name: op["kept"] for name, op in self.index().items()},
             {"torch_matmul": 1, "softmax": 1},
         )
+
+    def test_function_compiled_meanwhile_runs_as_it_was_written(self) -> None:
+        # In a process of its own: here somebody may have imported torch._dynamo already.
+        script = (
+            "import sys, torch\nfrom opt_captures import record\n"
+            "with record(sys.argv[1], ['softmax']) as recorder:\n"
+            "    assert 'torch._dynamo' not in sys.modules\n"
+            "    torch.compile(torch.nn.functional.softmax, backend='eager')(torch.ones(3), dim=0)\n"
+            "assert torch.compile.__module__ == 'torch' and recorder.summary.ops[0].kept == 1\n"
+        )
+        subprocess.run([sys.executable, "-c", script, self.captures], cwd=ROOT / "python", timeout=300, check=True)
+
+    def test_torch_script_is_made_of_functions_as_they_are(self) -> None:
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return functional.relu(torch.matmul(x, x))
+
+        x = torch.randn(3, 3)
+        with warnings.catch_warnings(), self.record():
+            warnings.simplefilter("ignore")
+            scripted, traced = torch.jit.script(double), torch.jit.trace(double, x)  # type: ignore[no-untyped-call]
+            self.assertTrue(torch.equal(scripted(x), double(x)) and torch.equal(traced(x), double(x)))
+        self.assertEqual(self.index()["torch_matmul"]["calls"], 2, "those of the function itself")
 
     def test_data_parallel_is_refused(self) -> None:
         model = torch.nn.DataParallel(torch.nn.Linear(2, 2))

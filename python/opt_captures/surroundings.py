@@ -1,0 +1,68 @@
+"""What goes around PyTorch's functions, and what is done about it while recording.
+
+What ``torch.compile`` makes calls no function that could be seen, so it runs as it was written. ``DataParallel`` calls
+copies of a model in threads of its own, and is refused. ``torch.jit`` reads functions, and is shown those of PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+
+from .errors import RecordError
+
+
+def put_right(stack: ExitStack, aside: Callable[[], AbstractContextManager[None]]) -> None:
+    """Arranges all of it until the stack is closed. Within `aside` no function is ours."""
+    if "torch._dynamo" in sys.modules:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+    else:
+        # Its module takes 150 MB, which is left to those who compile something.
+        _replace(stack, torch, "compile", _compile_eagerly(stack, torch.compile))
+    _replace(stack, torch.jit, "trace", _within(aside, torch.jit.trace))
+    _replace(stack, torch.jit, "script", _within(aside, torch.jit.script, frames_up=1))
+    _replace(stack, torch.nn.DataParallel, "forward", _refuse_data_parallel)
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, function: Callable[..., Any]) -> None:
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, function)
+
+
+def _within(
+    aside: Callable[[], AbstractContextManager[None]], original: Callable[..., Any], **more: int
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        # `script` looks names up in its caller's frame, which is now one further up.
+        for name, count in more.items():
+            kwargs["_" + name] = kwargs.get("_" + name, 0) + count
+        with aside():
+            return original(*args, **kwargs)
+
+    return within
+
+
+def _compile_eagerly(stack: ExitStack, original: Callable[..., Any]) -> Callable[..., Any]:
+    set_already = False
+
+    def compile_eagerly(*args: Any, **kwargs: Any) -> Any:
+        nonlocal set_already
+        if not set_already:
+            set_already = True
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        return original(*args, **kwargs)
+
+    return compile_eagerly
+
+
+def _refuse_data_parallel(self: torch.nn.DataParallel[Any], *args: Any, **kwargs: Any) -> Any:
+    raise RecordError(
+        "recording a call of torch.nn.DataParallel: it calls copies of the model in threads of its own, which the "
+        "recorder does not see (record the model inside, `model.module`, on one device)"
+    )
