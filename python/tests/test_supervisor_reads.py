@@ -6,7 +6,8 @@ import subprocess
 import sys
 import unittest
 
-from .recording import PROGRAM, ROOT, RecordingTest
+from .places import PROGRAM, ROOT
+from .recording import RecordingTest
 
 SCRIPT = """
 import torch

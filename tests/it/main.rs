@@ -23,7 +23,6 @@ mod recycle;
 mod replay;
 mod report;
 mod results;
-mod stalls;
 mod storm;
 mod tidy;
 mod top;

@@ -25,8 +25,24 @@ fn recorder_keeps_what_its_own_tests_say() {
         return;
     };
     let scenario = Scenario::create();
-    for pattern in ["test_recorder*.py", "test_supervisor_reads.py", "test_docs.py"] {
+    for pattern in ["test_[rs]*.py", "test_kernelbench.py", "test_docs.py"] {
         let outcome = unittest(&scenario, &python, pattern).expect_exit(0);
+        outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
+    }
+}
+
+#[test]
+fn client_keeps_what_its_own_tests_say() {
+    // The plugin is tried where pytest is; the rest needs no package at all.
+    let found = python_with("pytest", "torch").or_else(|| python_with("tomllib", "torch"));
+    let Some(python) = found else {
+        skipped("the Python client was not tried: there is no python3 of version 3.11 or newer here");
+        return;
+    };
+    let outcome = unittest(&Scenario::create(), &python, "test_client.py").expect_exit(0);
+    if outcome.stderr.trim_end().ends_with("OK (skipped=1)") {
+        skipped("the pytest plugin was not tried: there is no pytest here");
+    } else {
         outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
     }
 }

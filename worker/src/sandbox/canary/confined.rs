@@ -36,9 +36,6 @@ fn confinement() -> Confinement {
         },
         user_number: policy::user_number(),
         readable: Vec::new(),
-        toolchain: Vec::new(),
-        hidden: Vec::new(),
-        homes: Vec::new(),
         writable: Vec::new(),
     }
 }

@@ -1,0 +1,124 @@
+"""One candidate, one answer; several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .errors import ProgramError, SupervisorError
+from .program import program
+from .result import Result
+from .runs import OpenRun, find_run
+
+#: How long one candidate may take, its turn included.
+DEFAULT_SECONDS = 3600.0
+#: A run serves 32 connections.
+MOST_AT_ONCE = 16
+#: Suffixes of sources, by the languages that have one.
+SUFFIXES = {"c": ".c", "cpp": ".cpp"}
+
+
+def evaluate(
+    path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+) -> Result:
+    """Hands a candidate to an open run of the plan, or makes a short run of the job's baseline and this candidate.
+
+    Args:
+        path: a source file, or a library.
+        plan: the plan whose captures and settings are used.
+        job: needed if the plan has several.
+        timeout: seconds.
+
+    Raises:
+        RefusedError: the run does not take this candidate.
+        SupervisorError: there is no answer.
+    """
+    run = find_run(plan)
+    if run is not None:
+        return submit(run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
+    return _short_run(Path(path), Path(plan), job, timeout)
+
+
+def evaluate_text(
+    text: str,
+    language: str = "c",
+    plan: str | Path = "plan.toml",
+    *,
+    job: str | None = None,
+    name: str | None = None,
+    timeout: float = DEFAULT_SECONDS,
+) -> Result:
+    """As `evaluate`, for a source that is in no file. `name` is what results call it, where a run is open."""
+    run = find_run(plan)
+    if run is not None:
+        request = {"text": text, "language": language, **({"name": name} if name else {})}
+        return submit(run, request, job=job, timeout=timeout)
+    if language not in SUFFIXES:
+        raise SupervisorError(f"evaluating a text in `{language}`: known are {', '.join(SUFFIXES)}")
+    with tempfile.TemporaryDirectory(prefix="opt-supervisor-") as folder:
+        path = Path(folder) / f"{name or 'candidate'}{SUFFIXES[language]}"
+        path.write_text(text, encoding="utf-8")
+        return _short_run(path, Path(plan), job, timeout)
+
+
+async def evaluate_async(
+    path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+) -> Result:
+    """As `evaluate`, without blocking the event loop."""
+    return await asyncio.to_thread(evaluate, path, plan, job=job, timeout=timeout)
+
+
+def evaluate_all(
+    paths: Iterable[str | Path],
+    plan: str | Path = "plan.toml",
+    *,
+    job: str | None = None,
+    timeout: float = DEFAULT_SECONDS,
+) -> list[Result]:
+    """Results of several candidates, in their order. They share one run, which is opened where none is."""
+    from .session import Session
+
+    run = find_run(plan)
+    if run is None:
+        with Session(plan) as session:
+            return session.evaluate_all(paths, job=job, timeout=timeout)
+    return submit_all(run, paths, job=job, timeout=timeout)
+
+
+def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: float) -> Result:
+    """Hands a candidate to an open run, and waits for what comes of it.
+
+    Raises:
+        RefusedError: the run does not take it.
+        SupervisorError: the run went away, or took longer than `timeout` seconds.
+    """
+    with run.connect() as connection:
+        params: dict[str, Any] = {**request, **({"job": job} if job else {})}
+        submitted = connection.call("submit", **params)
+        result = connection.call("result", timeout=timeout, candidate=submitted["candidate"], wait=True)
+    return Result.from_json(result)
+
+
+def submit_all(run: OpenRun, paths: Iterable[str | Path], *, job: str | None, timeout: float) -> list[Result]:
+    """As `submit`, for several at once."""
+    requests = [{"sources": [str(Path(path).resolve())]} for path in paths]
+    with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
+        return list(threads.map(lambda request: submit(run, request, job=job, timeout=timeout), requests))
+
+
+def _short_run(path: Path, plan: Path, job: str | None, timeout: float) -> Result:
+    command = [str(program()), "eval", str(plan), str(path), "--json", *(["--job", job] if job else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise SupervisorError(f"evaluating {path}: no result in {timeout:g} s") from error
+    try:
+        return Result.from_json(json.loads(done.stdout))
+    except ValueError:
+        raise ProgramError(f"evaluating {path}: {done.stderr.strip() or f'exit code {done.returncode}'}") from None

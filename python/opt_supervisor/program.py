@@ -1,0 +1,36 @@
+"""Where the program is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+from .errors import ProgramError
+
+NAME = "opt-supervisor"
+#: Names the program, where it is neither installed beside this package nor on the `PATH`.
+VARIABLE = "OPT_SUPERVISOR"
+
+
+def program() -> Path:
+    """The program that belongs to this package, or else the one on the `PATH`.
+
+    Raises:
+        ProgramError: there is none.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise ProgramError(f"looking for {NAME}: {VARIABLE} names {named}, which is no file")
+        return Path(named)
+    beside = Path(sysconfig.get_path("scripts")) / NAME
+    if beside.is_file():
+        return beside
+    found = shutil.which(NAME)
+    if found is None:
+        raise ProgramError(
+            f"looking for {NAME}: it is neither in {beside.parent} nor on the PATH (install it, or set {VARIABLE})"
+        )
+    return Path(found)

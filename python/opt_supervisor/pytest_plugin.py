@@ -1,0 +1,94 @@
+"""A pytest plugin: kernels as tests.
+
+    @pytest.mark.opt("kernels/*.c", plan="plan.toml")
+    def test_kernel(opt_result):
+        assert opt_result.passed, opt_result.feedback
+        assert opt_result.speedup.ci_low > 1
+
+The test is run once for each candidate that the pattern matches, below the folder of the test file. Candidates of a
+plan share one run, which stays open until the tests are over. Without a marker, ``--opt-plan`` and
+``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` of pytest's settings, say what is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .result import Result
+from .session import Session
+
+FIXTURE = "opt_result"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Called by pytest."""
+    group = parser.getgroup("opt-supervisor")
+    group.addoption("--opt-plan", metavar="PLAN", help="plan for tests that use opt_result")
+    group.addoption("--opt-candidates", metavar="PATTERN", help="candidates for tests that use opt_result")
+    parser.addini("opt_plan", "plan for tests that use opt_result", default="plan.toml")
+    parser.addini("opt_candidates", "candidates for tests that use opt_result", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Called by pytest."""
+    config.addinivalue_line(
+        "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates that the test is run for, and their plan'
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Called by pytest: one test for each candidate."""
+    if FIXTURE not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    marker = metafunc.definition.get_closest_marker("opt")
+    named = marker.kwargs if marker else {}
+    patterns = list(marker.args) if marker else []
+    given = config.getoption("--opt-candidates") or config.getini("opt_candidates")
+    from_options = not patterns
+    patterns = patterns or ([given] if given else [])
+    plan = named.get("plan") or config.getoption("--opt-plan") or config.getini("opt_plan")
+    base = config.rootpath if from_options else metafunc.definition.path.parent
+    found = sorted({path for pattern in patterns for path in base.glob(pattern)})
+    if not found:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'anything'} below {base} "
+            '(say @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
+        )
+    plan_base = config.rootpath if "plan" not in named else metafunc.definition.path.parent
+    requests = [(path, plan_base / plan, named.get("job")) for path in found]
+    metafunc.parametrize(FIXTURE, requests, indirect=True, ids=[str(path.relative_to(base)) for path in found])
+
+
+@pytest.fixture(scope="session")
+def opt_sessions() -> Iterator[dict[Path, Session]]:
+    """Open runs by their plan; they end with the tests."""
+    sessions: dict[Path, Session] = {}
+    yield sessions
+    for session in sessions.values():
+        session.close()
+
+
+@pytest.fixture
+def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]) -> Result:
+    """What came of the candidate that this test is run for."""
+    path, plan, job = request.param
+    if plan not in opt_sessions:
+        opt_sessions[plan] = Session(plan).__enter__()
+    result = opt_sessions[plan].evaluate(path, job=job)
+    request.node.opt_result = result
+    return result
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    """Called by pytest: a test that fails shows the candidate's feedback."""
+    outcome = yield
+    result = getattr(item, FIXTURE, None)
+    if result is not None and call.when == "call":
+        report = outcome.get_result()  # type: ignore[attr-defined]
+        report.sections.append(("opt-supervisor", f"{result}\n{result.feedback}"))

@@ -1,0 +1,110 @@
+"""A run that stays open for as long as it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from .errors import ProgramError, SupervisorError
+from .evaluation import DEFAULT_SECONDS, submit, submit_all
+from .program import program
+from .result import Result
+from .runs import OpenRun, open_runs
+
+#: Until a run answers: it reads the headers of all captures first.
+START_SECONDS = 120.0
+#: Until a run that was asked to end has ended.
+END_SECONDS = 60.0
+LOOK_SECONDS = 0.05
+
+
+class Session:
+    """Starts ``opt-supervisor run PLAN --keep-open``, and ends it with the block.
+
+    Workers and the baseline stay warm, so each answer takes little more than compiling, checking and timing one kernel.
+
+        with Session("plan.toml") as session:
+            for path in paths:
+                print(session.evaluate(path))
+
+    Raises:
+        ProgramError: the run did not start; the message holds what it said.
+    """
+
+    def __init__(self, plan: str | Path) -> None:
+        self.plan = Path(plan)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run: OpenRun | None = None
+
+    def __enter__(self) -> Session:
+        self._said = tempfile.TemporaryFile()
+        command = [str(program()), "run", str(self.plan), "--keep-open", "--quiet"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True
+        )
+        until = time.monotonic() + START_SECONDS
+        while self._run is None:
+            if self._process.poll() is not None or time.monotonic() > until:
+                self._process.kill()
+                self._process.wait()
+                raise ProgramError(f"starting a run of {self.plan}: {self._last_words()}")
+            self._run = next((run for run in open_runs() if run.pid == self._process.pid), None)
+            time.sleep(LOOK_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def run(self) -> OpenRun:
+        """The run, while the session is open.
+
+        Raises:
+            SupervisorError: it is not.
+        """
+        if self._run is None:
+            raise SupervisorError(f"using a session of {self.plan}: it is not open (`with Session(plan) as session:`)")
+        return self._run
+
+    def evaluate(self, path: str | Path, *, job: str | None = None, timeout: float = DEFAULT_SECONDS) -> Result:
+        """What comes of a candidate.
+
+        Raises:
+            RefusedError: the run does not take it.
+            SupervisorError: there is no answer.
+        """
+        return submit(self.run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
+
+    def evaluate_all(
+        self, paths: Iterable[str | Path], *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+    ) -> list[Result]:
+        """As `evaluate`, for several at once, in their order."""
+        return submit_all(self.run, paths, job=job, timeout=timeout)
+
+    def close(self) -> None:
+        """Lets what is running finish, and ends the run."""
+        process, run = self._process, self._run
+        self._process = self._run = None
+        if process is None:
+            return
+        try:
+            if run is not None and process.poll() is None:
+                with run.connect() as connection:
+                    connection.call("shutdown")
+            process.wait(END_SECONDS)
+        except (SupervisorError, subprocess.TimeoutExpired):
+            process.terminate()
+            process.wait()
+        finally:
+            self._said.close()
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        words = self._said.read().decode("utf-8", "replace").strip()
+        return words or "it neither answers nor says why"

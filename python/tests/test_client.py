@@ -1,0 +1,156 @@
+"""The client gets from a run what `opt-supervisor eval` prints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from opt_supervisor import (
+    ProgramError,
+    RefusedError,
+    Result,
+    Session,
+    SupervisorError,
+    evaluate,
+    evaluate_all,
+    evaluate_async,
+    evaluate_text,
+    find_run,
+)
+
+from .places import PROGRAM, ROOT
+
+KERNELS = ROOT / "configs/demo/softmax"
+PLAN = f"""
+[profile]
+entry_timeout = "200ms"
+[build]
+libraries = ["m"]
+[[job]]
+name = "softmax"
+captures = '{ROOT}/tests/data/demo/torch_nn_functional_softmax'
+baseline = '{KERNELS}/naive.c'
+"""
+#: A kernel in one file: what is submitted takes no headers along.
+CRASHES = "int run(void) { *(volatile int *)8 = 1; return 0; }\n"
+TESTS = """
+import pytest
+
+@pytest.mark.opt("*.c", plan="plan.toml")
+def test_kernel(opt_result):
+    assert opt_result.passed
+"""
+
+
+class RunTest(unittest.TestCase):
+    """With a plan in a folder of its own, and a folder for sockets that no other run uses."""
+
+    def setUp(self) -> None:
+        if not PROGRAM.is_file():
+            self.skipTest(f"the program is not there: {PROGRAM} (cargo build --workspace --bins)")
+        self.folder = Path(tempfile.mkdtemp(prefix="opt-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.environment = {"OPT_SUPERVISOR": str(PROGRAM), "OPT_SUPERVISOR_RUNTIME_DIR": str(self.folder / "s")}
+        patch = mock.patch.dict(os.environ, self.environment)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.plan = self.folder / "plan.toml"
+        self.plan.write_text(PLAN)
+        self.crashing = self.folder / "segfaults.c"
+        self.crashing.write_text(CRASHES)
+
+
+class Evaluating(RunTest):
+    def test_short_run_is_made_where_none_is_open(self) -> None:
+        result = evaluate(self.crashing, self.plan)
+        self.assertEqual((result.candidate, result.status, result.blame), ("softmax/segfaults", "CRASHED", "candidate"))
+        self.assertIn("SIGSEGV", result.artifacts["feedback"])
+        self.assertEqual(result.metrics["combined_score"], 0.0)
+
+    def test_text_is_evaluated_without_a_run(self) -> None:
+        self.assertEqual(evaluate_text(CRASHES, "c", self.plan, name="mine").candidate, "softmax/mine")
+
+    def test_session_judges_several_and_ends_its_run(self) -> None:
+        with Session(self.plan) as session:
+            right, wrong = session.evaluate_all([KERNELS / "fast.c", self.crashing])
+            self.assertTrue(right.passed, right.feedback)
+            assert right.speedup is not None
+            self.assertGreater(right.metrics["combined_score"], 0)
+            self.assertEqual(right.metrics["entries_passed"], 1.0)
+            self.assertIn("fast", right._repr_html_())
+            self.assertEqual(wrong.status, "CRASHED")
+            # `evaluate` finds the run by its plan, from an event loop as well.
+            again = asyncio.run(evaluate_async(self.crashing, self.plan))
+            self.assertNotEqual(again.candidate, wrong.candidate, "the same run names it anew")
+            self.assertEqual([result.status for result in evaluate_all([self.crashing], self.plan)], ["CRASHED"])
+            with self.assertRaises(RefusedError) as refused:
+                session.evaluate(self.crashing, job="nothing")
+            self.assertEqual(refused.exception.code, "not_found")
+            folder = session.run.folder
+        self.assertIsNone(find_run(self.plan))
+        self.assertTrue((folder / "summary.json").is_file())
+
+    def test_session_that_is_closed_says_so(self) -> None:
+        with self.assertRaisesRegex(SupervisorError, "it is not open"):
+            Session(self.plan).evaluate(self.crashing)
+
+    def test_plan_with_a_mistake_is_told(self) -> None:
+        self.plan.write_text(PLAN.replace("captures", "captrues"))
+        with self.assertRaisesRegex(ProgramError, "captrues"), Session(self.plan):
+            pass
+        with self.assertRaisesRegex(ProgramError, "captrues"):
+            evaluate(self.crashing, self.plan)
+
+    def test_program_that_is_missing_is_named(self) -> None:
+        with (
+            mock.patch.dict(os.environ, {"OPT_SUPERVISOR": "/nowhere/at/all"}),
+            self.assertRaisesRegex(ProgramError, "/nowhere/at/all"),
+        ):
+            evaluate(self.crashing, self.plan)
+
+
+class Results(unittest.TestCase):
+    def test_unknown_figures_are_left_out(self) -> None:
+        result = Result.from_json({"candidate": "a/b", "status": "COMPILE_ERROR", "speedup": None, "profile": None})
+        self.assertEqual(result.metrics, {"passed": 0.0, "combined_score": 0.0})
+        self.assertEqual(result.artifacts, {"status": "COMPILE_ERROR"})
+
+    def test_foreign_text_is_no_markup(self) -> None:
+        result = Result.from_json({"candidate": "a/<b>", "status": "CRASHED", "feedback": "<script>"})
+        page = result._repr_html_()
+        self.assertNotIn("<script>", page)
+        self.assertNotIn("<b>", page)
+
+
+class Plugin(RunTest):
+    def test_kernels_are_tests(self) -> None:
+        try:
+            import pytest  # noqa: F401
+        except ModuleNotFoundError:
+            self.skipTest("pytest is not here")
+        shutil.copy(KERNELS / "fast.c", self.folder / "fast.c")
+        for header in KERNELS.glob("*.h"):
+            shutil.copy(header, self.folder)
+        (self.folder / "test_kernels.py").write_text(TESTS)
+        command = [sys.executable, "-m", "pytest", "-p", "opt_supervisor.pytest_plugin", "-p", "no:cacheprovider", "-v"]
+        done = subprocess.run(
+            [*command, str(self.folder)],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+            timeout=200,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("test_kernel[fast.c] PASSED", done.stdout)
+        self.assertIn("test_kernel[segfaults.c] FAILED", done.stdout)
+        self.assertIn("SIGSEGV", done.stdout)
+        self.assertIsNone(find_run(self.plan), "the run ended with the tests")

@@ -1,5 +1,0 @@
-/* Includes headers of its own folder and of one below, as kernels do. */
-#include "hostile.h"
-#include "parts/scale.h"
-
-RUN { return softmax(args, n) + scaled(0); }

@@ -1,3 +1,0 @@
-/* For includes_beside.c. */
-#include "unit.inc"
-static inline int scaled(int value) { return UNIT * value; }
