@@ -9,6 +9,7 @@ pub mod causes;
 pub mod digest;
 pub mod formula;
 pub mod ids;
+pub mod kernel_files;
 pub mod language;
 pub mod message;
 pub mod mode;

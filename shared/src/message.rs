@@ -24,7 +24,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// The hidden first argument of a worker; its role and the supervisor's pid follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -151,6 +151,10 @@ pub struct BuildTask {
     pub artifacts: PathBuf,
     /// Work files; emptied by the worker, and at the next start.
     pub scratch: PathBuf,
+    /// What no build may see, although it may lie in a folder that builds are given: captures, results, the plan.
+    pub hidden: Vec<PathBuf>,
+    /// The plan's folder: closed, even where it lies in a folder of the system.
+    pub home: PathBuf,
 }
 
 /// One recorded call, as a worker finds it.

@@ -137,6 +137,8 @@ pub struct BuildSettings {
     pub link_flags: Vec<String>,
     pub libraries: Vec<String>,
     pub library_path: Vec<PathBuf>,
+    /// Folders of compilers outside of the system's folders.
+    pub toolchain: Vec<PathBuf>,
     pub env: BTreeMap<String, String>,
     pub memory: Bytes,
     pub timeout: Duration,

@@ -10,6 +10,7 @@ pub mod exit;
 pub mod memory;
 pub mod metrics;
 pub mod notify;
+pub mod outlet;
 pub mod plan;
 pub mod pool;
 pub mod progress;

@@ -6,6 +6,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::time::Duration;
 
 pub fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={}\nMAINPID={}\n", one_line(status), std::process::id()));
@@ -13,6 +14,22 @@ pub fn ready(status: &str) {
 
 pub fn stopping() {
     tell("STOPPING=1\n");
+}
+
+/// The run goes on, where the manager wants to know.
+pub fn alive() {
+    tell("WATCHDOG=1\n");
+}
+
+/// How often the manager wants a sign of life, if it does (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+pub fn watchdog_every() -> Option<Duration> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    every(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))
+}
+
+fn every(micros: Option<u64>, whose: Option<u64>) -> Option<Duration> {
+    let ours = whose.is_none_or(|pid| pid == u64::from(std::process::id()));
+    micros.filter(|&micros| ours && 0 < micros).map(Duration::from_micros)
 }
 
 fn one_line(text: &str) -> String {
@@ -34,5 +51,20 @@ fn tell(state: &str) {
     });
     if let Err(error) = sent {
         tracing::warn!("could not notify the service manager: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sign_of_life_is_given_to_whom_it_was_asked_of() {
+        let (second, own) = (Some(Duration::from_secs(1)), Some(u64::from(std::process::id())));
+        assert_eq!(every(Some(1_000_000), None), second);
+        assert_eq!(every(Some(1_000_000), own), second);
+        assert_eq!(every(Some(1_000_000), Some(1)), None, "another process of the unit");
+        assert_eq!(every(Some(0), own), None);
+        assert_eq!(every(None, own), None);
     }
 }

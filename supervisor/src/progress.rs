@@ -1,6 +1,6 @@
 //! Progress on a terminal: one line for what is running, one lasting line for each candidate that ends.
 //!
-//! Shows what it is told; on anything but a terminal it shows nothing.
+//! Shows what it is told; on anything but a terminal it shows nothing. A terminal that takes no lines costs its own only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,28 +9,144 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use opt_shared::ids::LeaseId;
 use opt_shared::units::Bytes;
 
+use crate::outlet::{Drain, Outlet, Room};
+
+/// Some minutes of a busy run.
+const ROOM: Room = Room { items: 1024, weight: 1024 };
+/// For a terminal to take the last lines.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 pub struct Progress {
-    bars: Option<MultiProgress>,
+    screen: Option<Outlet<Change>>,
+    /// What has to be on the screen, in case the screen missed some of it.
+    running: BTreeMap<LeaseId, Begun>,
+    missed: bool,
+}
+
+/// An attempt as its line begins.
+#[derive(Clone)]
+struct Begun {
+    stage: &'static str,
+    name: String,
+    /// Entries to be gone through; 0 where the stage does not count.
+    total: u64,
+    /// Bytes and their rate say something where captures are gone through.
+    shows_bytes: bool,
+}
+
+enum Change {
+    Started(LeaseId, Begun),
+    Update {
+        lease: LeaseId,
+        done: u32,
+        total: u32,
+        bytes: Bytes,
+    },
+    Ended(LeaseId),
+    /// A line that stays.
+    Said(String),
+    /// All that runs: nothing else does.
+    Only(BTreeMap<LeaseId, Begun>),
+}
+
+impl Progress {
+    /// Its thread starts here, where there is a terminal.
+    pub fn new(enabled: bool) -> Self {
+        let screen = enabled.then(|| Outlet::open("progress", ROOM, Screen::default()).ok()).flatten();
+        Self { screen, running: BTreeMap::new(), missed: false }
+    }
+
+    /// `total` entries are to be gone through; 0 where the stage does not count.
+    pub fn started(
+        &mut self,
+        lease: LeaseId,
+        stage: &'static str,
+        name: String,
+        total: u64,
+        shows_bytes: bool,
+    ) {
+        if self.screen.is_some() {
+            let begun = Begun { stage, name, total, shows_bytes };
+            self.running.insert(lease, begun.clone());
+            self.show(Change::Started(lease, begun));
+        }
+    }
+
+    pub fn update(&mut self, lease: LeaseId, done: u32, total: u32, bytes: Bytes) {
+        self.show(Change::Update { lease, done, total, bytes });
+    }
+
+    pub fn ended(&mut self, lease: LeaseId) {
+        if self.running.remove(&lease).is_some() {
+            self.show(Change::Ended(lease));
+        }
+    }
+
+    /// A line that stays.
+    pub fn said(&mut self, line: String) {
+        self.show(Change::Said(line));
+    }
+
+    pub fn clear(&mut self) {
+        self.running.clear();
+        self.show(Change::Only(BTreeMap::new()));
+        if let Some(screen) = &self.screen {
+            screen.flush(FAREWELL);
+        }
+    }
+
+    fn show(&mut self, change: Change) {
+        let Some(screen) = &self.screen else { return };
+        if self.missed {
+            self.missed = !screen.put(Change::Only(self.running.clone()), 1);
+        }
+        self.missed |= !screen.put(change, 1);
+    }
+}
+
+/// The terminal's side.
+#[derive(Default)]
+struct Screen {
+    bars: MultiProgress,
     running: BTreeMap<LeaseId, Running>,
 }
 
 struct Running {
     bar: ProgressBar,
-    name: String,
-    /// Bytes and their rate say something where captures are gone through.
-    shows_bytes: bool,
+    begun: Begun,
 }
 
-impl Progress {
-    pub fn new(enabled: bool) -> Self {
-        Self { bars: enabled.then(MultiProgress::new), running: BTreeMap::new() }
+impl Drain<Change> for Screen {
+    fn write(&mut self, change: Change) {
+        match change {
+            Change::Started(lease, begun) => self.started(lease, begun),
+            Change::Update { lease, done, total, bytes } => self.update(lease, done, total, bytes),
+            Change::Ended(lease) => self.ended(lease),
+            Change::Said(line) => drop(self.bars.println(line)),
+            Change::Only(running) => {
+                let over: Vec<LeaseId> =
+                    self.running.keys().copied().filter(|lease| !running.contains_key(lease)).collect();
+                for lease in over {
+                    self.ended(lease);
+                }
+                for (lease, begun) in running {
+                    if !self.running.contains_key(&lease) {
+                        self.started(lease, begun);
+                    }
+                }
+            }
+        }
     }
 
-    /// `total` entries are to be gone through; 0 where the stage does not count.
-    pub fn started(&mut self, lease: LeaseId, stage: &str, name: String, total: u64, shows_bytes: bool) {
-        let Some(bars) = &self.bars else { return };
-        let bar = bars.add(ProgressBar::new(total));
-        let template = if total == 0 {
+    fn lost(&mut self, items: u64) {
+        let _ = self.bars.println(format!("{items} changes are not shown: the terminal did not take them"));
+    }
+}
+
+impl Screen {
+    fn started(&mut self, lease: LeaseId, begun: Begun) {
+        let bar = self.bars.add(ProgressBar::new(begun.total));
+        let template = if begun.total == 0 {
             "{spinner} {prefix:<8} {wide_msg} {elapsed}"
         } else {
             "{spinner} {prefix:<8} {wide_msg} {pos}/{len} {bar:16} {elapsed}"
@@ -38,18 +154,18 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        bar.set_prefix(stage.to_owned());
-        bar.set_message(name.clone());
+        bar.set_prefix(begun.stage);
+        bar.set_message(begun.name.clone());
         bar.enable_steady_tick(Duration::from_millis(200));
-        self.running.insert(lease, Running { bar, name, shows_bytes });
+        self.running.insert(lease, Running { bar, begun });
     }
 
-    pub fn update(&mut self, lease: LeaseId, done: u32, total: u32, bytes: Bytes) {
-        let Some(Running { bar, name, shows_bytes }) = self.running.get(&lease) else { return };
+    fn update(&mut self, lease: LeaseId, done: u32, total: u32, bytes: Bytes) {
+        let Some(Running { bar, begun }) = self.running.get(&lease) else { return };
         bar.set_length(u64::from(total));
         bar.set_position(u64::from(done));
         let seconds = bar.elapsed().as_secs_f64();
-        if *shows_bytes && bytes != Bytes::ZERO && 0.5 < seconds {
+        if begun.shows_bytes && bytes != Bytes::ZERO && 0.5 < seconds {
             #[expect(
                 clippy::cast_precision_loss,
                 clippy::cast_possible_truncation,
@@ -57,25 +173,12 @@ impl Progress {
                 reason = "a rate for people"
             )]
             let rate = Bytes::new((bytes.get() as f64 / seconds) as u64);
-            bar.set_message(format!("{name}  {bytes} at {rate}/s"));
+            bar.set_message(format!("{}  {bytes} at {rate}/s", begun.name));
         }
     }
 
-    pub fn ended(&mut self, lease: LeaseId) {
+    fn ended(&mut self, lease: LeaseId) {
         if let Some(running) = self.running.remove(&lease) {
-            running.bar.finish_and_clear();
-        }
-    }
-
-    /// A line that stays.
-    pub fn said(&self, line: &str) {
-        if let Some(bars) = &self.bars {
-            let _ = bars.println(line);
-        }
-    }
-
-    pub fn clear(&mut self) {
-        for (_, running) in std::mem::take(&mut self.running) {
             running.bar.finish_and_clear();
         }
     }

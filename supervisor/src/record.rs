@@ -26,7 +26,7 @@ pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use host::HostRecord;
+pub use host::{HostRecord, TimingConditions};
 pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 

@@ -7,6 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// The thread that waits for the last signal does nothing else.
+const STACK: usize = 64 * 1024;
 
 pub struct Signals {
     descriptor: SignalFd,
@@ -34,6 +38,16 @@ impl Signals {
             count += 1;
         }
         count
+    }
+
+    /// The run is over, and what is left may be held up by others: the next signal ends the process with this exit
+    /// code. Where no thread can be had, nothing does.
+    pub fn end_with(self, code: u8) {
+        let _ = std::thread::Builder::new().name("signals".to_owned()).stack_size(STACK).spawn(move || {
+            let mut ready = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
+            while poll(&mut ready, None) == Err(rustix::io::Errno::INTR) {}
+            std::process::exit(i32::from(code));
+        });
     }
 
     pub fn descriptor(&self) -> BorrowedFd<'_> {

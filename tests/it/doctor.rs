@@ -141,6 +141,27 @@ fn a_run_finds_what_the_doctor_found() {
     }
 }
 
+/// How well it went is this machine's affair.
+#[test]
+fn its_timing_trial_has_bounds_of_every_copy() {
+    let scenario = Scenario::create();
+    let outcome = scenario.run(&["doctor", "--timing", "--json"]);
+    outcome.expect_equal(outcome.code, Some(0), "an answer");
+    let document = outcome.json();
+    let trial = &document["timing"]["trial"];
+    outcome.expect_equal(trial["copies"].as_u64(), Some(3), "copies");
+    let bounds = trial["low"].as_f64().zip(trial["high"].as_f64());
+    outcome.expect(bounds.is_some_and(|(low, high)| 0.0 < low && low <= 1.05 && low < high), trial);
+    outcome.expect(document["timing"]["no_trial_because"].is_null(), "there was one");
+    // Without a compiler there is none, and the rest of the answer stands.
+    let mut command = Command::new(binary());
+    command.args(["doctor", "--timing"]).env("PATH", "").current_dir(scenario.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let outcome = scenario.finish(child, &["doctor", "--timing"]);
+    outcome.expect_equal(outcome.code, Some(0), "an answer");
+    outcome.expect_stdout(&["kernel", "not known: "]);
+}
+
 #[test]
 fn the_papers_name_every_protection_and_field() {
     let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");

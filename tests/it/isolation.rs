@@ -4,6 +4,7 @@
 //! says what it tries; those whose attempt must have no effect compute the right result and pass.
 
 mod bombs;
+mod builds;
 mod captures;
 mod exploits;
 mod run;

@@ -23,6 +23,7 @@ mod recycle;
 mod replay;
 mod report;
 mod results;
+mod stalls;
 mod storm;
 mod tidy;
 mod top;

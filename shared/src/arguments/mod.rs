@@ -25,6 +25,7 @@ mod settle_tests;
 mod skeleton;
 #[cfg(test)]
 mod skeleton_tests;
+mod variation;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub use pieces::{Piece, pieces};
 pub use plain::{Refusal, plain_value};
 pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
+pub use variation::VaryChoice;
 
 /// Arguments of one call. Far above any op (a bidirectional LSTM of 8 layers has 69), low enough that a call
 /// always fits a frame and a page or two of the runner.

@@ -1,9 +1,13 @@
 //! `opt-supervisor check`: everything that can be known before anything is run.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use opt_shared::arguments::{Entry, EntryFacts, Observed, bind, c_skeleton, outputs, table};
+use opt_shared::arguments::{
+    ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, outputs, table,
+};
 use opt_shared::capture::{CaptureFile, DType};
+use opt_shared::settings::{ToleranceProfile, VerifySettings};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
@@ -35,15 +39,15 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
         .zip(&facts)
         .map(|(job, facts)| memory_plan::of_job(&plan, job, facts, &spec, cores))
         .collect();
-    let mut lints = Vec::new();
+    let mut looks = Vec::new();
     for (job, facts) in plan.jobs.iter().zip(&facts) {
-        lints.push(job_lints(job, facts)?);
+        looks.push(look_at(job, facts)?);
     }
     let replays = checked(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &lints, &replays))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays))
     } else {
-        page(&plan, &facts, &spec, &memory, &lints, &replays)
+        page(&plan, &facts, &spec, &memory, &looks, &replays)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
@@ -70,11 +74,11 @@ fn page(
     facts: &[JobFacts],
     spec: &RunSpec,
     memory: &[JobMemory],
-    lints: &[Vec<Lint>],
+    looks: &[Looked],
     replays: &[CheckedReplay<'_>],
 ) -> String {
     let mut text = String::new();
-    for (((job, facts), memory), lints) in plan.jobs.iter().zip(facts).zip(memory).zip(lints) {
+    for (((job, facts), memory), look) in plan.jobs.iter().zip(facts).zip(memory).zip(looks) {
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
@@ -91,6 +95,9 @@ fn page(
         if let Some(signature) = &facts.signature {
             text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
         }
+        if plan.run.stages.profile && !look.inputs.is_empty() {
+            text.push_str(&look.told_of_inputs());
+        }
         text.push_str("  memory\n");
         for stage in &memory.stages {
             text.push_str(&stage.text());
@@ -99,7 +106,7 @@ fn page(
             "    smallest ceiling for this job: {} (its largest reservation and {} for the supervisor)\n",
             memory.smallest_ceiling, spec.supervisor
         ));
-        for lint in lints {
+        for lint in &look.lints {
             text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
         }
         text.push('\n');
@@ -122,7 +129,7 @@ fn document(
     facts: &[JobFacts],
     spec: &RunSpec,
     memory: &[JobMemory],
-    lints: &[Vec<Lint>],
+    looks: &[Looked],
     replays: &[CheckedReplay<'_>],
 ) -> serde_json::Value {
     let jobs: Vec<_> = plan
@@ -130,8 +137,8 @@ fn document(
         .iter()
         .zip(facts)
         .zip(memory)
-        .zip(lints)
-        .map(|(((job, facts), memory), lints)| {
+        .zip(looks)
+        .map(|(((job, facts), memory), look)| {
             json!({
                 "name": job.name,
                 "entries": facts.entries.len(),
@@ -143,7 +150,8 @@ fn document(
                 "candidates": job.candidates.iter().map(|it| &it.name).collect::<Vec<_>>(),
                 "memory": memory.stages.iter().map(memory_plan::StagePlan::document).collect::<Vec<_>>(),
                 "smallest_ceiling_bytes": memory.smallest_ceiling,
-                "lint": lints.iter().map(|lint| json!({
+                "inputs": look.document_of_inputs(),
+                "lint": look.lints.iter().map(|lint| json!({
                     "entry": lint.entry, "code": code(lint), "message": lint.message, "bytes": lint.bytes,
                     "numbers": lint.numbers,
                 })).collect::<Vec<_>>(),
@@ -166,30 +174,93 @@ fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
 
-fn job_lints(job: &JobPlan, facts: &JobFacts) -> Result<Vec<Lint>, Failure> {
-    let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
-    let mut lints = Vec::new();
-    let Some(signature) = &facts.signature else { return Ok(lints) };
-    for path in &files {
-        lints.extend(entry_lints(path, signature));
-    }
-    Ok(lints)
+/// What the files of a job show beyond their headers' figures.
+#[derive(Default)]
+struct Looked {
+    lints: Vec<Lint>,
+    /// Tensors among the arguments, by path: in how many entries, and why they are the same in every timed call where they are.
+    inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }
 
-fn entry_lints(path: &Path, signature: &opt_shared::arguments::Signature) -> Vec<Lint> {
+impl Looked {
+    /// Which inputs are timed with new values in every call, as far as the plan and the headers tell.
+    fn told_of_inputs(&self) -> String {
+        let mut varied = Vec::new();
+        let mut kept = Vec::new();
+        for (path, entries) in &self.inputs {
+            let reasons: BTreeSet<&str> = entries.iter().copied().flatten().collect();
+            let reasons: Vec<&str> = reasons.into_iter().collect();
+            match entries.iter().filter(|why| why.is_none()).count() {
+                0 => kept.push(format!("`{path}` ({})", reasons.join("; "))),
+                all if all == entries.len() => varied.push(format!("`{path}`")),
+                some => varied.push(format!(
+                    "`{path}` in {some} of {} entries ({})",
+                    entries.len(),
+                    reasons.join("; ")
+                )),
+            }
+        }
+        let mut text = String::new();
+        if !varied.is_empty() {
+            text.push_str(&format!(
+                "  timed with new values in every call, if the baseline works with them: {}\n",
+                varied.join(", ")
+            ));
+        }
+        if !kept.is_empty() {
+            text.push_str(&format!("  timed with the recorded values: {}\n", kept.join(", ")));
+        }
+        text
+    }
+
+    fn document_of_inputs(&self) -> serde_json::Value {
+        self.inputs
+            .iter()
+            .map(|(path, entries)| {
+                let reasons: BTreeSet<&str> = entries.iter().copied().flatten().collect();
+                let may_vary = entries.iter().filter(|why| why.is_none()).count();
+                json!({ "path": path, "entries": entries.len(), "may_vary_in": may_vary, "kept_because": reasons })
+            })
+            .collect()
+    }
+}
+
+fn look_at(job: &JobPlan, facts: &JobFacts) -> Result<Looked, Failure> {
+    let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
+    let mut looked = Looked::default();
+    let Some(signature) = &facts.signature else { return Ok(looked) };
+    for path in &files {
+        look_at_entry(job, path, signature, &mut looked);
+    }
+    Ok(looked)
+}
+
+fn look_at_entry(
+    job: &JobPlan,
+    path: &Path,
+    signature: &opt_shared::arguments::Signature,
+    looked: &mut Looked,
+) {
     let name = stem(path);
     let capture = match CaptureFile::open(path) {
         Ok(capture) => capture,
-        Err(error) => return vec![lint::unreadable(&name, &error)],
+        Err(error) => return looked.lints.push(lint::unreadable(&name, &error)),
     };
     let entry = match Entry::from_value(capture.root()) {
         Ok(entry) => entry,
-        Err(error) => return vec![lint::unreadable(&name, &error)],
+        Err(error) => return looked.lints.push(lint::unreadable(&name, &error)),
     };
     let (arguments, leaves) = match bind(&entry, signature).and_then(|it| Ok((it, outputs(&entry)?))) {
         Ok(bound) => bound,
-        Err(error) => return vec![lint::unfit(&name, &error)],
+        Err(error) => return looked.lints.push(lint::unfit(&name, &error)),
     };
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant };
+    for argument in &arguments {
+        if let ArgumentValue::Tensor(tensor) = &argument.value {
+            let why = choice.kept_because(argument, tensor);
+            looked.inputs.entry(argument.path.clone()).or_default().push(why);
+        }
+    }
     let page = Bytes::from(rustix::param::page_size());
     let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
     let subject = Subject {
@@ -200,19 +271,23 @@ fn entry_lints(path: &Path, signature: &opt_shared::arguments::Signature) -> Vec
         arguments: &arguments,
         outputs: &leaves,
     };
-    let mut lints = lint::of_headers(&subject, &facts);
-    lints.extend(lint::of_values(&subject, &absolute_tolerance, &mut |id, offset, buffer| {
+    looked.lints.extend(lint::of_headers(&subject, &facts));
+    let tolerance = |dtype| absolute_tolerance(&job.verify, dtype);
+    looked.lints.extend(lint::of_values(&subject, &tolerance, &mut |id, offset, buffer| {
         capture.read_range(id, offset, buffer)
     }));
-    lints
 }
 
-/// The `standard` profile's absolute tolerances (DESIGN, "Verdicts"), at a scale of one: what an output has to be
-/// well above to be told from nothing.
-fn absolute_tolerance(dtype: DType) -> f64 {
-    match dtype {
-        DType::Float64 | DType::Complex128 => 1e-7,
-        DType::Float32 | DType::Complex64 => 1e-5,
+/// What zeros would be within, at a scale of one: the plan's own figure, or that of its profile (DESIGN, "Verdicts").
+/// An output has to be well above it to be told from nothing.
+fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
+    if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
+        return atol;
+    }
+    match (settings.tolerance, dtype) {
+        (ToleranceProfile::Kernelforge, _) => 1e-2,
+        (_, DType::Float64 | DType::Complex128) => 1e-7,
+        (_, DType::Float32 | DType::Complex64) => 1e-5,
         _ => 1e-3,
     }
 }

@@ -1,5 +1,7 @@
 //! `opt-supervisor doctor`: what this machine can enforce, proved by canaries, and what it offers besides.
 
+mod timing;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
@@ -8,11 +10,13 @@ use opt_shared::protection::{self, Protection};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
+use self::timing::Trial;
 use super::{Answer, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
+use crate::memory::disturbance::Disturbance;
 use crate::memory::features::Features;
 use crate::memory::host::Host;
 use crate::memory::machine::{MachineSample, MachineSampler};
@@ -28,10 +32,13 @@ struct Findings {
     group: Option<String>,
     limit: Option<cgroup::GroupLimit>,
     features: Features,
+    disturbance: Disturbance,
+    /// Whether it was asked for, and what came of it.
+    trial: Option<Result<Trial, String>>,
 }
 
 impl Findings {
-    fn gather() -> Result<Self, Failure> {
+    fn gather(timing: bool) -> Result<Self, Failure> {
         let executable = Executable::open().map_err(|error| {
             Failure::host(anyhow::Error::new(error).context("opening this program's own file"))
         })?;
@@ -52,6 +59,8 @@ impl Findings {
             group,
             limit: cgroup::memory_limit(root).ok().flatten(),
             features: Features::detect(root),
+            disturbance: Disturbance::look(root),
+            trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
         })
     }
 
@@ -138,6 +147,17 @@ impl Findings {
             },
             "pressure": { "readable": self.features.pressure, "trigger": self.features.pressure_trigger },
             "proc": { "children": self.features.children, "smaps_rollup": self.features.smaps_rollup },
+            "timing": {
+                "governors": self.disturbance.governors,
+                "smt": self.disturbance.smt,
+                "load": self.disturbance.load,
+                "trial": self.trial.as_ref().and_then(|trial| trial.as_ref().ok()).map(Trial::document),
+                "no_trial_because": match &self.trial {
+                    None => Some("it was not asked for (--timing)"),
+                    Some(Err(why)) => Some(why.as_str()),
+                    Some(Ok(_)) => None,
+                },
+            },
             "namespaces": self.namespaces(),
             "landlock_abi": self.landlock_abi(),
             "seccomp": self.has("system_calls"),
@@ -184,6 +204,24 @@ impl Findings {
             );
         }
         text
+    }
+
+    fn timing(&self) -> String {
+        let mut told = vec![match &self.trial {
+            None => "not tried (`doctor --timing` does, in some ten seconds)".to_owned(),
+            Some(Ok(trial)) => trial.text(),
+            Some(Err(why)) => format!("not known: {why}"),
+        }];
+        if let Some(load) = self.disturbance.load {
+            told.push(format!("load {load}"));
+        }
+        if !self.disturbance.governors.is_empty() {
+            told.push(format!("governor {}", self.disturbance.governors.join(", ")));
+        }
+        if self.disturbance.smt == Some(true) {
+            told.push("two threads a core".to_owned());
+        }
+        told.join("; ")
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -234,6 +272,7 @@ impl Findings {
                     yes(self.features.smaps_rollup)
                 ),
             ),
+            ("timing", self.timing()),
             ("namespaces", self.namespaces().to_owned()),
             ("Landlock", self.landlock_abi().map_or("none".to_owned(), |abi| format!("ABI {abi}"))),
             ("seccomp", yes(self.has("system_calls")).to_owned()),
@@ -243,7 +282,7 @@ impl Findings {
 }
 
 pub(super) fn doctor(arguments: &DoctorArguments) -> Answer {
-    let findings = Findings::gather()?;
+    let findings = Findings::gather(arguments.timing)?;
     if arguments.json {
         print_out(&format!("{:#}\n", findings.document()))?;
     } else {

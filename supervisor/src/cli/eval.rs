@@ -79,18 +79,21 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
         format!("{}/{candidate}", plan.jobs[0].name)
     };
     plan.run.name = format!("{}-eval", plan.run.name);
-    let (_, folder) = run::supervise(RunOptions {
-        plan,
-        dir: None,
-        resume: false,
-        only: Vec::new(),
-        min_speedup: None,
-        progress: !arguments.json && std::io::stderr().is_terminal(),
-        keep_open: false,
-        each_candidate: None,
-        metrics: None,
-        each_look: super::log::tell_left_out,
-    })?;
+    let (_, folder) = run::supervise(
+        RunOptions {
+            plan,
+            dir: None,
+            resume: false,
+            only: Vec::new(),
+            min_speedup: None,
+            progress: !arguments.json && std::io::stderr().is_terminal(),
+            keep_open: false,
+            each_candidate: None,
+            metrics: None,
+            each_look: super::log::tell_left_out,
+        },
+        false,
+    )?;
     let record = Store::read(&folder).and_then(|store| store.load()).map_err(Failure::host)?;
     let candidate = record
         .jobs

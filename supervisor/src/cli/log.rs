@@ -23,6 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use self::limit::{LeftOut, Limit};
+use crate::outlet::{Drain, Outlet, Room};
 use crate::record::UtcTime;
 
 /// Every place may write so many lines in this time …
@@ -34,9 +35,18 @@ const MOST_KEPT: u32 = 1000;
 /// The field of a line that stands for those that were left out.
 const MOST_LETTERS: usize = 120;
 
+/// Lines that wait for a terminal or a disk which takes none, and their bytes.
+const ROOM: Room = Room { items: 4096, weight: 512 << 10 };
+/// For them to be written when nothing more comes.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 /// Where the JSON lines go, once the run folder is known.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
+/// The threads that write, once there are any: to people, and to the file.
+static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
+const PEOPLE: usize = 0;
+const PROGRAMS: usize = 1;
 
 /// `RUST_LOG` filters what is shown (`debug`, or `opt_supervisor=trace`); the file gets debug and above.
 pub(super) fn start() {
@@ -44,12 +54,8 @@ pub(super) fn start() {
         .ok()
         .and_then(|text| text.parse::<Targets>().ok())
         .unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    let people = Sink(Arc::new(|line| drop(io::stderr().lock().write_all(line))));
-    let file = Sink(Arc::new(|line| {
-        if let Some(mut file) = RUN_LOG.get() {
-            let _ = file.write_all(line);
-        }
-    }));
+    let people = Sink(Arc::new(|line| put(PEOPLE, line)));
+    let file = Sink(Arc::new(|line| put(PROGRAMS, line)));
     let log = Arc::new(Log::new(shown, people, file, super::color_on_stderr()));
     // A second start in one process (tests) keeps the first.
     if tracing_subscriber::registry().with(Shared(Arc::clone(&log))).try_init().is_ok() {
@@ -64,6 +70,58 @@ pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// From now on lines are written by threads: a terminal or a disk that takes none holds nobody up. Call with signals
+/// blocked, or a thread would be interrupted by them.
+pub(super) fn write_in_background() -> io::Result<()> {
+    let outlets =
+        [Outlet::open("log-shown", ROOM, Lines(PEOPLE))?, Outlet::open("log-kept", ROOM, Lines(PROGRAMS))?];
+    let _ = BACKGROUND.set(outlets);
+    Ok(())
+}
+
+/// A line for people that no filter holds back.
+pub(super) fn say(line: &str) {
+    put(PEOPLE, format!("{line}\n").as_bytes());
+}
+
+fn put(output: usize, line: &[u8]) {
+    match BACKGROUND.get() {
+        Some(outlets) => drop(outlets[output].put(line.to_owned(), line.len())),
+        None => write(output, line),
+    }
+}
+
+fn write(output: usize, line: &[u8]) {
+    if output == PEOPLE {
+        let _ = io::stderr().lock().write_all(line);
+    } else if let Some(mut file) = RUN_LOG.get() {
+        let _ = file.write_all(line);
+    }
+}
+
+/// Writes the lines of one output.
+struct Lines(usize);
+
+impl Drain<Vec<u8>> for Lines {
+    fn write(&mut self, line: Vec<u8>) {
+        write(self.0, &line);
+    }
+
+    fn lost(&mut self, lines: u64) {
+        let what = format!("{lines} lines are missing here: nobody took them for a while");
+        let line = if self.0 == PEOPLE {
+            format!(" WARN {what}\n")
+        } else {
+            let line = json!({
+                "timestamp": UtcTime::now(), "level": "WARN", "fields": { "message": what, "dropped": lines },
+                "target": module_path!(),
+            });
+            format!("{line}\n")
+        };
+        write(self.0, line.as_bytes());
+    }
+}
+
 /// Tells what was left out for long enough. To be called every now and then: nobody else may have anything to say.
 pub(super) fn tell_left_out() {
     if let Some(log) = LOG.get() {
@@ -71,10 +129,13 @@ pub(super) fn tell_left_out() {
     }
 }
 
-/// Tells all that was left out.
+/// Tells all that was left out, and waits a moment for it to be written.
 pub(super) fn tell_rest() {
     if let Some(log) = LOG.get() {
         log.tell_left_out(None);
+    }
+    for outlet in BACKGROUND.get().into_iter().flatten() {
+        outlet.flush(FAREWELL);
     }
 }
 

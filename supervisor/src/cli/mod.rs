@@ -79,6 +79,9 @@ enum Command {
 
 #[derive(Args)]
 struct DoctorArguments {
+    /// Time copies of a kernel too: how small a difference can be told here now
+    #[arg(long)]
+    timing: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,

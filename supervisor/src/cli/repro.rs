@@ -47,18 +47,21 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     plan.run.stages.profile = false;
     plan.run.name = format!("repro-{}-{name}", job_safe(&wanted));
     plan.base_dir = arguments.run_dir.clone();
-    let (exit, folder) = super::run::supervise(RunOptions {
-        plan,
-        dir: None,
-        resume: false,
-        only: Vec::new(),
-        min_speedup: None,
-        progress: false,
-        keep_open: false,
-        each_candidate: None,
-        metrics: None,
-        each_look: super::log::tell_left_out,
-    })?;
+    let (exit, folder) = super::run::supervise(
+        RunOptions {
+            plan,
+            dir: None,
+            resume: false,
+            only: Vec::new(),
+            min_speedup: None,
+            progress: false,
+            keep_open: false,
+            each_candidate: None,
+            metrics: None,
+            each_look: super::log::tell_left_out,
+        },
+        false,
+    )?;
     print_out(&super::report::result_text(&folder, true, crate::report::text::Detail::Everything)?)?;
     Ok(exit)
 }

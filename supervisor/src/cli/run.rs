@@ -1,13 +1,22 @@
 //! `opt-supervisor run`: the edge of a run.
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use super::{Answer, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
+use crate::outlet::{Drain, Outlet, Room};
 use crate::report::text::Detail;
 use crate::signal::Signals;
+
+/// Results that wait for somebody to read standard output, and their bytes: part of the 20 MiB that the supervisor may owe.
+const ROOM: Room = Room { items: 4096, weight: 4 << 20 };
+/// When the run is over its reader may take its time; an interrupt ends that …
+const FAREWELL: Duration = Duration::from_secs(24 * 3600);
+/// … and one that came before leaves little of it.
+const SHORT_FAREWELL: Duration = Duration::from_secs(2);
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
     log::start();
@@ -19,7 +28,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     }
     let (json, quiet) = (arguments.json, arguments.quiet || arguments.jsonl);
     let progress = !quiet && std::io::stderr().is_terminal();
-    let (exit, folder) = supervise(RunOptions {
+    let options = RunOptions {
         plan,
         dir: arguments.dir,
         resume: arguments.resume,
@@ -27,10 +36,11 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
         min_speedup: arguments.min_speedup,
         progress,
         keep_open: arguments.keep_open,
-        each_candidate: arguments.jsonl.then_some(print_line as fn(&serde_json::Value)),
+        each_candidate: None,
         metrics: arguments.metrics,
         each_look: super::log::tell_left_out,
-    })?;
+    };
+    let (exit, folder) = supervise(options, arguments.jsonl)?;
     if json {
         let summary = std::fs::read_to_string(folder.join("summary.json"))
             .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
@@ -42,31 +52,60 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     Ok(exit)
 }
 
-/// A closed pipe (`| head`) does not end the run.
-fn print_line(record: &serde_json::Value) {
-    let _ = print_out(&format!("{record}\n"));
+/// Prints a line for each candidate that ends. A closed pipe (`| head`) does not end the run.
+struct ResultLines;
+
+impl Drain<String> for ResultLines {
+    fn write(&mut self, line: String) {
+        let _ = print_out(&line);
+    }
+
+    fn lost(&mut self, lines: u64) {
+        tracing::warn!(
+            "{lines} results were not printed, because nobody read them for a while (`report --format jsonl` has them)"
+        );
+    }
 }
 
-/// Runs with signals blocked and a temporary folder of its own. Call before any thread is started.
-pub(super) fn supervise(options: RunOptions) -> Result<(Exit, std::path::PathBuf), Failure> {
+/// Runs with signals blocked and a temporary folder of its own. Call before any thread is started. `lines`: prints a
+/// line for each candidate that ends.
+pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so nobody reads the environment meanwhile. ipc-channel puts its sockets
     // below TMPDIR, whose path has to be short.
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
+    log::write_in_background().map_err(Failure::host)?;
+    let results = lines.then(|| Outlet::open("results", ROOM, ResultLines)).transpose();
+    let results = results.map_err(Failure::host)?.map(std::rc::Rc::new);
+    if let Some(results) = results.clone() {
+        options.each_candidate = Some(Box::new(move |record| {
+            let line = format!("{record}\n");
+            let weight = line.len();
+            results.put(line, weight);
+        }));
+    }
     let is_open = options.keep_open;
     let ended = driver::run(options, &signals, &|folder| {
         if is_open {
             let folder = folder.display();
-            eprintln!("open: `opt-supervisor ctl --run {folder} submit FILE` hands in a candidate, `… shutdown` ends it");
+            log::say(&format!(
+                "open: `opt-supervisor ctl --run {folder} submit FILE` hands in a candidate, `… shutdown` ends it"
+            ));
         }
         if let Err(error) = log::write_to(folder) {
             tracing::warn!("cannot write log.jsonl: {error}");
         }
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
+    drop(temporary);
+    // What is left is to print, which a reader may hold up for as long as it likes.
+    let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
+    signals.end_with(exit.code());
+    if let Some(results) = results {
+        results.flush(if exit == Exit::Interrupted { SHORT_FAREWELL } else { FAREWELL });
+    }
     log::tell_rest();
     let ended = ended?;
-    drop(temporary);
     Ok((ended.exit, ended.folder))
 }

@@ -49,7 +49,7 @@ impl Core {
             Control::Recycle { which, mode } => self.recycle_asked(now, which, mode),
             Control::Pause => self.pause(),
             Control::Resume => self.resume(),
-            Control::Cancel { job, unit } => self.cancel(now, job, unit),
+            Control::Cancel { job, unit } => self.cancel(job, unit),
             Control::SetCeiling { ceiling } => self.set_ceiling(ceiling),
             Control::Shutdown { mode } => self.shut_down(now, mode),
         };
@@ -97,7 +97,7 @@ impl Core {
             State::Terminating => Err(format!("{name} is being ended")),
             State::Draining { .. } if mode == Mode::Drain => Err(format!("{name} is being ended")),
             State::Draining { .. } => {
-                self.kill_worker(now, worker, KillReason::Requested);
+                self.kill_worker(worker, KillReason::Requested);
                 Ok(format!("{name} is killed"))
             }
             State::Idle => {
@@ -121,7 +121,7 @@ impl Core {
                         Some(DrainOrder { at: now, reason: Some(RecycleReason::Requested), owed });
                 }
                 self.kill_runners(worker, KillReason::Requested);
-                self.kill_worker(now, worker, KillReason::Requested);
+                self.kill_worker(worker, KillReason::Requested);
                 Ok(format!("{name} is killed; what {id} was for is done again"))
             }
         }
@@ -214,7 +214,7 @@ impl Core {
 
     // Units.
 
-    fn cancel(&mut self, now: Moment, job: JobId, unit: Option<UnitId>) -> Answer {
+    fn cancel(&mut self, job: JobId, unit: Option<UnitId>) -> Answer {
         let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
             return Answer::Unknown(format!("there is no {job}"));
         };
@@ -253,7 +253,7 @@ impl Core {
                 .map(|(&worker, _)| worker);
             if let Some(worker) = holder {
                 self.kill_runners(worker, KillReason::Cancelled);
-                self.kill_worker(now, worker, KillReason::Cancelled);
+                self.kill_worker(worker, KillReason::Cancelled);
             }
         }
         for id in waiting {

@@ -84,6 +84,21 @@ pub enum Event {
     Control(Control),
     /// The user asked for the end: once to drain, twice to kill.
     Interrupt,
+    /// The reason of a worker's kill is on record, and the signal sent.
+    KillSent {
+        worker: WorkerId,
+    },
+    /// The run's database takes no rows: it is locked or full, or its disk stands still.
+    StoreStalled {
+        why: String,
+        /// Rows that wait.
+        rows: u64,
+    },
+    /// It has taken all that waited.
+    StoreBack {
+        /// Blocks of samples that were given up meanwhile.
+        samples_dropped: u64,
+    },
     /// Nothing but time.
     Tick,
 }

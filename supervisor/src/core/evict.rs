@@ -124,7 +124,7 @@ impl Core {
             .map(|(&worker, _)| worker)
             .collect();
         for worker in starting {
-            self.kill_worker(now, worker, KillReason::Interrupted);
+            self.kill_worker(worker, KillReason::Interrupted);
         }
     }
 

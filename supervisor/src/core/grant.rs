@@ -31,7 +31,7 @@ impl Core {
     /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
-            Ending::No if self.is_paused() => {
+            Ending::No if self.is_paused() || self.is_stalled() => {
                 self.close_jobs();
                 if self.every_job_is_done() && !self.stays_open() {
                     self.wind_down(now, StopReason::Finished);

@@ -41,31 +41,37 @@ impl Core {
         }
         self.policy("worker_not_ready", why.to_owned(), vec![("worker", u64::from(worker.0))]);
         if alive {
-            self.kill_worker(now, worker, KillReason::NotReady);
+            self.kill_worker(worker, KillReason::NotReady);
         } else {
             self.worker_gone(now, worker, why, false);
         }
     }
 
-    pub(super) fn worker_fault(&mut self, now: Moment, worker: WorkerId, detail: String) {
+    pub(super) fn worker_fault(&mut self, worker: WorkerId, detail: String) {
         if self.workers.contains_key(&worker) {
             self.policy("worker_fault", detail, vec![("worker", u64::from(worker.0))]);
-            self.kill_worker(now, worker, KillReason::WorkerFault);
+            self.kill_worker(worker, KillReason::WorkerFault);
         }
     }
 
     /// A lease that it holds stays with it until its death: it is charged, and may yet have finished.
-    pub(super) fn kill_worker(&mut self, now: Moment, worker: WorkerId, reason: KillReason) {
+    pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
             return;
         }
         it.killed = Some(reason);
-        it.killed_at = Some(now);
         if !matches!(it.state, State::Leased(_)) {
             it.state = State::Terminating;
         }
         self.actions.push(Action::KillWorker { worker, reason });
+    }
+
+    /// From now on it has to die: before, its reason was on its way to the disk.
+    pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
+        if let Some(it) = self.workers.get_mut(&worker) {
+            it.killed_at.get_or_insert(now);
+        }
     }
 
     /// `left_runners`: some of its runners live; their memory stays charged until they are gone too.

@@ -22,6 +22,7 @@ pub mod recycle;
 pub mod request;
 mod sampling;
 pub mod spec;
+mod stall;
 mod supply;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
@@ -45,6 +46,7 @@ use self::ledger::Ledger;
 pub use self::ledger::{Ceilings, Demand, Refusal};
 use self::pressure::Machine;
 use self::spec::RunSpec;
+use self::stall::Stall;
 use self::supply::Supply;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
@@ -113,7 +115,11 @@ pub struct Core {
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
     wishes: Wishes,
+    /// The run's database takes no rows.
+    stall: Option<Stall>,
     ending: Ending,
+    /// When everything was ordered to be killed.
+    killed_all_at: Option<Moment>,
     actions: Vec<Action>,
 }
 
@@ -142,7 +148,9 @@ impl Core {
             failures_in_a_row: 0,
             waiting: None,
             wishes: Wishes::default(),
+            stall: None,
             ending: Ending::No,
+            killed_all_at: None,
             actions: Vec::new(),
         }
     }
@@ -171,7 +179,7 @@ impl Core {
             Event::KillWanted { worker, pid, reason } => self.kill_runner(worker, pid, reason),
             Event::RunnerDied { worker, pid } => self.runner_died(worker, pid),
             Event::Finished { worker, lease, report } => self.finished(now, worker, lease, report),
-            Event::WorkerFault { worker, detail } => self.worker_fault(now, worker, detail),
+            Event::WorkerFault { worker, detail } => self.worker_fault(worker, detail),
             Event::Sample(sample) => self.sampled(now, &sample),
             Event::Pressure => self.pressure(now),
             Event::Offered { job, units, by } => {
@@ -184,6 +192,9 @@ impl Core {
             }
             Event::Control(request) => self.control(now, request),
             Event::Interrupt => self.interrupt(now),
+            Event::KillSent { worker } => self.kill_sent(now, worker),
+            Event::StoreStalled { why, rows } => self.store_stalled(now, why, rows),
+            Event::StoreBack { samples_dropped } => self.store_back(now, samples_dropped),
             Event::Tick => {}
         }
     }
@@ -220,6 +231,7 @@ impl Core {
             .chain(self.sources_by().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
+            .chain(self.stall_ends_at().filter(|_| self.ending != Ending::Stopped))
             .min()
     }
 
@@ -240,11 +252,12 @@ impl Core {
             .collect();
         for worker in late {
             self.say_late(worker);
-            self.kill_worker(now, worker, KillReason::Deadline);
+            self.kill_worker(worker, KillReason::Deadline);
         }
         self.memory_overdue(now);
         self.death_overdue(now);
         self.sources_overdue(now);
+        self.stall_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }
@@ -293,10 +306,11 @@ impl Core {
         self.waiting = None;
         self.ending = ending;
         let Some(reason) = self.ending_kill() else { return };
+        self.killed_all_at = Some(now);
         let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
         for worker in workers {
             self.kill_runners(worker, reason);
-            self.kill_worker(now, worker, reason);
+            self.kill_worker(worker, reason);
         }
     }
 

@@ -136,11 +136,11 @@ impl Core {
             return;
         }
         if let Some(offender) = self.offender(&strain) {
-            self.end_the_largest(now, offender, strain);
+            self.end_the_largest(offender, strain);
         } else if !self.recycle_the_dispensable(now)
             && let Some(newest) = self.newest_lease()
         {
-            self.end_the_largest(now, newest, strain);
+            self.end_the_largest(newest, strain);
         }
     }
 
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// Its largest runner, or the worker itself where it owes more than any of them.
-    fn end_the_largest(&mut self, now: Moment, worker: WorkerId, strain: Strain) {
+    fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
         let Some(it) = self.workers.get(&worker) else { return };
         let runner = it.runners.iter().max_by_key(|(_, runner)| runner.all());
         let largest = runner.filter(|(_, runner)| it.owed <= runner.all()).map(|(&pid, _)| pid);
@@ -197,7 +197,7 @@ impl Core {
             }
             None => {
                 self.policy("kill_worker", strain.text.to_owned(), numbers);
-                self.kill_worker(now, worker, strain.reason);
+                self.kill_worker(worker, strain.reason);
             }
         }
     }

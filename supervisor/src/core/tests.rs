@@ -17,6 +17,7 @@ mod pressure;
 mod reasons;
 mod replays;
 mod sources;
+mod stall;
 mod views;
 mod want;
 mod wear;

@@ -89,6 +89,7 @@ pub(crate) struct Worker {
     pub(crate) drain_order: Option<DrainOrder>,
     /// We ordered its end, for this.
     pub(crate) killed: Option<KillReason>,
+    /// When the signal was sent.
     pub(crate) killed_at: Option<Moment>,
     /// It was said that it does not die.
     pub(crate) overdue: bool,

@@ -13,6 +13,10 @@ pub enum RunError {
     Folder(#[from] FolderError),
     #[error("the run database")]
     Store(#[from] StoreError),
+    #[error("starting a thread")]
+    Thread(#[source] std::io::Error),
+    #[error("{rows} rows of the run database were given up: {why} (continue with --resume)")]
+    Unwritten { rows: usize, why: String },
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
     #[error("the control socket, which an open run needs")]
@@ -35,6 +39,10 @@ pub enum RunError {
     SignatureChanged { job: String },
     #[error("the captures of job `{job}` have changed since the run began (start a new run)")]
     CapturesChanged { job: String },
+    #[error(
+        "`{key}` of job `{job}` names `{name}`, and the call has no such parameter (it has {params}; `check --signature` shows them)"
+    )]
+    UnknownParameter { job: String, key: &'static str, name: String, params: String },
     #[error(transparent)]
     Replay(#[from] super::survey::replay_facts::ReplayErrors),
     #[error("waiting for something to happen")]
@@ -51,6 +59,7 @@ impl RunError {
             | Self::PlanChanged { .. }
             | Self::SignatureChanged { .. }
             | Self::CapturesChanged { .. }
+            | Self::UnknownParameter { .. }
             | Self::Entries(_)
             | Self::Replay(_)
             | Self::Folder(

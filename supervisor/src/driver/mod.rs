@@ -26,6 +26,7 @@ use self::run::machine::Machine;
 use self::run::protections;
 use self::run::replay::Replaying;
 use self::run::supply::Units;
+use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
 use self::survey::{read_facts, replay_facts, seed, spec};
@@ -45,6 +46,9 @@ use crate::store::{RunRow, Store};
 /// Share of the ceiling: captures of a job that fit into it stay in the page cache for the next candidate.
 const CACHE_SHARE: f64 = 0.25;
 
+/// Is given each candidate's record as it ends, and must not wait.
+pub type EachCandidate = Box<dyn Fn(&serde_json::Value)>;
+
 /// What `run` was asked for.
 pub struct RunOptions {
     pub plan: Plan,
@@ -57,7 +61,7 @@ pub struct RunOptions {
     /// When all work is done, more is waited for.
     pub keep_open: bool,
     /// Is given each candidate's record as it ends.
-    pub each_candidate: Option<fn(&serde_json::Value)>,
+    pub each_candidate: Option<EachCandidate>,
     /// Where metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
     /// Called whenever memory has been looked at, so a few times in a second.
@@ -105,6 +109,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     store.command(&evidence::command_line())?;
     let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
     let known = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
+    let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let whole = whole_memory();
     let (ceilings, floor) = limits_of(&plan, whole);
     let host = Host::detect();
@@ -121,7 +126,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             plan,
             facts: &facts,
             known,
-            replays: Replaying::new(&replay_facts),
+            replays: Replaying::new(&replay_facts, kept_replays),
             units: Units::default(),
             folder: &folder,
             cores,
@@ -142,19 +147,21 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             each_candidate: options.each_candidate,
         },
         signals,
+        watchdog: Watchdog::start(),
+        stalled: false,
         each_look: options.each_look,
     };
-    run.books.store.host(&run.machine.record())?;
-    run.register_replays()?;
+    run.write_host();
     run.machine.say_what_is_missing(None);
     if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
-        run.policy(&row)?;
+        run.policy(&row);
     }
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
     let stop = run.go()?;
+    run.watchdog.enter(Part::Ending);
     crate::notify::stopping();
     let exit = run.finish(&stop)?;
     run.close_control(exit);

@@ -70,6 +70,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("[build]\nflags = \"-O3\"", 5, 9, "build.flags", "write [\"-O3\"]"),
         ("[build]\nflags = [\"-O3\", 3]", 5, 17, "build.flags", "found the integer 3"),
         ("[build]\ninclude = [\"nowhere\"]", 5, 12, "build.include", "cannot find the folder"),
+        ("[build]\ntoolchain = [\"nowhere\"]", 5, 14, "build.toolchain", "cannot find the folder"),
         ("[build]\nenv = { A = 1 }", 5, 13, "build.env.A", "expected a string"),
         (
             "[build]\nenv = { \"A=B\" = \"1\" }",

@@ -135,6 +135,7 @@ sections! {
         "link_flags" => link_flags: List<Text>,
         "libraries" => libraries: List<NonEmptyText>,
         "library_path" => library_path: List<Folder>,
+        "toolchain" => toolchain: List<Folder>,
         "env" => env: Environment,
         "memory" => memory: Size<1>,
         "timeout" => timeout: Time,

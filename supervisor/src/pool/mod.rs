@@ -68,7 +68,14 @@ struct Member {
     pid: u32,
     pidfd: OwnedFd,
     channel: Channel,
-    runners: BTreeMap<u32, OwnedFd>,
+    runners: BTreeMap<u32, Runner>,
+    /// It stands still and is to be killed.
+    doomed: bool,
+}
+
+struct Runner {
+    pidfd: OwnedFd,
+    doomed: bool,
 }
 
 /// Why a runner is not watched.
@@ -145,7 +152,10 @@ impl Pool {
             self.teller.clone(),
             std::sync::Arc::clone(&self.wake),
         );
-        self.members.insert(worker, Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new() });
+        self.members.insert(
+            worker,
+            Member { pid, pidfd: spawned.pidfd, channel, runners: BTreeMap::new(), doomed: false },
+        );
         Ok(pid)
     }
 
@@ -156,6 +166,29 @@ impl Pool {
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
         if let Some(member) = self.members.get(&worker) {
             member.channel.send(message);
+        }
+    }
+
+    /// It stands still from now on, and so do its runners, which it would have watched over. `kill_worker` follows when the
+    /// reason is on record.
+    pub fn halt_worker(&mut self, worker: WorkerId) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.doomed = true;
+            member.halt();
+        }
+    }
+
+    pub fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
+        if let Some(runner) = self.members.get_mut(&worker).and_then(|member| member.runners.get_mut(&pid)) {
+            runner.doomed = true;
+            let _ = pidfd_send_signal(&runner.pidfd, Signal::STOP);
+        }
+    }
+
+    /// Once more, where somebody may have woken them.
+    pub fn halt_the_doomed(&self) {
+        for member in self.members.values() {
+            member.halt();
         }
     }
 
@@ -180,13 +213,19 @@ impl Pool {
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);
         }
-        member.runners.insert(pid, pidfd);
+        member.runners.insert(pid, Runner { pidfd, doomed: false });
         Ok(())
     }
 
-    pub fn kill_runner(&self, worker: WorkerId, pid: u32) {
-        if let Some(pidfd) = self.members.get(&worker).and_then(|member| member.runners.get(&pid)) {
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    /// Only one that was halted for it: by now the number could be another's. False where there is none.
+    pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
+        let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
+        match runner.filter(|runner| runner.doomed) {
+            Some(runner) => {
+                let _ = pidfd_send_signal(&runner.pidfd, Signal::KILL);
+                true
+            }
+            None => false,
         }
     }
 
@@ -253,7 +292,8 @@ impl Pool {
         // Frees the handshake if the worker died before it: nothing else would.
         channel.close();
         // Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and so do we.
-        let mut left: Vec<(u32, OwnedFd)> = runners.into_iter().collect();
+        let mut left: Vec<(u32, OwnedFd)> =
+            runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
         // One that ended when it was told to has reaped what it started. Asking costs by the number of processes on the
         // machine, and a profiler waits for this.
         if !(orderly && left.is_empty()) {
@@ -298,6 +338,18 @@ impl Pool {
             self.returning.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
         self.returning.retain(|worker| !back.contains(worker));
         back.into_iter().map(|worker| Happening::Returned { worker }).collect()
+    }
+}
+
+impl Member {
+    /// Stops what is to die: all of it, where that is the worker.
+    fn halt(&self) {
+        if self.doomed {
+            let _ = pidfd_send_signal(&self.pidfd, Signal::STOP);
+        }
+        for runner in self.runners.values().filter(|runner| self.doomed || runner.doomed) {
+            let _ = pidfd_send_signal(&runner.pidfd, Signal::STOP);
+        }
     }
 }
 

@@ -13,6 +13,22 @@ pub struct HostRecord {
     pub kernel: Option<String>,
     /// What this machine can enforce on runners, and what it cannot.
     pub protections: Vec<Protection>,
+    /// What disturbed its times. None in runs of versions that did not look.
+    pub timing: Option<TimingConditions>,
+}
+
+/// What disturbs times on a machine, and did so since the run began. What is not known is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimingConditions {
+    pub governors: Vec<String>,
+    pub smt: Option<bool>,
+    #[serde(with = "opt_shared::nonfinite::option")]
+    pub load_before: Option<f64>,
+    #[serde(with = "opt_shared::nonfinite::option")]
+    pub load_after: Option<f64>,
+    #[serde(with = "opt_shared::nonfinite::option")]
+    pub steal_share: Option<f64>,
+    pub throttled: Option<u64>,
 }
 
 /// A `HostRecord` as it is written. This version writes the protections under their old name, too.
@@ -27,19 +43,21 @@ struct HostFields {
     /// What `protections` was called before.
     #[serde(default)]
     rungs: Vec<Protection>,
+    #[serde(default)]
+    timing: Option<TimingConditions>,
 }
 
 impl From<HostFields> for HostRecord {
     fn from(fields: HostFields) -> Self {
-        let HostFields { cpu, cores, ram_bytes, kernel, protections, rungs } = fields;
+        let HostFields { cpu, cores, ram_bytes, kernel, protections, rungs, timing } = fields;
         let protections = if protections.is_empty() { rungs } else { protections };
-        Self { cpu, cores, ram_bytes, kernel, protections }
+        Self { cpu, cores, ram_bytes, kernel, protections, timing }
     }
 }
 
 impl From<HostRecord> for HostFields {
     fn from(host: HostRecord) -> Self {
-        let HostRecord { cpu, cores, ram_bytes, kernel, protections } = host;
-        Self { cpu, cores, ram_bytes, kernel, rungs: protections.clone(), protections }
+        let HostRecord { cpu, cores, ram_bytes, kernel, protections, timing } = host;
+        Self { cpu, cores, ram_bytes, kernel, rungs: protections.clone(), protections, timing }
     }
 }

@@ -228,6 +228,14 @@ pub(crate) fn sample() -> RunRecord {
                 present: true,
                 detail: "ABI 7".to_owned(),
             }],
+            timing: Some(TimingConditions {
+                governors: vec!["performance".to_owned()],
+                smt: Some(true),
+                load_before: Some(0.25),
+                load_after: Some(1.5),
+                steal_share: Some(0.001),
+                throttled: Some(0),
+            }),
         },
         jobs: vec![JobRecord {
             name: "embedding".to_owned(),

@@ -89,7 +89,7 @@ fn names_that_the_design_gives_are_there() {
     };
     has("", "schema,run,host,jobs,workers,memory,policy");
     has("/run", "name,status,started,finished,version,device,exit_code");
-    has("/host", "cpu,cores,ram_bytes,kernel,protections");
+    has("/host", "cpu,cores,ram_bytes,kernel,protections,timing");
     has(
         "/jobs/0",
         "name,status,captures,winner,winner_confirmed,ranking,unsettled_because,signature_digest,candidates",

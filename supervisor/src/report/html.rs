@@ -16,7 +16,7 @@ use super::digest::{Digest, JobDigest, Limits};
 use super::figures::{counted, elapsed, median, one_line, three_digits, time};
 use super::text::headline_of;
 use crate::record::timeline::milliseconds;
-use crate::record::{HostRecord, JobStatus, RunStatus};
+use crate::record::{HostRecord, JobStatus, RunStatus, TimingConditions};
 
 pub use plot::PlotError;
 
@@ -206,8 +206,29 @@ fn too_large(what: &str) -> Markup {
     html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
 }
 
+/// What disturbed the times, as far as it is known.
+fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
+    let mut told = Vec::new();
+    if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {
+        told.push(format!("load {before:.1} at the start, {after:.1} at the end"));
+    }
+    if let Some(steal) = conditions.steal_share {
+        told.push(format!("{:.1} % of the CPU time went to other machines of the host", steal * 100.0));
+    }
+    if !conditions.governors.is_empty() {
+        told.push(format!("governor {}", conditions.governors.join(", ")));
+    }
+    if conditions.smt == Some(true) {
+        told.push("two threads a core".to_owned());
+    }
+    if let Some(throttled) = conditions.throttled.filter(|&count| count != 0) {
+        told.push(format!("slowed down for heat {throttled} times"));
+    }
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
 fn host(digest: &Digest) -> Markup {
-    let HostRecord { cpu, cores, ram_bytes, kernel, protections } = &digest.host;
+    let HostRecord { cpu, cores, ram_bytes, kernel, protections, timing } = &digest.host;
     let run = &digest.run;
     html! {
         section {
@@ -222,6 +243,7 @@ fn host(digest: &Digest) -> Markup {
                     @if let Some(cpu) = cpu { dt { "processor" } dd { (one_line(cpu)) @if let Some(cores) = cores { ", " (counted(*cores as usize, "core", "cores")) } } }
                     @if let Some(ram) = ram_bytes { dt { "memory" } dd { (ram) } }
                     @if let Some(kernel) = kernel { dt { "kernel" } dd { (one_line(kernel)) } }
+                    @if let Some(told) = timing.as_ref().and_then(disturbed_by) { dt { "while timing" } dd { (one_line(&told)) } }
                 }
                 dl {
                     @for job in &digest.jobs[..digest.jobs.len().min(32)] {

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
+/// SQLITE_IOERR_SHMSIZE.
+const SHARED_MEMORY_SIZE: i32 = 4874;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
@@ -72,6 +75,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Somebody else holds the file, or there is no room, or no descriptor, at the moment: the same may go well later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::Full { .. } => true,
+            Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(ErrorCode::CannotOpen),
+            _ => false,
+        }
+    }
+
     /// Turns SQLite's answer into ours: what a user can act on has a kind of its own.
     pub(super) fn sqlite(path: &Path, operation: &'static str, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -83,6 +95,10 @@ impl StoreError {
                 Self::Busy { path, operation, source }
             }
             Some(ErrorCode::DiskFull) => Self::Full { path, operation, source },
+            // There is no room for the index of the write-ahead log.
+            Some(ErrorCode::SystemIoFailure) if extended(&source) == Some(SHARED_MEMORY_SIZE) => {
+                Self::Full { path, operation, source }
+            }
             _ => match source {
                 rusqlite::Error::FromSqlConversionFailure(..)
                 | rusqlite::Error::InvalidColumnType(..)
@@ -93,4 +109,8 @@ impl StoreError {
             },
         }
     }
+}
+
+fn extended(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
 }

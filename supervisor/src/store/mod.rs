@@ -145,6 +145,12 @@ impl Store {
         Ok(store)
     }
 
+    /// How long a write waits for whoever else holds the file, before it fails.
+    pub fn wait_for_others(&self, timeout: Duration) -> Result<(), StoreError> {
+        let fail = |source| StoreError::sqlite(&self.path, "set up the run database", source);
+        self.connection.busy_timeout(timeout).map_err(fail)
+    }
+
     /// What the user should hear about how the database is kept.
     pub fn notes(&self) -> &[String] {
         &self.notes

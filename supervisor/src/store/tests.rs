@@ -184,7 +184,7 @@ fn a_resumed_run_may_say_everything_again() {
     store
         .attempt_started(&AttemptRow { key, worker: None, lease: None, predicted: None, started: at(100) })
         .expect("again");
-    store.attempt_finished(key, end(Status::CompileError, None)).expect("again");
+    store.attempt_finished(key, &end(Status::CompileError, None)).expect("again");
     assert_eq!(document(&store), before);
 }
 
@@ -268,7 +268,7 @@ fn what_was_never_announced_is_refused() {
     assert!(orphan.to_string().contains("job-0"), "{orphan}");
     announce(&mut store);
     let key = attempt(1, Stage::Build, 1);
-    let error = store.attempt_finished(key, end(Status::Passed, None)).expect_err("never started");
+    let error = store.attempt_finished(key, &end(Status::Passed, None)).expect_err("never started");
     assert!(error.to_string().contains("candidate-1 build 1"), "{error}");
     let error = store.worker_ready(WorkerId(0), 1.0).expect_err("never started");
     assert!(matches!(error, StoreError::Unannounced { .. }), "{error}");

@@ -220,10 +220,11 @@ impl Store {
 
     /// An attempt has ended. The first end that is recorded stays. Ordered, not synced: a candidate's result is synced
     /// with its end, and a stage before it would only be done again; the next stage does not wait for the disk.
-    pub fn attempt_finished(&mut self, key: AttemptKey, end: AttemptEnd) -> Result<(), StoreError> {
+    pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
         let AttemptEnd { status, blame, detail, ms, report } = end;
+        let report = report.clone();
         let (text, artifact) = match report {
             Some(mut report) => {
                 clip_report(&mut report);

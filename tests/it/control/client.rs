@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use opt_tests::waiting::until;
@@ -24,6 +24,11 @@ pub struct Going<'s> {
 impl<'s> Going<'s> {
     /// Started, and its socket is there.
     pub fn start(scenario: &'s Scenario, more: &[&str]) -> Self {
+        Self::start_as(scenario, more, |_| {})
+    }
+
+    /// Likewise, after the command was `changed`.
+    pub fn start_as(scenario: &'s Scenario, more: &[&str], changed: impl FnOnce(&mut Command)) -> Self {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
@@ -32,7 +37,9 @@ impl<'s> Going<'s> {
             .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
             .find(|folder| !folder.exists())
             .expect("a free name");
-        let child = scenario.command(&arguments).spawn().expect("the program starts");
+        let mut command = scenario.command(&arguments);
+        changed(&mut command);
+        let child = command.spawn().expect("the program starts");
         let going = Self { scenario, child, folder, arguments };
         until("its socket is there", || going.folder.join("control.sock").exists());
         going

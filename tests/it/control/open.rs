@@ -18,10 +18,9 @@ fn scenario() -> Scenario {
     ))
 }
 
-/// A kernel in one file: what is submitted takes no headers along.
-fn crashing(scenario: &Scenario) -> String {
-    let source = "int run(void) { *(volatile int *)8 = 1; return 0; }\n";
-    scenario.write("segfaults.c", source).display().to_string()
+/// A kernel that includes a header beside it.
+fn crashing() -> String {
+    kernel("bad/segfaults")
 }
 
 fn submit(client: &mut Client, params: Value) -> String {
@@ -35,7 +34,7 @@ fn ten_clients_submit_at_once_and_none_is_lost() {
     let run = Going::start(&scenario, &["--jsonl", "--keep-open"]);
     let socket = run.socket();
     let source = std::fs::read_to_string(kernel("fast")).expect("a source");
-    let bad = crashing(&scenario);
+    let bad = crashing();
     let results: Vec<(String, Value)> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..10)
             .map(|number| {
@@ -109,7 +108,7 @@ fn what_was_submitted_is_known_again_after_any_end() {
     let result = client.call("result", &json!({ "candidate": first, "wait": true })).expect("a result");
     assert_eq!(result["status"], "PASSED");
     client.call("pause", &json!({})).expect("an answer");
-    let second = submit(&mut client, json!({ "sources": [crashing(&scenario)], "name": "later" }));
+    let second = submit(&mut client, json!({ "sources": [crashing()], "name": "later" }));
     assert_eq!(second, "softmax/later");
     run.kill();
     let (outcome, summary) = {
@@ -142,7 +141,7 @@ fn eval_uses_an_open_run_and_makes_one_where_there_is_none() {
     let joined = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
     assert_eq!(joined.json()["status"], "PASSED");
     assert!(joined.json()["speedup"]["value"].is_number(), "{}", joined.json());
-    let bad = scenario.run(&["eval", "plan.toml", &crashing(&scenario)]).expect_exit(1);
+    let bad = scenario.run(&["eval", "plan.toml", &crashing()]).expect_exit(1);
     bad.expect_stdout(&["CRASHED", "SIGSEGV"]);
     scenario.run(&["eval", "plan.toml", "nowhere.c"]).expect_exit(2).expect_stderr(&["cannot find"]);
     let by_ctl = run.ctl(&["submit", &fast, "--wait"]).expect_exit(0);

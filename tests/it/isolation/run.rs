@@ -40,10 +40,7 @@ fn gen_captures(scenario: &Scenario, arguments: &[&str]) -> PathBuf {
 /// Runs a plan of one job to its end.
 pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
     scenario.write("plan.toml", plan);
-    let outcome = scenario.run(&["run", "--quiet", "plan.toml"]);
-    let summary = Summary::read(&scenario.run_folder(), &outcome);
-    outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
-    Run { outcome, summary }
+    Run::of(scenario, scenario.run(&["run", "--quiet", "plan.toml"]))
 }
 
 /// A run that has ended.
@@ -53,6 +50,13 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// What a command left that ran the scenario's plan.
+    pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
+        let summary = Summary::read(&scenario.run_folder(), &outcome);
+        outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+        Self { outcome, summary }
+    }
+
     fn candidates(&self) -> &[Value] {
         self.summary.jobs().first().map_or(&[], |job| list(&job["candidates"]))
     }

@@ -154,12 +154,15 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             link_flags: Vec::new(),
             libraries: Vec::new(),
             library_path: Vec::new(),
+            toolchain: Vec::new(),
             env: std::collections::BTreeMap::new(),
             memory: Bytes::gib(1),
             timeout: TIMEOUT,
         },
         artifacts: folder.join("artifacts"),
         scratch: folder.join("scratch"),
+        hidden: Vec::new(),
+        home: folder.to_owned(),
     }
 }
 

@@ -131,6 +131,9 @@ fn confinement() -> Confinement {
             locked_memory: Bytes::mib(64),
         },
         user_number: 0,
+        toolchain: Vec::new(),
+        hidden: Vec::new(),
+        homes: Vec::new(),
         readable: present(vec!["/proc".into(), "/sys".into()]),
         writable: nodes.collect(),
     }

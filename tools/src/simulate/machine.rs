@@ -74,6 +74,8 @@ pub(crate) struct Machine {
     next_pid: u32,
     /// No worker starts on it any more from some moment on.
     broken: bool,
+    /// Kills whose reasons are not on record, because the database takes no rows.
+    held: Vec<Action>,
     outcome: Outcome,
     story: Vec<String>,
 }
@@ -92,6 +94,7 @@ impl Machine {
             planned: 0,
             next_pid: 100,
             broken: false,
+            held: Vec::new(),
             outcome: Outcome::default(),
             story: Vec::new(),
         };
@@ -110,6 +113,9 @@ impl Machine {
                 machine.plan(at, Event::Interrupt);
             }
         }
+        if machine.tape.seldom() {
+            machine.stall();
+        }
         machine
     }
 
@@ -121,6 +127,33 @@ impl Machine {
     fn plan(&mut self, after: Duration, event: Event) {
         self.planned += 1;
         self.plans.insert((self.now + after, self.planned), event);
+    }
+
+    /// The run's database is locked for a while, or for ever.
+    fn stall(&mut self) {
+        let at = Duration::from_millis(u64::from(self.tape.byte()) * 40);
+        self.plan(at, Event::StoreStalled { why: "simulated".to_owned(), rows: 1 });
+        let lasts = self.tape.pick(&[Some(1), Some(9), Some(100), Some(5_000), None]);
+        if let Some(seconds) = lasts {
+            self.plan(at + Duration::from_secs(seconds), Event::StoreBack { samples_dropped: 0 });
+        }
+    }
+
+    /// The reason of a kill is on record, and the signal sent.
+    fn kill(&mut self, action: &Action) {
+        match *action {
+            Action::KillWorker { worker, .. } => {
+                let sent = self.tape.soon() / 8;
+                self.plan(sent, Event::KillSent { worker });
+                let after = self.tape.soon() * self.tape.pick(&[1, 1, 1, 30]);
+                self.plan_end(sent + after, worker);
+            }
+            Action::KillRunner { worker, pid, .. } => {
+                let after = self.tape.soon();
+                self.plan(after, Event::RunnerDied { worker, pid });
+            }
+            _ => {}
+        }
     }
 
     /// To its end; else the step at which a law was broken, and which.
@@ -159,6 +192,11 @@ impl Machine {
         self.core.check_invariants()?;
         if quiet && actions.is_empty() {
             self.story.pop();
+        }
+        if !self.laws.stalled {
+            for action in std::mem::take(&mut self.held) {
+                self.kill(&action);
+            }
         }
         for action in actions {
             self.story.push(format!("    {action:?}"));
@@ -274,7 +312,10 @@ impl Machine {
             }
             Event::Control(request) => laws.user.asks(request),
             Event::Offered { .. } | Event::Withdrawn { .. } => laws.supply.hears(event),
+            Event::StoreStalled { .. } => laws.stalled = true,
+            Event::StoreBack { .. } => laws.stalled = false,
             Event::WorkerNotReady { .. }
+            | Event::KillSent { .. }
             | Event::KillWanted { .. }
             | Event::WorkerFault { .. }
             | Event::Pressure
@@ -299,15 +340,15 @@ impl Machine {
                 let after = self.tape.soon() + if slow { Duration::from_secs(20) } else { Duration::ZERO };
                 self.plan_end(after, worker);
             }
-            Action::KillWorker { worker, .. } => {
-                self.outcome.note("worker_killed");
-                let after = self.tape.soon() * self.tape.pick(&[1, 1, 1, 30]);
-                self.plan_end(after, worker);
-            }
-            Action::KillRunner { worker, pid, .. } => {
-                self.outcome.note("runner_killed");
-                let after = self.tape.soon();
-                self.plan(after, Event::RunnerDied { worker, pid });
+            Action::KillWorker { .. } | Action::KillRunner { .. } => {
+                let is_worker = matches!(action, Action::KillWorker { .. });
+                self.outcome.note(if is_worker { "worker_killed" } else { "runner_killed" });
+                if self.laws.stalled {
+                    self.outcome.note("kill_held");
+                    self.held.push(action);
+                } else {
+                    self.kill(&action);
+                }
             }
             Action::AllowRunner { .. }
             | Action::MayReap { .. }

@@ -73,6 +73,9 @@ fn every_run_keeps_the_laws_and_ends_and_meets_every_kind_of_trouble() {
         "replay_lie",
         "kill_worker",
         "kill_runner",
+        "store_stalled",
+        "store_back",
+        "kill_held",
     ] {
         assert!(0 < seen.of(kind), "never seen: {kind}\n{seen:?}");
     }

@@ -18,7 +18,8 @@ use crate::sandbox::spawn::SOCKET_FD;
 pub struct CompileOrder {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
-    pub scratch: PathBuf,
+    /// Where it runs.
+    pub work: PathBuf,
     pub confinement: Confinement,
 }
 
@@ -41,8 +42,7 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<std::convert::Infallible, S
         Err(FrameError::Closed) => return Err("the worker is gone".to_owned()),
         Err(error) => return Err(opt_shared::causes::chain(&error)),
     };
-    std::env::set_current_dir(&order.scratch)
-        .map_err(|error| format!("entering the work folder: {error}"))?;
+    std::env::set_current_dir(&order.work).map_err(|error| format!("entering the work folder: {error}"))?;
     let kept = Descriptors { worker: socket, artifact: None, libraries: &[] };
     confine::lock_down(&policy::beyond_present(order.confinement), &kept)
         .map_err(|error| opt_shared::causes::chain(&error))?;

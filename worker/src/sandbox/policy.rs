@@ -59,11 +59,28 @@ pub(crate) fn for_candidate(
         },
         user_number: user_number(),
         readable: library_path.iter().filter(|folder| folder.exists()).cloned().collect(),
+        toolchain: Vec::new(),
+        hidden: Vec::new(),
+        homes: Vec::new(),
         writable: Vec::new(),
     }
 }
 
-pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) -> Confinement {
+/// What a compiler may reach beyond the system's folders.
+pub(crate) struct CompilerReach<'a> {
+    pub(crate) scratch: &'a Path,
+    pub(crate) readable: &'a [PathBuf],
+    pub(crate) toolchain: &'a [PathBuf],
+    pub(crate) hidden: &'a [PathBuf],
+    pub(crate) homes: [&'a Path; 2],
+}
+
+pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes) -> Confinement {
+    fn real<'p>(paths: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
+        paths.filter_map(|path| path.canonicalize().ok()).collect()
+    }
+    let there =
+        |folders: &[PathBuf]| folders.iter().filter(|folder| folder.exists()).cloned().collect::<Vec<_>>();
     Confinement {
         kind: SandboxKind::Compiler,
         limits: ResourceLimits {
@@ -76,8 +93,11 @@ pub(crate) fn for_compiler(scratch: &Path, readable: &[PathBuf], memory: Bytes) 
             locked_memory: Bytes::ZERO,
         },
         user_number: 0,
-        readable: readable.iter().filter(|folder| folder.exists()).cloned().collect(),
-        writable: vec![scratch.to_owned()],
+        readable: there(reach.readable),
+        toolchain: there(reach.toolchain),
+        hidden: real(reach.hidden.iter().map(PathBuf::as_path)),
+        homes: real(reach.homes.into_iter()),
+        writable: vec![reach.scratch.to_owned()],
     }
 }
 

@@ -8,13 +8,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use opt_shared::ids::LeaseId;
+use opt_shared::kernel_files::{CopyError, KernelFiles, MOST_BYTES};
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
 
 use crate::link::Link;
+use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
+use crate::sandbox::policy::CompilerReach;
 use crate::toolchain::artifact::keep;
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerSpec};
+use crate::toolchain::log::{a_part_was_killed, missing_header};
 use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
@@ -29,22 +33,35 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let mut built = Built::default();
-    match opt_shared::digest::of_sources(&task.source.sources) {
+    let files = KernelFiles::find(&task.source.sources, task.source.language);
+    let scratch = Scratch::create(&task.scratch, lease)?;
+    let include = scratch.include()?;
+    let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
+    let recipe = toolchain::of(task.source.language).recipe(task, &folders);
+    let built_from = match recipe {
+        Recipe::Run(_) => match files.copy_to(&folders.work(), MOST_BYTES) {
+            Ok(copies) => copies,
+            Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
+            Err(error) => {
+                head.end_as(Status::CompileError, opt_shared::causes::chain(&error));
+                return Ok(built);
+            }
+        },
+        Recipe::Keep(_) | Recipe::Refused(_) => files.clone(),
+    };
+    match opt_shared::digest::of_files(&built_from) {
         Ok(digest) => built.source_digest = digest,
         Err((path, error)) => {
             head.end_as(Status::CompileError, format!("cannot read {}: {error}", path.display()));
             return Ok(built);
         }
     }
-    let scratch = Scratch::create(&task.scratch, lease)?;
-    let include = scratch.include()?;
-    let folders = Folders { include: &include, scratch: &scratch.path };
-    match toolchain::of(task.source.language).recipe(task, &folders) {
+    match recipe {
         Recipe::Keep(library) => {
             built.artifact = Some(keep(&library, &task.artifacts)?);
             head.end_as(Status::Passed, "prebuilt");
         }
-        Recipe::Run(step) => compile(link, lease, task, &step, &scratch.path, head, &mut built)?,
+        Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
         Recipe::Refused(why) => {
             head.end_as(Status::CompileError, why);
         }
@@ -58,7 +75,7 @@ fn compile(
     lease: LeaseId,
     task: &BuildTask,
     step: &Step,
-    scratch: &Path,
+    folders: &Folders<'_>,
     head: &mut Head,
     built: &mut Built,
 ) -> Result<(), BuildError> {
@@ -74,13 +91,28 @@ fn compile(
         );
         return Ok(());
     };
+    let real = fs::canonicalize(&program).map_err(file("resolving", &program))?;
+    if !compilers_may_execute(&real, &task.build.toolchain) {
+        let why = format!(
+            "the compiler {} lies outside of the system's folders (name its folder in [build] toolchain)",
+            real.display()
+        );
+        head.end_as(Status::InfraError, why);
+        return Ok(());
+    }
     let spec = CompilerSpec {
         lease,
         program: &program,
         arguments: &step.arguments,
-        env: environment(task, scratch),
-        scratch,
-        readable: &step.readable,
+        env: environment(task, folders.scratch),
+        work: &folders.work(),
+        reach: CompilerReach {
+            scratch: folders.scratch,
+            readable: &step.readable,
+            toolchain: &task.build.toolchain,
+            hidden: &task.hidden,
+            homes: [&task.home, &folders.files.root],
+        },
         memory: task.build.memory,
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
@@ -123,27 +155,17 @@ fn compile(
         (None, End::Exited { .. }) if a_part_was_killed(&built.log_head) => {
             (Status::InfraError, format!("a part of {compiler} was killed by a process outside the build"))
         }
-        (None, End::Exited { code }) => (Status::CompileError, format!("{compiler} exited with code {code}")),
+        (None, End::Exited { code }) => {
+            let missing = missing_header(&built.log_head, &folders.files.left_out);
+            let why = missing.map_or_else(String::new, |why| format!(": {why}"));
+            (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
+        }
         (None, end @ End::Signalled { .. }) => (
             Status::CompileError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
     };
     Ok(())
-}
-
-/// Whether the compiler's driver says that one of its parts ended by SIGKILL. The driver's own lines begin with its
-/// name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
-/// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
-fn a_part_was_killed(log: &str) -> bool {
-    log.lines().any(|line| {
-        let Some((driver, rest)) = line.split_once(": ") else { return false };
-        !driver.contains([':', ' '])
-            && (rest.starts_with("fatal error: Killed signal terminated program ")
-                || (rest.starts_with("fatal error: ")
-                    && rest.ends_with(" terminated with signal 9 [Killed]"))
-                || rest.starts_with("error: unable to execute command: Killed"))
-    })
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
@@ -214,27 +236,5 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What stays behind is cleared at the next start.
         let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_driver_says_that_a_part_was_killed() {
-        for (log, killed) in [
-            ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
-            ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
-            ("collect2: fatal error: ld terminated with signal 9 [Killed]", true),
-            ("clang: error: unable to execute command: Killed", true),
-            ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
-            ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
-            ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
-            ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
-            ("", false),
-        ] {
-            assert_eq!(a_part_was_killed(log), killed, "{log}");
-        }
     }
 }

@@ -13,21 +13,18 @@ pub(super) struct C;
 impl Toolchain for C {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let output = folders.scratch.join("candidate.so");
-        let (compiler, arguments) = command(task, folders.include, &output);
-        let sources = task.source.sources.iter();
-        let mut readable: Vec<PathBuf> = sources
-            .filter_map(|source| source.parent().map(Path::to_owned))
-            .chain(task.build.include.iter().cloned())
-            .chain(task.build.library_path.iter().cloned())
-            .collect();
+        let (compiler, arguments) = command(task, folders, &output);
+        let mut readable: Vec<PathBuf> =
+            task.build.include.iter().chain(&task.build.library_path).cloned().collect();
         readable.sort();
         readable.dedup();
         Recipe::Run(Step { compiler, arguments, output, readable })
     }
 }
 
-/// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… -Wl,-rpath… LIBRARIES`.
-fn command(task: &BuildTask, own_include: &Path, built: &Path) -> (String, Vec<OsString>) {
+/// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. Sources are named as they lie in their folder,
+/// so what a compiler prints of them is short, and the same for every build.
+fn command(task: &BuildTask, folders: &Folders<'_>, built: &Path) -> (String, Vec<OsString>) {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
         language::Toolchain::Cxx => &build.cxx,
@@ -35,14 +32,15 @@ fn command(task: &BuildTask, own_include: &Path, built: &Path) -> (String, Vec<O
     };
     let mut arguments: Vec<OsString> = Vec::new();
     arguments.extend(build.flags.iter().chain(&build.extra_flags).map(OsString::from));
+    arguments.extend(debug_paths(&arguments, folders));
     arguments.extend(["-shared", "-fPIC"].map(OsString::from));
-    for folder in build.include.iter().map(PathBuf::as_path).chain([own_include]) {
+    for folder in build.include.iter().map(PathBuf::as_path).chain([folders.include]) {
         arguments.push("-I".into());
         arguments.push(folder.into());
     }
     arguments.push("-o".into());
     arguments.push(built.into());
-    arguments.extend(task.source.sources.iter().map(OsString::from));
+    arguments.extend(folders.files.sources.iter().map(|source| operand(&source.relative)));
     arguments.extend(build.link_flags.iter().map(OsString::from));
     for folder in &build.library_path {
         let mut flag = OsString::from("-L");
@@ -57,4 +55,23 @@ fn command(task: &BuildTask, own_include: &Path, built: &Path) -> (String, Vec<O
         });
     }
     (compiler.clone(), arguments)
+}
+
+/// A path that cannot be taken for an option.
+fn operand(relative: &Path) -> OsString {
+    match relative.as_os_str().as_encoded_bytes().first() {
+        Some(b'-' | b'@') => Path::new(".").join(relative).into(),
+        _ => relative.into(),
+    }
+}
+
+/// Debuggers look for the sources where they came from, not where their copies were.
+fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
+    flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
+        let mut flag = OsString::from("-fdebug-prefix-map=");
+        flag.push(folders.work());
+        flag.push("=");
+        flag.push(&folders.files.root);
+        flag
+    })
 }

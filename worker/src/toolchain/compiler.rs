@@ -3,7 +3,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use opt_shared::formula::COMPILER_BASE;
@@ -16,7 +16,7 @@ use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::compiler::CompileOrder;
 use crate::runner::frame::{FrameError, Reply, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle};
-use crate::sandbox::policy;
+use crate::sandbox::policy::{self, CompilerReach};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
@@ -53,8 +53,9 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
-    pub(crate) scratch: &'a Path,
-    pub(crate) readable: &'a [PathBuf],
+    /// Where it runs; below its scratch folder.
+    pub(crate) work: &'a Path,
+    pub(crate) reach: CompilerReach<'a>,
     pub(crate) memory: Bytes,
 }
 
@@ -107,8 +108,8 @@ impl Compiler {
         let order = CompileOrder {
             program: spec.program.to_owned(),
             arguments: spec.arguments.to_vec(),
-            scratch: spec.scratch.to_owned(),
-            confinement: policy::for_compiler(spec.scratch, spec.readable, spec.memory),
+            work: spec.work.to_owned(),
+            confinement: policy::for_compiler(&spec.reach, spec.memory),
         };
         send_to_runner(compiler.socket.as_fd(), &ToRunner::Compile(order), &[])?;
         Ok(compiler)

@@ -6,12 +6,14 @@
 pub(crate) mod artifact;
 mod c;
 pub(crate) mod compiler;
+pub(crate) mod log;
 mod prebuilt;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use opt_shared::kernel_files::KernelFiles;
 use opt_shared::language::{self, Language};
 use opt_shared::message::BuildTask;
 
@@ -48,7 +50,7 @@ pub(crate) struct Step {
     pub(crate) arguments: Vec<OsString>,
     /// What it writes.
     pub(crate) output: PathBuf,
-    /// Folders it may read, beyond the system's.
+    /// Folders it may read, beyond the system's and the scratch folder.
     pub(crate) readable: Vec<PathBuf>,
 }
 
@@ -58,6 +60,15 @@ pub(crate) struct Folders<'a> {
     pub(crate) include: &'a Path,
     /// Gone when the build is over.
     pub(crate) scratch: &'a Path,
+    /// The candidate's files. A command finds copies of them, at their relative paths, in its working folder.
+    pub(crate) files: &'a KernelFiles,
+}
+
+impl Folders<'_> {
+    /// Where a command runs, with copies of the candidate's files.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.scratch.join("work")
+    }
 }
 
 pub(crate) trait Toolchain {

@@ -84,7 +84,10 @@ impl Core {
             floor: self.ledger.floor(),
             charged: self.ledger.charged().host,
             owed: self.ledger.owed().host,
-            waiting: self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string())),
+            waiting: self
+                .stall
+                .map(|stall| (stall.since, "the run's database to take rows".to_owned()))
+                .or_else(|| self.waiting.map(|waiting| (waiting.since, waiting.refusal.to_string()))),
         }
     }
 
@@ -160,6 +163,9 @@ impl Core {
             "the run is ending".to_owned()
         } else if self.wishes.paused {
             "the run is paused".to_owned()
+        } else if let Some(stall) = self.stall {
+            let since = now.saturating_sub(stall.since).as_secs();
+            format!("the run's database has taken no rows for {since} s")
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)

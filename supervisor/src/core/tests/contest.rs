@@ -190,7 +190,7 @@ proptest! {
             .collect();
         let passed = |unit: &u32| desk.done(*unit) == Some((Status::Passed, None));
         let figure = |unit: u32| figures(unit, reached[&unit]).expect("it passed");
-        let surely = (1..7).filter(passed).map(|unit| figure(unit)).map(|(value, half)| value * (1.0 - half));
+        let surely = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
         let surely = surely.fold(1.0, f64::max);
         for unit in (1..7).filter(passed) {
             let (value, half) = figure(unit);

@@ -60,6 +60,8 @@ pub(super) struct Desk {
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
     given: VecDeque<Given>,
+    /// The reasons of kills are on record at once.
+    pub(super) acknowledges: bool,
 }
 
 impl Desk {
@@ -82,6 +84,7 @@ impl Desk {
             starting: VecDeque::new(),
             ending: VecDeque::new(),
             given: VecDeque::new(),
+            acknowledges: true,
         }
     }
 
@@ -112,6 +115,12 @@ impl Desk {
             }
         }
         self.log.extend(actions.iter().cloned());
+        for (worker, runner, _) in kills(&actions) {
+            if self.acknowledges && runner.is_none() {
+                let more = self.at_once(Event::KillSent { worker });
+                actions.extend(more);
+            }
+        }
         let wanted: Vec<JobId> = actions
             .iter()
             .filter_map(|action| match action {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::forecast::Forecast;
 use crate::control::{Notification, Reply, Server, Token};
+use crate::driver::EachCandidate;
 use crate::metrics::Metrics;
 use crate::metrics::http::Responder;
 use crate::progress::Progress;
@@ -27,7 +28,7 @@ pub(crate) struct Desk {
     pub(crate) progress: Progress,
     pub(crate) forecast: Forecast,
     /// Is given each candidate's record as it ends.
-    pub(crate) each_candidate: Option<fn(&Value)>,
+    pub(crate) each_candidate: Option<EachCandidate>,
 }
 
 impl Desk {

@@ -4,6 +4,7 @@ pub(super) mod desk;
 pub(super) mod forecast;
 pub(super) mod notifications;
 mod overview;
+pub(super) mod questions;
 pub(super) mod replay_standing;
 pub mod requests;
 mod status;
@@ -17,7 +18,6 @@ use super::run::agenda::Agenda;
 use super::run::decisions::Decisions;
 use super::run::machine::Machine;
 use crate::core::control::UnitView;
-use crate::store::Store;
 
 /// Everything that questions are answered from; nothing can be changed through it.
 pub(super) struct View<'a> {
@@ -25,7 +25,6 @@ pub(super) struct View<'a> {
     pub(super) agenda: &'a Agenda<'a>,
     pub(super) attempts: &'a Attempts,
     pub(super) machine: &'a Machine,
-    pub(super) store: &'a Store,
     pub(super) desk: &'a Desk,
 }
 

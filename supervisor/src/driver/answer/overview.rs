@@ -13,14 +13,12 @@ use super::forecast::Open;
 use crate::control::{Code, Refusal, Reply};
 use crate::core::control::{RunnerView, UnitView};
 use crate::core::event::Process;
-use crate::driver::RunError;
 use crate::plan::JobPlan;
+use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
 /// Candidates in one answer: names are at most a few hundred bytes, a queue holds 512 KiB.
 const PAGE: usize = 500;
-/// Decisions in one answer.
-const MOST_DECISIONS: u32 = 100;
 
 impl View<'_> {
     /// From the `from`th on, in the order of the plan.
@@ -82,9 +80,8 @@ impl View<'_> {
         )
     }
 
-    pub(crate) fn latest_decisions(&self, most: u32) -> Result<Value, RunError> {
-        let rows = self.store.latest_decisions(most.min(MOST_DECISIONS))?;
-        Ok(json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() }))
+    pub(crate) fn decisions_of(&self, rows: &[PolicyRecord]) -> Value {
+        json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() })
     }
 
     /// How it goes: what has ended since this process began, and how long the rest may take.

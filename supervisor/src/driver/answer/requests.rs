@@ -11,6 +11,7 @@ use opt_shared::message::Role;
 use opt_shared::units::Bytes;
 use serde_json::json;
 
+use super::questions::Question;
 use super::{View, notifications};
 use crate::control::socket::{self, RunSocket};
 use crate::control::{
@@ -19,11 +20,13 @@ use crate::control::{
 use crate::core::control::Which;
 use crate::core::event::{Answer, Control, Event};
 use crate::driver::RunError;
+use crate::driver::folder::writer::Then;
 use crate::driver::folder::{RunFolder, clear_if_dead, is_locked};
 use crate::driver::run::Run;
 use crate::exit::Exit;
 use crate::metrics::GaugeValues;
 use crate::plan::Amount;
+use crate::record::CandidateRecord;
 
 /// For a client to read the last answers.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -75,13 +78,31 @@ impl Run<'_> {
 
     /// None where the answer comes later.
     fn requested(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
+        let asks_for_rows = !matches!(
+            request,
+            Request::Status
+                | Request::Workers
+                | Request::Candidates(_)
+                | Request::History(_)
+                | Request::Events
+                | Request::Shutdown { .. }
+        );
+        if asks_for_rows && self.books.writer.is_full() {
+            let why = format!("the run's database does not answer: {}", self.books.writer.trouble());
+            return Ok(Some(Err(Refusal::new(Code::Refused, why))));
+        }
         let reply = match request {
             Request::Status => Ok(self.view().status()),
             Request::Workers => Ok(self.view().workers()),
-            Request::Why(params) => self.view().why(&params)?,
+            Request::Why(params) => match self.view().why(&params) {
+                Ok(question) => return Ok(self.look_up(token, question)),
+                Err(refusal) => Err(refusal),
+            },
             Request::Candidates(params) => Ok(self.view().candidates(params.from)),
             Request::History(params) => self.view().history(params.since_s),
-            Request::Decisions(params) => Ok(self.view().latest_decisions(params.most)?),
+            Request::Decisions(params) => {
+                return Ok(self.look_up(token, Question::Decisions(params.most)));
+            }
             // The server's own affair.
             Request::Events => Ok(json!({ "outcome": "done" })),
             Request::Recycle(params) => self.ask(recycle(&params))?,
@@ -102,7 +123,15 @@ impl Run<'_> {
                 }
                 Err(refusal) => Err(refusal),
             },
-            Request::Submit(params) => self.submit(params)?,
+            Request::Submit(params) => match self.submit(params)? {
+                // Promised once it is on record.
+                Ok(reply) => {
+                    let token = token.clone();
+                    self.books.writer.write_then(move |_| Ok(Then::Reply(token.clone(), Ok(reply.clone()))));
+                    return Ok(None);
+                }
+                Err(refusal) => Err(refusal),
+            },
             Request::Result(params) => match self.view().candidate_named(&params.candidate) {
                 Ok(id) => {
                     let done = self.agenda.known.get(id.index()).is_some_and(|it| it.status.is_some());
@@ -110,12 +139,25 @@ impl Run<'_> {
                         self.desk.awaited.push((token.clone(), id));
                         return Ok(None);
                     }
-                    Ok(self.view().result(id)?)
+                    return Ok(self.look_up(token, Question::Result(id)));
                 }
                 Err(refusal) => Err(refusal),
             },
         };
         Ok(Some(reply))
+    }
+
+    /// The answer comes with the rows; at once where the database does not answer.
+    fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
+        if self.store_is_behind() {
+            let why = format!("the run's database does not answer: {}", self.books.writer.trouble());
+            return Some(Err(Refusal::new(Code::Refused, why)));
+        }
+        let token = token.clone();
+        self.books
+            .writer
+            .write_then(move |store| Ok(Then::Answer(token.clone(), question, question.look_up(store)?)));
+        None
     }
 
     /// Puts a request to the core, and its answer into words.
@@ -130,23 +172,19 @@ impl Run<'_> {
         })
     }
 
-    /// A candidate has ended: who waits for it, listens or reads lines is told.
-    pub(crate) fn tell_of_end(&mut self, id: CandidateId) -> Result<(), RunError> {
+    /// The end of a candidate is on record: who waits for it, listens or reads lines is told.
+    pub(crate) fn tell_of_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.desk.minds_the_end_of(id) {
-            return Ok(());
+            return;
         }
-        if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
-            self.score_so_far(job)?;
-        }
-        let result = self.view().result(id)?;
-        if let Some(each_candidate) = self.desk.each_candidate {
+        let result = self.view().result(id, record);
+        if let Some(each_candidate) = &self.desk.each_candidate {
             each_candidate(&result);
         }
         self.desk.tell(|| notifications::candidate(&result));
         for token in self.desk.take_awaiting(id) {
             self.desk.reply(&token, &Ok(result.clone()));
         }
-        Ok(())
     }
 
     /// Nobody is left without an answer.

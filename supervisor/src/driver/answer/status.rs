@@ -6,15 +6,13 @@ use opt_shared::units::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::View;
+use super::questions::{Found, Question};
 use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{LeaseView, UnitView, WorkerView};
-use crate::driver::RunError;
 use crate::record::{CandidateRecord, PolicyRecord};
 
 /// Longest record in an answer: a longer one goes without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
-/// How many decisions the answer to `why` lists.
-const LATEST: u32 = 5;
 
 impl View<'_> {
     pub(crate) fn status(&self) -> Value {
@@ -133,7 +131,7 @@ impl View<'_> {
     }
 
     /// The state of a candidate: its whole record once it has ended.
-    pub(crate) fn result(&self, id: CandidateId) -> Result<Value, RunError> {
+    pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
         let view = self.standing_of(id);
@@ -144,9 +142,9 @@ impl View<'_> {
             let running = matches!(view, Some(UnitView::Running { .. }));
             answer.insert("stage".to_owned(), json!(stage.name()));
             answer.insert("running".to_owned(), json!(running));
-            return Ok(Value::Object(answer));
+            return Value::Object(answer);
         }
-        let Some(mut record) = self.store.record_of(id)? else { return Ok(Value::Object(answer)) };
+        let Some(mut record) = record else { return Value::Object(answer) };
         if MAX_RECORD < length(&record)
             && let Some(profile) = &mut record.profile
         {
@@ -155,28 +153,25 @@ impl View<'_> {
         if let Ok(Value::Object(fields)) = serde_json::to_value(record) {
             answer.extend(fields);
         }
-        Ok(Value::Object(answer))
+        Value::Object(answer)
     }
 
     // Why.
 
-    pub(crate) fn why(&self, params: &WhyParams) -> Result<Reply, RunError> {
+    pub(crate) fn why(&self, params: &WhyParams) -> Result<Question, Refusal> {
         match (params.worker, &params.candidate) {
-            (Some(worker), _) => self.why_worker(WorkerId(worker)),
-            (None, Some(name)) => match self.candidate_named(name) {
-                Ok(id) => self.why_candidate(id).map(Ok),
-                Err(refusal) => Ok(Err(refusal)),
-            },
-            (None, None) => Ok(Err(Refusal::new(Code::InvalidParams, "one of `worker` and `candidate`"))),
+            (Some(worker), _) => Ok(Question::WhyWorker(WorkerId(worker))),
+            (None, Some(name)) => self.candidate_named(name).map(Question::WhyCandidate),
+            (None, None) => Err(Refusal::new(Code::InvalidParams, "one of `worker` and `candidate`")),
         }
     }
 
-    fn why_worker(&self, id: WorkerId) -> Result<Reply, RunError> {
+    pub(super) fn why_worker(&self, id: WorkerId, found: &Found) -> Reply {
         let view = self.decisions.core.worker_views(self.decisions.now()).into_iter().find(|it| it.id == id);
-        let latest = self.store.latest_about_worker(id, LATEST)?;
+        let latest = &found.decisions;
         let why = match view {
             Some(it) => self.sentence_of(&it, latest.first()),
-            None => match self.store.worker_record(id)? {
+            None => match &found.worker {
                 Some(record) => {
                     let class = record.end_class.as_deref().unwrap_or("unknown");
                     let reason = record
@@ -193,13 +188,11 @@ impl View<'_> {
                     why.push_str(&self.last_words(latest.first()));
                     why
                 }
-                None => {
-                    return Ok(Err(Refusal::new(Code::NotFound, format!("the run never had a {id}"))));
-                }
+                None => return Err(Refusal::new(Code::NotFound, format!("the run never had a {id}"))),
             },
         };
         let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
-        Ok(Ok(json!({ "worker": id, "why": why, "decisions": decisions })))
+        Ok(json!({ "worker": id, "why": why, "decisions": decisions }))
     }
 
     fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
@@ -230,9 +223,9 @@ impl View<'_> {
         )
     }
 
-    fn why_candidate(&self, id: CandidateId) -> Result<Value, RunError> {
+    pub(super) fn why_candidate(&self, id: CandidateId, found: Found) -> Value {
         let name = self.agenda.full_name(id);
-        let latest = self.store.latest_about_candidate(id, LATEST)?;
+        let Found { decisions: latest, candidate: record, .. } = found;
         let unit = self.agenda.units.of_candidate(id);
         let (core, now) = (&self.decisions.core, self.decisions.now());
         let why = match self.standing_of(id) {
@@ -253,7 +246,6 @@ impl View<'_> {
                 }
             }
             Some(UnitView::Done(status)) => {
-                let record = self.store.record_of(id)?;
                 let detail = record.as_ref().and_then(|it| it.detail.clone()).unwrap_or_default();
                 let attempts =
                     record.as_ref().map_or(0, |it| u32::try_from(it.attempts.len()).unwrap_or(u32::MAX));
@@ -267,7 +259,7 @@ impl View<'_> {
             None => format!("nothing is known of {name}"),
         };
         let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
-        Ok(json!({ "candidate": name, "why": why, "decisions": decisions }))
+        json!({ "candidate": name, "why": why, "decisions": decisions })
     }
 
     fn last_words(&self, latest: Option<&PolicyRecord>) -> String {

@@ -2,17 +2,18 @@
 //! that the run knows them again after any end.
 //!
 //! ```text
-//! RUN_DIR/submitted/1/fast.c            what was handed in
+//! RUN_DIR/submitted/1/fast.c            what was handed in, with the headers that it includes
 //! RUN_DIR/submitted/1/submission.json   written last: a folder without it never became a candidate
 //! ```
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use opt_shared::ids::CandidateId;
+use opt_shared::kernel_files::KernelFiles;
 use opt_shared::language::{Language, Toolchain};
+use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -31,7 +32,7 @@ const RECORD: &str = "submission.json";
 const MOST: u32 = 10_000;
 const MOST_FILES: usize = 16;
 /// Most bytes of a candidate's files: kernels are written by hand or by a model; a library may be built with symbols.
-const MOST_BYTES: u64 = 16 << 20;
+const MOST_BYTES: Bytes = Bytes::mib(16);
 /// Longest record of a submission.
 const MAX_RECORD: u64 = 64 << 10;
 
@@ -84,7 +85,8 @@ impl Run<'_> {
     /// From here on it is a candidate like any other.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
-        self.books.store.candidate(&candidate_row(&candidate))?;
+        let row = candidate_row(&candidate);
+        self.books.writer.write(move |store| store.candidate(&row));
         self.agenda.plan.jobs[job].candidates.push(candidate);
         self.agenda.known.push(Known::default());
         match self.offer(id)? {
@@ -123,7 +125,7 @@ fn take_in(
         let kept = Kept {
             job: job.name.clone(),
             name: candidate.name.clone(),
-            files: candidate.source.sources.iter().map(|path| file_name(path)).collect(),
+            files: candidate.source.sources.iter().map(|path| relative(&own, path)).collect(),
             language: candidate.source.language,
             symbol: candidate.source.symbol.clone(),
         };
@@ -156,7 +158,7 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// The sources, under their own names.
+/// The sources with their headers, as they lie to each other.
 fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
@@ -175,41 +177,20 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     if MOST_FILES < params.sources.len() {
         return Err(invalid(format!("more than {MOST_FILES} source files")));
     }
-    let mut room = MOST_BYTES;
-    let mut paths = Vec::new();
-    for source in &params.sources {
-        let from = Path::new(source);
-        if !from.is_absolute() {
-            return Err(invalid(format!("`{source}` is no absolute path")));
-        }
-        let path = own.join(file_name(from));
-        let copied = copy(from, &path, room).map_err(|error| invalid(format!("`{source}`: {error}")))?;
-        room -= copied;
-        paths.push(path);
+    if let Some(source) = params.sources.iter().find(|source| !Path::new(source).is_absolute()) {
+        return Err(invalid(format!("`{source}` is no absolute path")));
     }
-    Ok(paths)
+    let paths: Vec<PathBuf> = params.sources.iter().map(PathBuf::from).collect();
+    let language = params.language.or_else(|| Language::of_path(paths.first()?));
+    // What tells no language is refused by its name, once it is here.
+    let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
+    let copies =
+        files.copy_to(own, MOST_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
+    Ok(copies.sources.into_iter().map(|source| source.path).collect())
 }
 
-/// Reads a regular file only: anything else could keep the run waiting.
-fn copy(from: &Path, to: &Path, room: u64) -> std::io::Result<u64> {
-    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let source = File::options().read(true).custom_flags(nonblocking).open(from)?;
-    if !source.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
-    // Two sources of one name would become one.
-    let mut target = File::options().write(true).create_new(true).open(to)?;
-    let copied = std::io::copy(&mut source.take(room + 1), &mut target)?;
-    if room < copied {
-        return Err(std::io::Error::other(format!(
-            "the sources are larger than {MOST_BYTES} bytes together"
-        )));
-    }
-    Ok(copied)
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+fn relative(own: &Path, path: &Path) -> String {
+    path.strip_prefix(own).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
@@ -222,7 +203,7 @@ fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
 
 /// Adds what was submitted in earlier parts of a run to its plan. What cannot be read is said, and left out.
 pub fn restore(plan: &mut Plan, run: &Path) {
-    // Compilers are shown the folders of sources by their whole paths.
+    // Whole paths: what is written down must be found from anywhere.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MOST as usize) {

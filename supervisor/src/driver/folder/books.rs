@@ -1,46 +1,44 @@
 //! What a run writes down: its database, the evidence on its way there, and the summary that is printed from it.
 
-use std::time::{Duration, Instant};
-
 use opt_shared::ids::CandidateId;
 
 use super::RunFolder;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, Look};
+use super::summaries::Summaries;
+use super::writer::{Then, Writer};
 use crate::core::event::{PhaseRow, PolicyRow};
 use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
 use crate::store::{PhaseRow as StoredPhase, ReplayPhaseRow, Store};
 
-/// The summary is rewritten at most this often while the run goes on, and takes at most one part in so many of the time:
-/// that of thousands of candidates is tens of MB.
-const SUMMARY_EVERY: Duration = Duration::from_secs(1);
-const SUMMARY_SHARE: u32 = 20;
-
-pub(crate) struct Books<'a> {
-    pub(crate) store: Store,
+pub(crate) struct Books {
+    pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
-    folder: &'a RunFolder,
-    summary_due: Option<Instant>,
+    pub(crate) summaries: Summaries,
+    /// Blocks of samples that were dropped, because the database took none.
+    pub(crate) samples_dropped: u64,
 }
 
-impl<'a> Books<'a> {
-    pub(crate) fn open(store: Store, folder: &'a RunFolder) -> Result<Self, RunError> {
+impl Books {
+    pub(crate) fn open(store: Store, folder: &RunFolder) -> Result<Self, RunError> {
         let evidence = Evidence::new(store.samples_width()?);
-        Ok(Self { store, evidence, folder, summary_due: None })
+        let summaries = Summaries::open(folder.path()).map_err(RunError::Thread)?;
+        Ok(Self { writer: Writer::open(store)?, evidence, summaries, samples_dropped: 0 })
     }
 
     /// A decision and its numbers, as they are recorded.
-    pub(crate) fn policy(&mut self, t: UtcTime, row: &PolicyRow) -> Result<Numbers, RunError> {
+    pub(crate) fn policy(&mut self, t: UtcTime, row: &PolicyRow) -> Numbers {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let numbers: Numbers =
             row.numbers.iter().map(|&(name, number)| (name.to_owned(), number.into())).collect();
-        self.store.policy(t, row.decision, &row.reason, &numbers)?;
-        Ok(numbers)
+        let (decision, reason, kept) = (row.decision, row.reason.clone(), numbers.clone());
+        self.writer.write(move |store| store.policy(t, decision, &reason, &kept));
+        numbers
     }
 
-    pub(crate) fn phase(&mut self, candidate: CandidateId, row: &PhaseRow) -> Result<(), RunError> {
+    pub(crate) fn phase(&mut self, candidate: CandidateId, row: &PhaseRow) {
         let (started, ended) = span_of(row);
-        self.store.phase(&StoredPhase {
+        let phase = StoredPhase {
             candidate,
             stage: row.order.stage,
             worker: row.worker,
@@ -51,13 +49,13 @@ impl<'a> Books<'a> {
             switch_us: self.evidence.phase_switch(row.worker),
             started,
             ended: Some(ended),
-        })?;
-        Ok(())
+        };
+        self.writer.write(move |store| store.phase(&phase));
     }
 
-    pub(crate) fn replay_phase(&mut self, name: String, row: &PhaseRow) -> Result<(), RunError> {
+    pub(crate) fn replay_phase(&mut self, name: String, row: &PhaseRow) {
         let (started, ended) = span_of(row);
-        self.store.replay_phase(&ReplayPhaseRow {
+        let phase = ReplayPhaseRow {
             name,
             worker: row.worker,
             predicted: row.predicted,
@@ -67,26 +65,29 @@ impl<'a> Books<'a> {
             switch_us: self.evidence.phase_switch(row.worker),
             started,
             ended,
-        })?;
-        Ok(())
+        };
+        self.writer.write(move |store| store.replay_phase(&phase));
     }
 
-    /// Not more often than is good for the run.
-    pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) -> Result<(), RunError> {
-        if self.summary_due.is_none_or(|due| due <= Instant::now()) {
-            self.write_summary(totals)
-        } else {
-            Ok(())
+    /// A look at memory, which is written with others.
+    pub(crate) fn look(&mut self, look: &Look) {
+        if let Some(block) = self.evidence.add(look)
+            && !self.writer.write_samples(move |store| store.samples(&block))
+        {
+            self.samples_dropped += 1;
         }
     }
 
-    pub(crate) fn write_summary(&mut self, totals: MemoryTotals) -> Result<(), RunError> {
-        let begun = Instant::now();
-        self.store.memory(totals)?;
-        let document = self.store.document()?;
-        crate::report::summary::write_summary(self.folder.path(), &document)?;
-        self.summary_due = Some(Instant::now() + SUMMARY_EVERY.max(begun.elapsed() * SUMMARY_SHARE));
-        Ok(())
+    /// Not more often than is good for the run.
+    pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
+        if self.summaries.is_due() {
+            self.write_summary(totals);
+        }
+    }
+
+    /// Once everything that was handed over before is on record.
+    pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
+        self.writer.write_then(move |store| store.memory(totals).map(|()| Then::WriteSummary));
     }
 }
 

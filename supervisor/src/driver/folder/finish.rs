@@ -32,16 +32,13 @@ impl Run<'_> {
         let name = job.name.clone();
         let scores = self.agenda.job_scores(job);
         let end = self.agenda.job_end(job, baseline_failed, &scores);
-        self.books.store.scores(&scores.rows)?;
-        self.books.store.job_status(id, &end)?;
         self.desk.tell(|| notifications::job(&name, &end));
-        self.books.write_summary(self.machine.sampler.totals)
-    }
-
-    /// Ranks and speed-ups as they stand while others of the job are still to come.
-    pub(crate) fn score_so_far(&mut self, id: JobId) -> Result<(), RunError> {
-        let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
-        Ok(self.books.store.scores(&self.agenda.job_scores(job).rows)?)
+        self.books.writer.write(move |store| {
+            store.scores(&scores.rows)?;
+            store.job_status(id, &end)
+        });
+        self.books.write_summary(self.machine.sampler.totals);
+        Ok(())
     }
 
     /// Writes the end down and says the exit code.
@@ -77,9 +74,18 @@ impl Run<'_> {
             }
             StopReason::Finished => (RunStatus::Finished, Exit::NonePassed),
         };
-        self.books.store.samples(&self.books.evidence.take())?;
-        self.books.store.run_finished(status, i32::from(exit.code()), UtcTime::now())?;
-        self.books.write_summary(self.machine.sampler.totals)?;
+        let (samples, totals, ended) =
+            (self.books.evidence.take(), self.machine.sampler.totals, UtcTime::now());
+        // What disturbed the times is known only now.
+        let host = self.machine.record();
+        self.books.writer.write(move |store| {
+            store.samples(&samples)?;
+            store.host(&host)?;
+            store.memory(totals)?;
+            store.run_finished(status, i32::from(exit.code()), ended)
+        });
+        self.settle(stop)?;
+        self.books.summaries.write_last()?;
         Ok(exit)
     }
 }

@@ -13,6 +13,8 @@ pub(super) mod reads;
 pub(super) mod register;
 pub(super) mod resume;
 mod score;
+pub(super) mod summaries;
+pub(super) mod writer;
 
 use std::fs::{self, File};
 use std::io;
@@ -38,6 +40,8 @@ pub enum FolderError {
     TooMany { limit: u32, name: String },
 }
 
+/// Where runs are, beside their plan, unless they are told to be elsewhere.
+pub(crate) const RUNS: &str = "runs";
 /// Runs of one name that are looked for.
 const MOST_RUNS: u32 = 100_000;
 /// A worker caught between fork and exec by the death of its supervisor holds the lock for an instant longer.
@@ -74,7 +78,7 @@ impl RunFolder {
                 path.to_owned()
             }
             None => {
-                let runs = base.join("runs");
+                let runs = base.join(RUNS);
                 fs::create_dir_all(&runs).map_err(io_error("making the folder", &runs))?;
                 Self::next_free(&runs, name)?
             }
@@ -94,7 +98,7 @@ impl RunFolder {
         let path = match wanted {
             Some(path) => path.to_owned(),
             None => {
-                let runs = base.join("runs");
+                let runs = base.join(RUNS);
                 Self::newest(&runs, name).ok_or(FolderError::NothingToResume { path: runs })?
             }
         };

@@ -1,15 +1,18 @@
-//! What a run is of, as it is written down before anything happens: jobs and candidates.
+//! What a run is of, as it is written down before anything happens: jobs, candidates and replays.
 
 use opt_shared::arguments::Signature;
-use opt_shared::outcome::{Blame, Status};
+use opt_shared::kernel_files::KernelFiles;
+use opt_shared::outcome::{Blame, ReplayResult, Status};
+use opt_shared::settings::CandidateSource;
 
 use super::resume::Earlier;
 use crate::driver::error::RunError;
 use crate::driver::known::Known;
 use crate::driver::survey::facts::JobFacts;
+use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use crate::record::{CapturesRecord, SourceRecord};
-use crate::store::{CandidateEnd, CandidateRow, JobRow, Store};
+use crate::store::{CandidateEnd, CandidateRow, JobRow, ReplayRow, Store};
 
 /// Writes jobs and candidates down. What is known of each candidate: what stands of `earlier`, and those that are not
 /// `selected` are skipped.
@@ -47,6 +50,29 @@ pub(crate) fn register(
     Ok(known)
 }
 
+/// A replay's result, and what made its calls: it need not be made again with the same.
+pub(crate) type KeptReplay = (String, ReplayResult);
+
+/// Writes the replays down. What an earlier part of the run made of each.
+pub(crate) fn register_replays(
+    store: &mut Store,
+    plan: &Plan,
+    facts: &[ReplayFacts],
+) -> Result<Vec<Option<KeptReplay>>, RunError> {
+    let mut kept = Vec::new();
+    for (place, (replay, facts)) in plan.replays.iter().zip(facts).enumerate() {
+        kept.push(store.stored_replay(&replay.name)?);
+        store.replay(&ReplayRow {
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            name: replay.name.clone(),
+            budget: replay.budget,
+            floor: facts.broken.is_none().then(|| facts.floor.bytes()),
+            all_resident: facts.broken.is_none().then_some(facts.floor.whole),
+        })?;
+    }
+    Ok(kept)
+}
+
 fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
     JobRow {
@@ -64,9 +90,9 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     }
 }
 
-/// A candidate with its sources as they are now.
+/// A candidate with its files as they are now.
 pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
-    let sources = &candidate.source.sources;
+    let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());
     CandidateRow {
         id: candidate.id,
@@ -75,7 +101,7 @@ pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
         source: SourceRecord {
             path: paths.next(),
             other_paths: paths.collect(),
-            digest: opt_shared::digest::of_sources(sources).ok(),
+            digest: opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok(),
         },
     }
 }

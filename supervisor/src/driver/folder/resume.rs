@@ -10,7 +10,7 @@
 
 use opt_shared::arguments::Signature;
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{ReplayResult, Status};
+use opt_shared::outcome::Status;
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
@@ -117,12 +117,6 @@ pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
         verified: known.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
         merit: known.profile.as_ref().and_then(ScoreSummary::speedup),
     })
-}
-
-/// The result of a replay that need not be made again: the same libraries, `inputs`, would make its calls.
-pub(crate) fn kept_replay(store: &Store, name: &str, inputs: &str) -> Result<Option<ReplayResult>, RunError> {
-    let stored = store.stored_replay(name)?;
-    Ok(stored.filter(|(before, _)| before == inputs).map(|(_, result)| result))
 }
 
 #[cfg(test)]

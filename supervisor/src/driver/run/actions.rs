@@ -11,6 +11,7 @@ use crate::core::event::{Action, Event, PhaseRow, PolicyRow, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
+use crate::driver::folder::writer::Then;
 use crate::record::UtcTime;
 use crate::store::{ProcessKind, WorkerEnd, WorkerRow};
 
@@ -27,22 +28,21 @@ impl Run<'_> {
                 Ok(())
             }
             Action::KillWorker { worker, reason } => {
-                self.intend(ProcessKind::Worker, worker, reason)?;
-                self.machine.pool.kill_worker(worker);
+                self.machine.pool.halt_worker(worker);
+                self.intend(ProcessKind::Worker, worker, reason, Then::KillWorker(worker));
                 Ok(())
             }
             Action::AllowRunner { worker, pid } => {
                 if let Err(why) = self.machine.leaves.enclose(worker, pid) {
                     self.machine.lose_the_leaves(why);
-                    self.books.store.host(&self.machine.record())?;
+                    self.write_host();
                 }
                 self.machine.pool.send(worker, ToWorker::RunnerWatched { pid });
                 Ok(())
             }
             Action::KillRunner { worker, pid, reason } => {
-                self.intend(ProcessKind::Runner, worker, reason)?;
-                self.machine.pool.kill_runner(worker, pid);
-                self.machine.leaves.kill(worker, pid);
+                self.machine.pool.halt_runner(worker, pid);
+                self.intend(ProcessKind::Runner, worker, reason, Then::KillRunner(worker, pid));
                 Ok(())
             }
             Action::MayReap { worker, pid, killed, peak_owed } => {
@@ -66,7 +66,10 @@ impl Run<'_> {
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed } => {
                 self.worker_ended(worker, class, recycled, leases, peak_owed)
             }
-            Action::Policy(row) => self.policy(&row),
+            Action::Policy(row) => {
+                self.policy(&row);
+                Ok(())
+            }
             Action::PhaseEnded(row) => self.phase_ended(&row),
             Action::Answered(answer) => {
                 self.decisions.answer = Some(answer);
@@ -83,10 +86,20 @@ impl Run<'_> {
         }
     }
 
-    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason) -> Result<(), RunError> {
-        let lease = self.decisions.core.lease_of(worker);
-        self.books.store.kill_intended(UtcTime::now(), process, worker, lease, reason)?;
-        Ok(())
+    /// The signal follows when the reason is on disk. Until then the process stands still: it takes no more memory, however
+    /// long the disk takes.
+    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: Then) {
+        let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
+        let mut then = Some(then);
+        self.books.writer.write_then(move |store| {
+            store.kill_intended(t, process, worker, lease, reason)?;
+            Ok(then.take().unwrap_or(Then::Nothing))
+        });
+    }
+
+    pub(crate) fn write_host(&mut self) {
+        let host = self.machine.record();
+        self.books.writer.write(move |store| store.host(&host));
     }
 
     /// A death that nobody ordered: what its control group says of it.
@@ -107,14 +120,15 @@ impl Run<'_> {
                 ("oom_kill", events.oom_kill),
                 ("max", events.max),
             ],
-        })?;
+        });
         Ok(Some(KillReason::GroupMemory { limit }))
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);
-        self.books.store.worker_started(&WorkerRow { id: worker, role, pid, started: UtcTime::now() })?;
+        let row = WorkerRow { id: worker, role, pid, started: UtcTime::now() };
+        self.books.writer.write(move |store| store.worker_started(&row));
         match started {
             Ok(pid) => self.desk.tell(|| notifications::worker_started(worker, role, pid)),
             Err(error) => {
@@ -136,30 +150,27 @@ impl Run<'_> {
         self.machine.worker_ended(worker);
         self.desk.metrics.worker_ended(class.name(), recycled.map(RecycleReason::name));
         self.desk.tell(|| notifications::worker_ended(worker, class, recycled));
-        self.books.store.worker_ended(
-            worker,
-            &WorkerEnd {
-                ended: UtcTime::now(),
-                class: class.name().to_owned(),
-                recycled_because: recycled.map(|reason| reason.name().to_owned()),
-                leases,
-                peak_owed: Some(peak_owed),
-            },
-        )?;
+        let end = WorkerEnd {
+            ended: UtcTime::now(),
+            class: class.name().to_owned(),
+            recycled_because: recycled.map(|reason| reason.name().to_owned()),
+            leases,
+            peak_owed: Some(peak_owed),
+        };
+        self.books.writer.write(move |store| store.worker_ended(worker, &end));
         Ok(())
     }
 
     /// Into the record, and to those who listen.
-    pub(crate) fn policy(&mut self, row: &PolicyRow) -> Result<(), RunError> {
+    pub(crate) fn policy(&mut self, row: &PolicyRow) {
         let t = UtcTime::now();
         let row = self.agenda.units.in_the_plans_numbers(row);
-        let numbers = self.books.policy(t, &row)?;
+        let numbers = self.books.policy(t, &row);
         let agenda = &self.agenda;
         self.desk.tell(|| {
             let names = agenda.names_in(&numbers);
             notifications::policy(t, &row, numbers, names)
         });
-        Ok(())
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {

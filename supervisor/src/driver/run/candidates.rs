@@ -13,6 +13,7 @@ use crate::core::event::{Answer, Event, Offer, PhaseRow, PolicyRow};
 use crate::core::spec::UnitSpec;
 use crate::driver::RunError;
 use crate::driver::folder::reads;
+use crate::driver::folder::writer::Then;
 use crate::driver::survey::needs::JobNeeds;
 use crate::driver::survey::spec::unit_spec;
 use crate::record::UtcTime;
@@ -64,17 +65,18 @@ impl Source for Candidates {
         let candidate = id_of(place);
         let before = run.agenda.known[place].numbered.get(&order.stage).copied().unwrap_or(0);
         let number = before + attempt;
-        run.books.store.attempt_started(&AttemptRow {
+        let row = AttemptRow {
             key: AttemptKey { candidate, stage: order.stage, number },
             worker: Some(worker),
             lease: Some(lease),
             predicted: Some(reserved),
             started: UtcTime::now(),
-        })?;
+        };
+        run.books.writer.write(move |store| store.attempt_started(&row));
         let baseline = order.beside.and_then(|unit| run.agenda.units.candidate(unit));
         let task = run.agenda.task(lease, candidate, order.stage, baseline, batch, share);
         if let Some(row) = task.as_ref().and_then(|task| timed_together(candidate, &task.work)) {
-            run.policy(&row)?;
+            run.policy(&row);
         }
         Ok((number, task))
     }
@@ -88,14 +90,16 @@ impl Source for Candidates {
     ) -> Result<(), RunError> {
         let (candidate, stage) = (id_of(place), attempt.order.stage);
         if let Some(report) = &end.report {
-            run.stood(candidate, attempt, report)?;
+            run.stood(candidate, attempt, report);
         }
         let key = AttemptKey { candidate, stage, number: attempt.number };
-        Ok(run.books.store.attempt_finished(key, end)?)
+        run.books.writer.write(move |store| store.attempt_finished(key, &end));
+        Ok(())
     }
 
     fn phase_ended(&self, run: &mut Run<'_>, place: usize, row: &PhaseRow) -> Result<(), RunError> {
-        run.books.phase(id_of(place), row)
+        run.books.phase(id_of(place), row);
+        Ok(())
     }
 
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
@@ -106,33 +110,38 @@ impl Source for Candidates {
         let stage = stood.as_ref().map(|stood| stood.stage);
         let feedback = stood
             .map_or_else(|| feedback_without_report(Stage::Build, status, &detail), |stood| stood.feedback);
-        run.books.store.candidate_finished(
-            candidate,
-            &CandidateEnd {
-                status,
-                blame,
-                failed_stage: stage.filter(|_| status != Status::Passed),
-                detail: Some(detail).filter(|detail| !detail.is_empty()),
-                feedback: Some(feedback),
-            },
-        )?;
-        let name = run.agenda.full_name(candidate);
-        tracing::info!(candidate = name, status = status.name(), "candidate");
+        let end = CandidateEnd {
+            status,
+            blame,
+            failed_stage: stage.filter(|_| status != Status::Passed),
+            detail: Some(detail).filter(|detail| !detail.is_empty()),
+            feedback: Some(feedback),
+        };
         run.desk.metrics.candidate_ended(status.name());
         run.desk.forecast.candidate_ended();
-        run.tell_of_end(candidate)?;
-        run.desk.progress.said(&format!("{:<20} {name}", status.name()));
-        run.books.write_summary_if_due(run.machine.sampler.totals)
+        let is_asked_for = run.desk.minds_the_end_of(candidate);
+        let job = run.agenda.plan.candidate(candidate).and_then(|it| run.agenda.plan.job(it.job));
+        let scores = job.filter(|_| is_asked_for).map(|job| run.agenda.job_scores(job).rows);
+        run.books.writer.write_then(move |store| {
+            store.candidate_finished(candidate, &end)?;
+            let mut record = None;
+            if is_asked_for {
+                store.scores(scores.as_deref().unwrap_or_default())?;
+                record = store.record_of(candidate)?.map(Box::new);
+            }
+            Ok(Then::Ended(candidate, record))
+        });
+        Ok(())
     }
 }
 
 impl Run<'_> {
     /// What an attempt that stands means for the rest of the run.
-    fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) -> Result<(), RunError> {
+    fn stood(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         self.agenda.known[id.index()].learn(stage, report);
         if let Some(row) = reads::policy_row(id, report) {
-            self.policy(&row)?;
+            self.policy(&row);
         }
         self.attempts.stood = Some(Stood { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
@@ -140,7 +149,6 @@ impl Run<'_> {
             let passed = report.head.status == Status::Passed;
             self.desk.forecast.attempt_ended(job, stage, passed, attempt.took);
         }
-        Ok(())
     }
 
     /// One more candidate of a job, that nobody asked for. It has its place in the plan.

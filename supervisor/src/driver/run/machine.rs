@@ -18,10 +18,11 @@ use super::protections;
 use super::sample::{MemoryFiles, Sampler};
 use crate::core::event::{Moment, Process, Sample};
 use crate::driver::RunError;
+use crate::memory::disturbance::Disturbance;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::pool::{Pool, SpawnError, Unwatched};
-use crate::record::HostRecord;
+use crate::record::{HostRecord, TimingConditions};
 
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
@@ -33,6 +34,8 @@ pub(crate) struct Machine {
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
     host: Host,
+    /// When the run began.
+    disturbance: Disturbance,
     /// What a ceiling may be at most.
     pub(crate) whole: Bytes,
     /// When each worker was started.
@@ -67,6 +70,7 @@ impl Machine {
             pressure: PressureTrigger::arm(Path::new("/proc")).ok(),
             protections,
             host,
+            disturbance: Disturbance::look(Path::new("/")),
             whole,
             started: BTreeMap::new(),
         }
@@ -103,6 +107,8 @@ impl Machine {
 
     /// A look at the tree.
     pub(crate) fn look(&mut self, now: Moment) -> Sample {
+        // A worker that stops and wakes its runner could have woken one that is to die.
+        self.pool.halt_the_doomed();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.look.owed, self.sampler.look.reclaimable);
         sample
@@ -179,6 +185,19 @@ impl Machine {
             ram_bytes: self.host.ram,
             kernel: self.host.kernel.clone(),
             protections: self.protections.clone(),
+            timing: Some(self.timing_conditions()),
+        }
+    }
+
+    fn timing_conditions(&self) -> TimingConditions {
+        let (before, now) = (&self.disturbance, Disturbance::look(Path::new("/")));
+        TimingConditions {
+            governors: now.governors.clone(),
+            smt: now.smt,
+            load_before: before.load,
+            load_after: now.load,
+            steal_share: now.steal_since(before),
+            throttled: now.throttled_since(before),
         }
     }
 }

@@ -14,12 +14,14 @@ pub mod leaves;
 pub(super) mod machine;
 pub mod protections;
 pub(super) mod replay;
+mod rows;
 pub mod sample;
 mod sources;
 pub(super) mod supply;
 mod tasks;
 #[cfg(test)]
 mod tests;
+pub(super) mod watchdog;
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +31,12 @@ use self::agenda::Agenda;
 pub(super) use self::attempts::Attempts;
 use self::decisions::Decisions;
 use self::machine::Machine;
+use self::watchdog::{Part, Watchdog};
 use super::answer::View;
 use super::answer::desk::Desk;
 use super::error::RunError;
 use super::folder::books::Books;
-use crate::core::event::{Action, Event, StopReason};
+use crate::core::event::{Action, Event, PolicyRow, StopReason};
 use crate::signal::Signals;
 
 /// A run that goes on.
@@ -42,9 +45,12 @@ pub(super) struct Run<'a> {
     pub(super) agenda: Agenda<'a>,
     pub(super) attempts: Attempts,
     pub(super) machine: Machine,
-    pub(super) books: Books<'a>,
+    pub(super) books: Books,
     pub(super) desk: Desk,
     pub(super) signals: &'a Signals,
+    pub(super) watchdog: Watchdog,
+    /// The core was told that the database takes no rows.
+    pub(super) stalled: bool,
     /// Called after each sample of memory.
     pub(super) each_look: fn(),
 }
@@ -57,19 +63,26 @@ impl Run<'_> {
             if let Some(stop) = self.decisions.stop.take() {
                 return Ok(stop);
             }
+            self.watchdog.enter(Part::Waiting);
             if self.wait()? {
                 self.feed(Event::Pressure)?;
             }
+            self.watchdog.enter(Part::HearingWorkers);
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
             }
             for happening in self.machine.pool.happenings() {
                 self.happened(happening)?;
             }
+            self.watchdog.enter(Part::GoingOnAfterRows);
+            self.hear_of_rows()?;
+            self.record_a_hang();
             if self.until_deadline() == Some(Duration::ZERO) {
                 self.feed(Event::Tick)?;
             }
+            self.watchdog.enter(Part::Serving);
             self.serve()?;
+            self.watchdog.enter(Part::Sampling);
             self.look_if_due()?;
         }
     }
@@ -78,8 +91,9 @@ impl Run<'_> {
     fn wait(&mut self) -> Result<bool, RunError> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
         let timeout = until_sample.min(self.desk.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
-        let signals = PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN);
-        self.machine.wait(std::iter::once(signals).chain(self.desk.descriptors()), timeout)
+        let readable = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
+        let own = [readable(self.signals.descriptor()), readable(self.books.writer.descriptor())];
+        self.machine.wait(own.into_iter().chain(self.desk.descriptors()), timeout)
     }
 
     /// Until the core has to be asked even if nothing happens.
@@ -91,6 +105,7 @@ impl Run<'_> {
     /// Gives the core an event and carries out its decisions, and those about the events that follow from them.
     pub(super) fn feed(&mut self, event: Event) -> Result<(), RunError> {
         self.decisions.raise(event);
+        self.watchdog.enter(Part::Deciding);
         while let Some(actions) = self.decisions.next()? {
             self.carry_out_all(actions)?;
         }
@@ -101,9 +116,21 @@ impl Run<'_> {
     fn carry_out_all(&mut self, actions: Vec<Action>) -> Result<(), RunError> {
         self.attempts.stood = None;
         for action in actions {
+            self.watchdog.enter(Part::of(&action));
             self.carry_out(action)?;
         }
+        self.watchdog.enter(Part::Deciding);
         Ok(())
+    }
+
+    /// What the watchdog has told the terminal, for the record.
+    fn record_a_hang(&mut self) {
+        let Some(hang) = self.watchdog.take_hang() else { return };
+        self.policy(&PolicyRow {
+            decision: "loop_hung",
+            reason: format!("the main loop did not turn while it was {}", hang.at),
+            numbers: vec![("ms", u64::try_from(hang.took.as_millis()).unwrap_or(u64::MAX))],
+        });
     }
 
     /// Everything that questions are answered from.
@@ -113,7 +140,6 @@ impl Run<'_> {
             agenda: &self.agenda,
             attempts: &self.attempts,
             machine: &self.machine,
-            store: &self.books.store,
             desk: &self.desk,
         }
     }

@@ -18,12 +18,12 @@ use crate::core::spec::{Step, UnitSpec};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::answer::replay_standing::Figures;
-use crate::driver::folder::resume;
+use crate::driver::folder::register::KeptReplay;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::driver::survey::spec::replay_of_job;
 use crate::plan::{ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
-use crate::store::{AttemptEnd, ReplayEnd, ReplayRow, ReplayStart};
+use crate::store::{AttemptEnd, ReplayEnd, ReplayStart};
 
 /// Recordings lie here, in the run's folder.
 const FOLDER: &str = "replay";
@@ -46,6 +46,8 @@ pub(crate) struct Underway {
 /// The replays of a run, at their places in the plan.
 pub(crate) struct Replaying<'a> {
     facts: &'a [ReplayFacts],
+    /// Results of an earlier part of the run, with what they were made with.
+    kept: Vec<Option<KeptReplay>>,
     underway: Vec<Option<Underway>>,
     /// The core has asked for the first.
     has_begun: bool,
@@ -56,10 +58,12 @@ pub(crate) struct Replaying<'a> {
 }
 
 impl<'a> Replaying<'a> {
-    pub(crate) fn new(facts: &'a [ReplayFacts]) -> Self {
+    pub(crate) fn new(facts: &'a [ReplayFacts], mut kept: Vec<Option<KeptReplay>>) -> Self {
         let count = facts.len();
+        kept.resize(count, None);
         Self {
             facts,
+            kept,
             underway: std::iter::repeat_with(|| None).take(count).collect(),
             has_begun: false,
             ends: vec![None; count],
@@ -101,14 +105,15 @@ impl Source for Replays {
 
     fn begin(&self, run: &mut Run<'_>, place: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
         let Some(task) = run.agenda.replay_task(place) else { return Ok((grant.attempt, None)) };
-        run.books.store.replay_started(&ReplayStart {
+        let started = ReplayStart {
             name: task.name.clone(),
             started: UtcTime::now(),
             worker: grant.worker,
             lease: grant.lease,
             attempts: grant.attempt,
             predicted: grant.reserved,
-        })?;
+        };
+        run.books.writer.write(move |store| store.replay_started(&started));
         let floor = &run.agenda.replays.facts[place].floor;
         let name = self.name(&run.agenda, place);
         let row = PolicyRow {
@@ -123,7 +128,7 @@ impl Source for Replays {
                 ("steps", task.steps.len() as u64),
             ],
         };
-        run.policy(&row)?;
+        run.policy(&row);
         Ok((grant.attempt, Some(Task { lease: grant.lease, work: Work::Replay(task) })))
     }
 
@@ -144,7 +149,8 @@ impl Source for Replays {
         if let Some(underway) = &mut run.agenda.replays.underway[place] {
             underway.peak_owed = underway.peak_owed.max(Some(row.peak_owed));
         }
-        run.books.replay_phase(run.agenda.plan.replays[place].name.clone(), row)
+        run.books.replay_phase(run.agenda.plan.replays[place].name.clone(), row);
+        Ok(())
     }
 
     fn done(&self, run: &mut Run<'_>, place: usize, end: UnitEnd) -> Result<(), RunError> {
@@ -164,7 +170,7 @@ impl Source for Replays {
             Some(report) => (None, report.head.failures.into_iter().next()),
             None => (None, None),
         };
-        run.books.store.replay_finished(&ReplayEnd {
+        let end = ReplayEnd {
             name: name.clone(),
             status,
             blame,
@@ -175,33 +181,19 @@ impl Source for Replays {
             inputs: inputs.filter(|_| passed),
             result,
             failure,
-        })?;
+        };
+        run.books.writer.write(move |store| store.replay_finished(&end));
         run.agenda.replays.ends[place] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
-        run.desk.progress.said(&format!("{:<20} replay {name}", status.name()));
+        run.desk.progress.said(format!("{:<20} replay {name}", status.name()));
         let standing = run.view().replay_standing(place);
         run.desk.tell(|| notifications::replay(standing));
-        run.books.write_summary(run.machine.sampler.totals)
+        run.books.write_summary(run.machine.sampler.totals);
+        Ok(())
     }
 }
 
 impl Run<'_> {
-    /// Says what replays the run has; a result of an earlier part of it stands.
-    pub(crate) fn register_replays(&mut self) -> Result<(), RunError> {
-        for (place, (replay, facts)) in
-            self.agenda.plan.replays.iter().zip(self.agenda.replays.facts).enumerate()
-        {
-            self.books.store.replay(&ReplayRow {
-                place: u32::try_from(place).unwrap_or(u32::MAX),
-                name: replay.name.clone(),
-                budget: replay.budget,
-                floor: facts.broken.is_none().then(|| facts.floor.bytes()),
-                all_resident: facts.broken.is_none().then_some(facts.floor.whole),
-            })?;
-        }
-        Ok(())
-    }
-
     /// None where it ends here: it cannot be done, or was done with the same builds by an earlier part of the run.
     fn replay_unit(&mut self, place: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(place) {
@@ -211,9 +203,9 @@ impl Run<'_> {
                 return Ok(None);
             }
         };
-        let name = &self.agenda.plan.replays[place].name;
-        match resume::kept_replay(&self.books.store, name, &underway.inputs)? {
-            Some(result) => {
+        let kept = self.agenda.replays.kept[place].take();
+        match kept.filter(|(before, _)| *before == underway.inputs) {
+            Some((_, result)) => {
                 self.agenda.replays.ends[place] = Some(Status::Passed);
                 self.agenda.replays.figures[place] = Some(Figures::of(&result));
                 Ok(None)

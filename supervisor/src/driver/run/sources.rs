@@ -19,7 +19,7 @@ impl Run<'_> {
         match happening {
             Happening::Ready { worker, pid } => {
                 let ready = self.machine.ready_after(worker);
-                self.books.store.worker_ready(worker, ready)?;
+                self.books.writer.write(move |store| store.worker_ready(worker, ready));
                 self.desk.tell(|| notifications::worker_ready(worker, ready));
                 match self.machine.sampler.watch(
                     Process::Worker(worker),
@@ -86,7 +86,8 @@ impl Run<'_> {
             }
             FromWorker::Enforced { protections } => {
                 self.machine.confirm_protections(protections);
-                Ok(self.books.store.host(&self.machine.record())?)
+                self.write_host();
+                Ok(())
             }
             FromWorker::Progress { lease, done, total, bytes } => {
                 if let Some(attempt) = self.attempts.running.get_mut(&lease) {
@@ -116,10 +117,7 @@ impl Run<'_> {
     fn look_now(&mut self) -> Result<(), RunError> {
         (self.each_look)();
         let sample = self.machine.look(self.decisions.now());
-        if let Some(block) = self.books.evidence.add(&self.machine.sampler.look) {
-            let width = self.books.store.samples(&block)?;
-            self.books.evidence.widen(width);
-        }
+        self.books.look(&self.machine.sampler.look);
         self.feed(Event::Sample(sample))
     }
 

@@ -1,5 +1,6 @@
 //! From a step of a candidate (numbers) to a worker's task (paths and settings).
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
@@ -9,6 +10,7 @@ use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
 use super::agenda::Agenda;
+use crate::driver::folder::RUNS;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::CandidatePlan;
 
@@ -33,6 +35,8 @@ impl Agenda<'_> {
                     build: (*candidate.build).clone(),
                     artifacts: self.folder.artifacts(),
                     scratch: self.folder.scratch(),
+                    hidden: self.hidden_from_builds(),
+                    home: self.plan.base_dir.clone(),
                 })
             }
             Stage::Verify => {
@@ -86,6 +90,13 @@ impl Agenda<'_> {
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
+    }
+
+    /// Where expected outputs and results, also earlier ones, lie.
+    fn hidden_from_builds(&self) -> Vec<PathBuf> {
+        let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
+        let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];
+        captures.chain(results).chain([self.plan.source_path.clone()]).collect()
     }
 
     fn of(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {

@@ -14,6 +14,7 @@ use super::leaves::Leaves;
 use super::machine::Machine;
 use super::replay::Replaying;
 use super::supply::{Subject, Units};
+use super::watchdog::Watchdog;
 use super::{Attempts, Run};
 use crate::core::event::{Action, AttemptEnd, Event, Order, PolicyRow, Stage};
 use crate::core::{Ceilings, Core};
@@ -68,7 +69,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
             plan,
             facts: &facts,
             known,
-            replays: Replaying::new(&[]),
+            replays: Replaying::new(&[], Vec::new()),
             units: Units::default(),
             folder: &folder,
             cores: 1,
@@ -88,14 +89,16 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
             forecast: Forecast::default(),
             each_candidate: None,
         },
+        watchdog: Watchdog::start(),
+        stalled: false,
         signals: &Signals::block().expect("signals"),
         each_look: || {},
     };
     test(&mut run);
 }
 
-fn decisions_of(run: &Run<'_>) -> Vec<String> {
-    let latest = run.books.store.latest_decisions(100).expect("decisions");
+fn decisions_of(run: &mut Run<'_>) -> Vec<String> {
+    let latest = run.books.writer.ask(|store| store.latest_decisions(100));
     latest.into_iter().map(|row| row.decision).collect()
 }
 
@@ -128,7 +131,7 @@ fn event_raised_by_an_action_is_handled_after_the_others() {
 fn verified(run: &mut Run<'_>, candidate: CandidateId, lease: LeaseId, status: Status) -> Action {
     let key = AttemptKey { candidate, stage: Stage::Verify, number: 1 };
     let row = AttemptRow { key, worker: None, lease: None, predicted: None, started: UtcTime::now() };
-    run.books.store.attempt_started(&row).expect("written");
+    run.books.writer.write(move |store| store.attempt_started(&row));
     run.attempts.running.insert(lease, RunningAttempt::new(1));
     let report = Report::failed(Stage::Verify, status, "what was seen");
     Action::AttemptEnded {
@@ -148,8 +151,8 @@ fn unit_of(run: &Run<'_>, candidate: CandidateId) -> UnitId {
     run.agenda.units.of_candidate(candidate).expect("it was offered")
 }
 
-fn end_of(run: &Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
-    let record = run.books.store.record_of(candidate).expect("read").expect("a candidate");
+fn end_of(run: &mut Run<'_>, candidate: CandidateId) -> (Option<Stage>, String) {
+    let record = run.books.writer.ask(move |store| store.record_of(candidate)).expect("a candidate");
     (record.failed_stage, record.feedback.expect("feedback"))
 }
 

@@ -10,9 +10,11 @@ pub mod replay_facts;
 pub(super) mod seed;
 pub mod spec;
 
+use opt_shared::arguments::VaryChoice;
+
 use self::facts::JobFacts;
 use super::error::RunError;
-use crate::plan::Plan;
+use crate::plan::{JobPlan, Plan};
 
 /// Reads the captures of every job; headers only.
 pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
@@ -20,7 +22,24 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .iter()
         .map(|job| {
             let files = crate::plan::entry_files(job)?;
-            Ok(JobFacts::read(job, &files))
+            let facts = JobFacts::read(job, &files);
+            names_are_known(job, &facts)?;
+            Ok(facts)
         })
         .collect()
+}
+
+/// A name that is mistyped would leave an input to vary that must not, or the other way round.
+fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
+    let Some(signature) = &facts.signature else { return Ok(()) };
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant };
+    match choice.unknown(&signature.params) {
+        None => Ok(()),
+        Some((key, name)) => Err(RunError::UnknownParameter {
+            job: job.name.clone(),
+            key,
+            name: name.to_owned(),
+            params: signature.params.join(", "),
+        }),
+    }
 }

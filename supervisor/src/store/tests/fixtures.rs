@@ -190,7 +190,7 @@ pub(super) fn run_attempt(store: &mut Store, key: AttemptKey, status: Status, re
             started: at(1),
         })
         .expect("starts");
-    store.attempt_finished(key, end(status, report)).expect("ends");
+    store.attempt_finished(key, &end(status, report)).expect("ends");
 }
 
 pub(super) fn eventful(folder: &Path) -> Store {
@@ -207,6 +207,7 @@ pub(super) fn eventful(folder: &Path) -> Store {
                 present: true,
                 detail: "ABI 7".to_owned(),
             }],
+            timing: None,
         })
         .expect("host");
     store

@@ -36,6 +36,9 @@ fn confinement() -> Confinement {
         },
         user_number: policy::user_number(),
         readable: Vec::new(),
+        toolchain: Vec::new(),
+        hidden: Vec::new(),
+        homes: Vec::new(),
         writable: Vec::new(),
     }
 }

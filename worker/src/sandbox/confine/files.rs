@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
@@ -50,6 +50,9 @@ const TOOL_FILES: [&str; 6] =
 /// Written by every shell script.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
+/// Most rules for what lies around something hidden.
+const MOST_AROUND: usize = 16_384;
+
 /// First ABI that can deny TCP, and first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
@@ -85,11 +88,16 @@ impl Rules {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
         };
-        for path in folders.iter().chain(files) {
-            writer.allow_if_present(Path::new(path), access)?;
+        let around = Around { hidden: confinement.hidden.iter().collect() };
+        let system = around.and(confinement.homes.iter().filter(|home| !holds_any(home, folders)));
+        for path in folders.iter().chain(files).map(Path::new) {
+            system.allow(&mut writer, path, access, Absent::NeedsNoRule)?;
         }
         for path in &confinement.readable {
-            writer.allow(path, access)?;
+            around.allow(&mut writer, path, read, Absent::IsAnError)?;
+        }
+        for path in &confinement.toolchain {
+            around.allow(&mut writer, path, access, Absent::IsAnError)?;
         }
         let write = match confinement.kind {
             SandboxKind::Candidate => AccessFs::WriteFile | AccessFs::IoctlDev,
@@ -134,13 +142,89 @@ impl Rules {
     }
 }
 
+/// Whether a sandboxed compiler may execute this program, whose path is whole.
+pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
+    let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
+    let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
+    real.any(|folder| program.starts_with(folder))
+}
+
+/// A plan in `/usr` itself does not close the compilers.
+fn holds_any(home: &Path, folders: &[&str]) -> bool {
+    folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
+}
+
+/// Whether a path must be there.
+#[derive(Clone, Copy)]
+enum Absent {
+    /// System folders differ between distributions.
+    NeedsNoRule,
+    /// Somebody asked for it: silence about its absence would show as a riddle later.
+    IsAnError,
+}
+
+/// Rules only ever allow. So a folder that holds something hidden gets none, and each of its other files gets one.
+struct Around<'a> {
+    hidden: Vec<&'a PathBuf>,
+}
+
+impl<'a> Around<'a> {
+    fn and(&self, more: impl Iterator<Item = &'a PathBuf>) -> Self {
+        Self { hidden: self.hidden.iter().copied().chain(more).collect() }
+    }
+
+    fn allow(
+        &self,
+        writer: &mut RuleWriter,
+        path: &Path,
+        access: BitFlags<AccessFs>,
+        absent: Absent,
+    ) -> Result<(), ConfineError> {
+        let whole = |path: &Path| {
+            // What lies in something hidden and was asked for by name is meant to be open.
+            let holds = |real: &Path| self.hidden.iter().any(|hidden| hidden.starts_with(real));
+            self.hidden.is_empty() || !path.canonicalize().is_ok_and(|real| holds(&real))
+        };
+        if whole(path) {
+            return match absent {
+                Absent::NeedsNoRule => writer.allow_if_present(path, access),
+                Absent::IsAnError => writer.allow(path, access),
+            };
+        }
+        let mut room = MOST_AROUND;
+        let mut folders = vec![path.to_owned()];
+        while let Some(folder) = folders.pop() {
+            // What cannot be listed stays closed.
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                // A link leads to a place that has a rule of its own, or none.
+                if entry.file_type().map_or(true, |kind| kind.is_symlink()) || self.is_hidden(&path) {
+                    continue;
+                }
+                if !whole(&path) {
+                    folders.push(path);
+                    continue;
+                }
+                room = room
+                    .checked_sub(1)
+                    .ok_or_else(|| ConfineError::Crowded { path: folder.clone(), most: MOST_AROUND })?;
+                writer.allow_if_present(&path, access)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_hidden(&self, path: &Path) -> bool {
+        path.canonicalize().map_or(true, |real| self.hidden.iter().any(|hidden| real.starts_with(hidden)))
+    }
+}
+
 struct RuleWriter {
     ruleset: RulesetCreated,
     abi: ABI,
 }
 
 impl RuleWriter {
-    /// System folders differ between distributions; one that is not there needs no rule.
     fn allow_if_present(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), ConfineError> {
         match PathFd::new(path) {
             Ok(opened) => self.allow_descriptor(opened.as_fd(), access),
@@ -148,7 +232,6 @@ impl RuleWriter {
         }
     }
 
-    /// A path that somebody asked for: silence about its absence would show as a riddle later.
     fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), ConfineError> {
         let opened = PathFd::new(path).map_err(|error| {
             let source = match error {

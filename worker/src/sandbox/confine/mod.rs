@@ -23,7 +23,7 @@ mod canaries;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -46,9 +46,16 @@ pub struct Confinement {
     pub limits: ResourceLimits,
     /// Candidates, when the worker is root: which user of their own they become. Distinct among live runners.
     pub user_number: u32,
-    /// Files and folders that may be read, beyond the system's: library folders of a candidate; sources and
-    /// include folders of a compiler, from which it may execute too. They must exist.
+    /// Files and folders that may be read, beyond the system's: library folders of a candidate; include and library
+    /// folders of a compiler. They must exist.
     pub readable: Vec<PathBuf>,
+    /// Folders from which a compiler may execute, too. They must exist.
+    pub toolchain: Vec<PathBuf>,
+    /// What stays closed although it lies in a folder that is readable: captures, results. What is readable or
+    /// writable by its own name stays so. Whole paths, without links.
+    pub hidden: Vec<PathBuf>,
+    /// Folders of the user's that stay closed where they lie in a folder of the system, likewise.
+    pub homes: Vec<PathBuf>,
     /// Files and folders that may be written: a compiler's scratch folder; a candidate's device nodes, if any.
     pub writable: Vec<PathBuf>,
 }
@@ -108,6 +115,11 @@ pub enum ConfineError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "confining the runner: `{}` holds captures or results, and beside them more than {most} files (name a narrower folder)",
+        path.display()
+    )]
+    Crowded { path: PathBuf, most: usize },
     #[error("confining the runner: Landlock rules were refused")]
     Landlock {
         #[source]
@@ -169,6 +181,11 @@ pub fn lock_down(
     protections.extend(files.enforce()?);
     protections.push(calls::restrict(confinement)?);
     Ok(protections)
+}
+
+/// Whether a compiler may execute this program, whose path is whole: it lies in a folder of the system, or of a toolchain.
+pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
+    files::compilers_may_execute(program, toolchain)
 }
 
 /// Landlock alone: for a probe that asks which protection a driver cannot live with.

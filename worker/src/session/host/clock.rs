@@ -36,10 +36,8 @@ const LEAST_SPIN: Duration = Duration::from_micros(200);
 const MOST_SPIN: Duration = Duration::from_secs(1);
 /// Of all CPUs: a candidate that keeps more of them busy wants the last one too.
 const MOST_BUSY: f64 = 0.6;
-/// An empty block that takes longer means a machine too busy to time anything.
-const WAKE_LIMIT: Duration = Duration::from_secs(30);
-
-const ASLEEP: RunnerError = RunnerError::Asleep { waited: WAKE_LIMIT };
+/// A runner that has nothing to do and does not say so for so long is the candidate's doing: until it was loaded it answered.
+const WAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a session's clock knows from block to block.
 pub(super) struct Stopwatch {
@@ -132,7 +130,7 @@ impl HostSession<'_> {
                 Heard::Done(block) => seen.push(block.elapsed),
                 // The first real block will find it dead and say so.
                 Heard::Died => return Ok(()),
-                Heard::TimedOut => return Err(ASLEEP),
+                Heard::TimedOut => return self.end_for::<()>(WAKE_LIMIT).map(drop),
             }
         }
         seen.sort_unstable();
@@ -157,7 +155,7 @@ impl HostSession<'_> {
         match self.runner.wait_done(WAKE_SPIN, WAKE_LIMIT)? {
             Heard::Done(_) => {}
             Heard::Died => return Ok(Answer::Died),
-            Heard::TimedOut => return Err(ASLEEP),
+            Heard::TimedOut => return self.end_for(WAKE_LIMIT),
         }
         std::thread::sleep(IDLE_TIME);
         if !self.stand()? {

@@ -78,10 +78,6 @@ pub(crate) enum RunnerError {
     Setup { text: String },
     #[error("a runner was not set up within {SETUP_TIMEOUT:?} (is a disk hanging?)")]
     NotSetUp,
-    #[error(
-        "a runner did not answer an empty block within {waited:?} (is the machine too busy to time anything?)"
-    )]
-    Asleep { waited: Duration },
     #[error("holding a runner")]
     Handle(#[from] HandleError),
     #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]

@@ -164,6 +164,9 @@ pub(super) fn confinement(kind: SandboxKind) -> Confinement {
         },
         user_number: std::process::id(),
         readable: Vec::new(),
+        toolchain: Vec::new(),
+        hidden: Vec::new(),
+        homes: Vec::new(),
         writable: Vec::new(),
     }
 }

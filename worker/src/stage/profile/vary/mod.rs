@@ -10,11 +10,10 @@ mod trial;
 
 use std::io;
 
-use opt_shared::arguments::{Argument, ArgumentValue, may_vary};
+use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, may_vary};
 use opt_shared::capture::Tensor;
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
-use opt_shared::settings::Vary;
 use opt_shared::units::Bytes;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -102,6 +101,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
             ArgumentValue::Plain(_) => None,
         })
         .collect();
+    let choice = VaryChoice { vary: &task.profile.vary, constant: &task.constant };
     let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor)) in tensors.iter().enumerate() {
@@ -109,7 +109,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
         if tensors[..number].iter().any(|(_, earlier)| same_bytes(earlier, tensor)) {
             continue;
         }
-        let why = match reason(argument, tensor, task) {
+        let why = match choice.kept_because(argument, tensor) {
             None if tensors.iter().any(|(_, other)| overlaps(other, tensor)) => {
                 Some("it overlaps another argument")
             }
@@ -135,26 +135,6 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
         }
     }
     Ok((found, kept))
-}
-
-/// Why an argument keeps its values, by the plan or by its header.
-fn reason(argument: &Argument, tensor: &Tensor, task: &ProfileTask) -> Option<Kept> {
-    let named = |names: &[String]| names.contains(&argument.parameter) || names.contains(&argument.path);
-    if task.profile.vary == Vary::None {
-        Some("the plan says vary = \"none\"")
-    } else if matches!(&task.profile.vary, Vary::Only(names) if !named(names)) {
-        Some("the plan's `vary` does not name it")
-    } else if named(&task.constant) {
-        Some("the plan says that it is constant")
-    } else if tensor.parameter {
-        Some("it is a parameter")
-    } else if tensor.elements() == 0 {
-        Some("it has no elements")
-    } else if !may_vary(tensor) {
-        Some("it is boolean, or a lazy conjugate or negative")
-    } else {
-        None
-    }
 }
 
 fn same_bytes(one: &Tensor, other: &Tensor) -> bool {

@@ -9,7 +9,7 @@ use std::io;
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::{CaptureError, DType, Kind, Tensor};
-use opt_shared::formula::{VALUES, VARIED};
+use opt_shared::formula::VALUES;
 use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -42,9 +42,6 @@ impl Source {
     ) -> Result<Result<Self, Kept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
-        if VARIED.get() < bytes {
-            return Ok(Err("too large to be written anew for each call"));
-        }
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.leaves);
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));

@@ -1,0 +1,75 @@
+//! Whether an input may have other values in every timed call: what the plan and its header say. Its values may still be
+//! against it, or the kernel that it is tried with.
+
+use super::{Argument, may_vary};
+use crate::capture::Tensor;
+use crate::formula::VARIED;
+use crate::settings::Vary;
+
+/// What a plan says of it: `[profile] vary` and `[job] constant`.
+#[derive(Clone, Copy, Debug)]
+pub struct VaryChoice<'a> {
+    pub vary: &'a Vary,
+    pub constant: &'a [String],
+}
+
+impl VaryChoice<'_> {
+    /// Why an argument is the same in every call, in a few words; none if it may vary.
+    pub fn kept_because(&self, argument: &Argument, tensor: &Tensor) -> Option<&'static str> {
+        let named = |names: &[String]| names.contains(&argument.parameter) || names.contains(&argument.path);
+        let range = tensor.byte_range();
+        if *self.vary == Vary::None {
+            Some("the plan says vary = \"none\"")
+        } else if matches!(self.vary, Vary::Only(names) if !named(names)) {
+            Some("the plan's `vary` does not name it")
+        } else if named(self.constant) {
+            Some("the plan says that it is constant")
+        } else if tensor.parameter {
+            Some("it is a parameter")
+        } else if tensor.elements() == 0 {
+            Some("it has no elements")
+        } else if !may_vary(tensor) {
+            Some("it is boolean, or a lazy conjugate or negative")
+        } else if VARIED.get() < range.end - range.start {
+            Some("too large to be written anew for each call")
+        } else {
+            None
+        }
+    }
+
+    /// A name, with the key that it stands in, that is none of these parameters nor a part of one.
+    pub fn unknown<'n>(&'n self, params: &[String]) -> Option<(&'static str, &'n str)> {
+        let listed: &[String] = match self.vary {
+            Vary::Only(names) => names,
+            Vary::Auto | Vary::None => &[],
+        };
+        let of_key = |key, names: &'n [String]| names.iter().map(move |name| (key, name.as_str()));
+        of_key("vary", listed).chain(of_key("constant", self.constant)).find(|(_, name)| {
+            let is_part = |param: &String| {
+                name.strip_prefix(param.as_str()).is_some_and(|rest| rest.starts_with(['[', '.']))
+            };
+            !params.iter().any(|param| param == name || is_part(param))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_parameter_has_is_found_with_its_key() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let params = names(&["input", "tensors"]);
+        for (vary, constant, found) in [
+            (Vary::Auto, names(&[]), None),
+            (Vary::Auto, names(&["input", "tensors[1]"]), None),
+            (Vary::Auto, names(&["input", "wieght"]), Some(("constant", "wieght"))),
+            (Vary::Only(names(&["input", "inputs"])), names(&["x"]), Some(("vary", "inputs"))),
+            (Vary::None, names(&["tensors1"]), Some(("constant", "tensors1"))),
+        ] {
+            let choice = VaryChoice { vary: &vary, constant: &constant };
+            assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
+        }
+    }
+}

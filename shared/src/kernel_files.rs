@@ -1,0 +1,403 @@
+//! The files that a candidate is built from: its sources, and the headers beside them that it includes.
+//!
+//! A build gets copies of these and sees nothing else of the folders that they come from, where captures, results and
+//! other candidates may lie. What is taken along is found by reading, as text: `#include "NAME"` in a source or in a
+//! header that is taken already. Whether a line takes part in the build is the compiler's to know.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::language::{Language, Toolchain};
+use crate::units::Bytes;
+
+/// What a header may be called; a source of another candidate, a capture or a plan never is.
+pub const HEADER_SUFFIXES: [&str; 11] =
+    ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
+/// Most headers that are taken along; a library of headers is named in `[build] include`.
+const MOST_HEADERS: usize = 256;
+/// Most bytes of them together.
+const MOST_HEADER_BYTES: Bytes = Bytes::mib(8);
+/// Most bytes of all files of a candidate that are copied.
+pub const MOST_BYTES: Bytes = Bytes::mib(64);
+/// A longer line holds no `#include` that anybody wrote.
+const LONGEST_LINE: u64 = 4096;
+
+/// A file of a candidate, and where it lies in a copy of them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFile {
+    pub path: PathBuf,
+    pub relative: PathBuf,
+}
+
+/// All files of a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFiles {
+    /// The nearest folder that all sources lie below.
+    pub root: PathBuf,
+    /// In the plan's order.
+    pub sources: Vec<KernelFile>,
+    /// In the order of their paths.
+    pub headers: Vec<KernelFile>,
+    /// What was named and is there, but stays behind.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A header that exists and is not taken along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// As the `#include` names it.
+    pub name: String,
+    pub why: LeftOutReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeftOutReason {
+    #[error("it lies outside of the folders of the candidate's sources")]
+    Outside,
+    #[error("its suffix is not one of a header")]
+    NoHeader,
+    #[error("at most {MOST_HEADERS} headers of {MOST_HEADER_BYTES} together are taken along")]
+    TooMany,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("the files of the candidate are larger than {limit} together")]
+    TooLarge { limit: Bytes },
+}
+
+impl KernelFiles {
+    /// Looks for the headers of `sources`, whose paths are absolute. A source that cannot be read is noticed by whoever
+    /// copies it.
+    pub fn find(sources: &[PathBuf], language: Language) -> Self {
+        let clean: Vec<PathBuf> = sources.iter().map(|path| without_dots(path)).collect();
+        let root = common_folder(&clean);
+        let placed = |(path, clean): (&PathBuf, &PathBuf)| KernelFile {
+            path: path.clone(),
+            relative: clean.strip_prefix(&root).unwrap_or(clean).to_owned(),
+        };
+        let sources: Vec<KernelFile> = sources.iter().zip(&clean).map(placed).collect();
+        let mut search = Search::over(&sources);
+        if has_includes(language) {
+            search.run();
+        }
+        let Search { mut headers, left_out, .. } = search;
+        headers.sort_by(|a, b| a.relative.cmp(&b.relative));
+        Self { root, sources, headers, left_out }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &KernelFile> {
+        self.sources.iter().chain(&self.headers)
+    }
+
+    /// Copies all files into `folder`, at their relative paths, and gives the copies. Nothing that lies there already is
+    /// written over.
+    pub fn copy_to(&self, folder: &Path, limit: Bytes) -> Result<Self, CopyError> {
+        let mut room = limit.get();
+        let mut copies = self.clone();
+        copies.root = folder.to_owned();
+        for file in copies.sources.iter_mut().chain(&mut copies.headers) {
+            let target = folder.join(&file.relative);
+            room = copy(&file.path, &target, room)?.ok_or(CopyError::TooLarge { limit })?;
+            file.path = target;
+        }
+        Ok(copies)
+    }
+}
+
+/// Opens a regular file: anything else could keep the reader waiting, or has no end.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// The room that is left; none if the file does not fit.
+fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
+    let read = |source| CopyError::Read { path: from.to_owned(), source };
+    let write = |source| CopyError::Write { path: to.to_owned(), source };
+    let source = open_regular(from).map_err(read)?;
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).map_err(write)?;
+    }
+    let mut target = File::options().write(true).create_new(true).open(to).map_err(write)?;
+    let copied = io::copy(&mut source.take(room.saturating_add(1)), &mut target).map_err(read)?;
+    Ok(room.checked_sub(copied))
+}
+
+/// Only a compiler of the C family follows `#include`.
+fn has_includes(language: Language) -> bool {
+    match language.kind().toolchain {
+        Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc => true,
+        Toolchain::Prebuilt | Toolchain::Python => false,
+    }
+}
+
+struct Search {
+    /// Folders of the sources, relative to the root: a header lies in one of them or below.
+    folders: Vec<PathBuf>,
+    to_read: Vec<KernelFile>,
+    seen: BTreeSet<PathBuf>,
+    headers: Vec<KernelFile>,
+    bytes: u64,
+    left_out: Vec<LeftOut>,
+}
+
+impl Search {
+    fn over(sources: &[KernelFile]) -> Self {
+        let folder = |file: &KernelFile| file.relative.parent().map(Path::to_owned);
+        Self {
+            folders: sources.iter().filter_map(folder).collect(),
+            to_read: sources.to_vec(),
+            seen: sources.iter().map(|file| file.relative.clone()).collect(),
+            headers: Vec::new(),
+            bytes: 0,
+            left_out: Vec::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(file) = self.to_read.pop() {
+            // What cannot be read is the compiler's to complain about.
+            let Ok(text) = open_regular(&file.path) else { continue };
+            let _ = each_include(text, &mut |name| self.named(&file, name));
+        }
+    }
+
+    /// `by` includes `name`: taken along, left out with a reason, or not there, so that it is looked for elsewhere.
+    fn named(&mut self, by: &KernelFile, name: &str) {
+        let Some(folder) = by.path.parent() else { return };
+        let path = folder.join(name);
+        let Ok(metadata) = fs::metadata(&path) else { return };
+        let beside = by.relative.parent().unwrap_or(Path::new(""));
+        let relative = if Path::new(name).is_absolute() { None } else { below(beside, Path::new(name)) };
+        let inside = |relative: &PathBuf| self.folders.iter().any(|folder| relative.starts_with(folder));
+        let Some(relative) = relative.filter(inside) else {
+            return self.leave_out(name, LeftOutReason::Outside);
+        };
+        if self.seen.contains(&relative) {
+            return;
+        }
+        // A link is called what it leads to.
+        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if !metadata.is_file() || !is_header(&relative) || !is_header(&real) {
+            return self.leave_out(name, LeftOutReason::NoHeader);
+        }
+        let bytes = self.bytes.saturating_add(metadata.len());
+        if self.headers.len() == MOST_HEADERS || MOST_HEADER_BYTES.get() < bytes {
+            return self.leave_out(name, LeftOutReason::TooMany);
+        }
+        self.bytes = bytes;
+        self.seen.insert(relative.clone());
+        let file = KernelFile { path, relative };
+        self.to_read.push(file.clone());
+        self.headers.push(file);
+    }
+
+    fn leave_out(&mut self, name: &str, why: LeftOutReason) {
+        let one = LeftOut { name: name.to_owned(), why };
+        if self.left_out.len() < MOST_HEADERS && !self.left_out.contains(&one) {
+            self.left_out.push(one);
+        }
+    }
+}
+
+fn is_header(path: &Path) -> bool {
+    path.extension()
+        .and_then(|suffix| suffix.to_str())
+        .is_some_and(|suffix| HEADER_SUFFIXES.contains(&suffix))
+}
+
+/// Gives every name in quotes after an `#include`.
+fn each_include(text: File, take: &mut dyn FnMut(&str)) -> io::Result<()> {
+    let mut text = BufReader::new(text);
+    let mut line = Vec::new();
+    let mut at_start = true;
+    loop {
+        line.clear();
+        if text.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if at_start && let Some(name) = std::str::from_utf8(&line).ok().and_then(included) {
+            take(name);
+        }
+        at_start = line.ends_with(b"\n");
+    }
+}
+
+fn included(line: &str) -> Option<&str> {
+    let directive = line.trim_start().strip_prefix('#')?.trim_start();
+    let rest = directive.strip_prefix("include_next").or_else(|| directive.strip_prefix("include"))?;
+    let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// `name` from `folder`, both relative to the root; none if it leads out of it.
+fn below(folder: &Path, name: &Path) -> Option<PathBuf> {
+    let mut path = folder.to_owned();
+    for part in name.components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !path.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(path)
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::CurDir => {}
+            part => clean.push(part),
+        }
+    }
+    clean
+}
+
+fn common_folder(files: &[PathBuf]) -> PathBuf {
+    let Some((first, others)) = files.split_first() else { return PathBuf::new() };
+    let mut folder = first.parent().unwrap_or(first).to_owned();
+    while !others.iter().all(|file| file.starts_with(&folder)) {
+        if !folder.pop() {
+            break;
+        }
+    }
+    folder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn with(files: &[(&str, &str)]) -> Self {
+            let folder = Self(tempfile::tempdir().expect("a folder"));
+            for (name, text) in files {
+                let path = folder.path(name);
+                fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+                fs::write(path, text).expect("written");
+            }
+            folder
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn find(&self, sources: &[&str]) -> KernelFiles {
+            let sources: Vec<PathBuf> = sources.iter().map(|name| self.path(name)).collect();
+            KernelFiles::find(&sources, Language::C)
+        }
+    }
+
+    fn relative(files: &[KernelFile]) -> Vec<&str> {
+        files.iter().map(|file| file.relative.to_str().expect("text")).collect()
+    }
+
+    fn left_out(files: &KernelFiles) -> Vec<(&str, LeftOutReason)> {
+        files.left_out.iter().map(|it| (it.name.as_str(), it.why)).collect()
+    }
+
+    #[test]
+    fn headers_below_a_source_are_taken_along_and_what_they_include() {
+        let folder = Folder::with(&[
+            ("k/a.c", "#include \"x.h\"\n # include \"detail/y.inc\" // \"z.h\"\n#include <stdio.h>\n"),
+            ("k/x.h", "#pragma once\n#include \"x.h\"\n#include \"not_there.h\"\n"),
+            ("k/detail/y.inc", "#include \"../w.hpp\"\n"),
+            ("k/w.hpp", ""),
+            ("k/z.h", ""),
+            ("k/other.c", ""),
+        ]);
+        let files = folder.find(&["k/a.c"]);
+        assert_eq!((files.root.clone(), relative(&files.sources)), (folder.path("k"), vec!["a.c"]));
+        assert_eq!(relative(&files.headers), ["detail/y.inc", "w.hpp", "x.h"]);
+        assert_eq!(files.left_out, []);
+        let copy = tempfile::tempdir().expect("a folder");
+        files.copy_to(copy.path(), MOST_BYTES).expect("copied");
+        assert!(copy.path().join("detail/y.inc").is_file() && !copy.path().join("z.h").exists());
+        assert!(matches!(files.copy_to(copy.path(), MOST_BYTES), Err(CopyError::Write { .. })));
+        let copy = tempfile::tempdir().expect("a folder");
+        let small = files.copy_to(copy.path(), Bytes::new(8));
+        assert!(matches!(small, Err(CopyError::TooLarge { .. })), "{small:?}");
+    }
+
+    #[test]
+    fn nothing_but_headers_of_the_sources_folders_is_taken_along() {
+        let outside = "op/entry_000000.pt";
+        let folder = Folder::with(&[
+            (
+                "k/a.c",
+                "#include \"../op/entry_000000.pt\"\n#include \"../shared.h\"\n#include \"b.c\"\n#include \"link.h\"\n\
+                 #include \"/proc/self/status\"\n#include \"detail\"\n#include \"../k/x.h\"\n",
+            ),
+            ("k/b.c", ""),
+            ("k/x.h", ""),
+            ("k/detail/y.h", ""),
+            ("shared.h", ""),
+            (outside, "secret"),
+        ]);
+        std::os::unix::fs::symlink(folder.path(outside), folder.path("k/link.h")).expect("a link");
+        let files = folder.find(&["k/a.c"]);
+        assert_eq!(relative(&files.headers), Vec::<&str>::new());
+        use LeftOutReason::{NoHeader, Outside};
+        let expected = [
+            ("../op/entry_000000.pt", Outside),
+            ("../shared.h", Outside),
+            ("b.c", NoHeader),
+            ("link.h", NoHeader),
+            ("/proc/self/status", Outside),
+            ("detail", NoHeader),
+            // It leads out of the source's folder, and back by a name that a copy does not have.
+            ("../k/x.h", Outside),
+        ];
+        assert_eq!(left_out(&files), expected);
+    }
+
+    #[test]
+    fn sources_of_several_folders_keep_their_places() {
+        let folder = Folder::with(&[
+            ("p/a/k.c", "#include \"../b/l.h\"\n#include \"../c/m.h\"\n"),
+            ("p/b/k.c", ""),
+            ("p/b/l.h", ""),
+            ("p/c/m.h", ""),
+        ]);
+        let files = folder.find(&["p/a/k.c", "p/a/../b/k.c"]);
+        assert_eq!(relative(&files.sources), ["a/k.c", "b/k.c"]);
+        assert_eq!(relative(&files.headers), ["b/l.h"]);
+        assert_eq!(left_out(&files), [("../c/m.h", LeftOutReason::Outside)]);
+    }
+
+    #[test]
+    fn headers_have_a_limit_and_long_lines_hold_none() {
+        let names: Vec<String> = (0..MOST_HEADERS + 1).map(|number| format!("h{number}.h")).collect();
+        let long = format!("/*{}*/ #include \"long.h\"\n", "x".repeat(8190));
+        let text: String = names.iter().map(|name| format!("#include \"{name}\"\n")).collect();
+        let mut all = vec![("a.c".to_owned(), long + &text), ("long.h".to_owned(), String::new())];
+        all.extend(names.iter().map(|name| (name.clone(), String::new())));
+        let all: Vec<(&str, &str)> = all.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let files = Folder::with(&all).find(&["a.c"]);
+        assert_eq!(files.headers.len(), MOST_HEADERS);
+        assert_eq!(left_out(&files), [(names[MOST_HEADERS].as_str(), LeftOutReason::TooMany)]);
+        let library = Folder::with(&[("k.so", "#include \"x.h\"\n"), ("x.h", "")]);
+        assert_eq!(KernelFiles::find(&[library.path("k.so")], Language::So).headers, []);
+    }
+}

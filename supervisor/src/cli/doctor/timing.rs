@@ -1,0 +1,148 @@
+//! How small a difference this machine can tell now: copies of one kernel, timed beside it as candidates are.
+//!
+//! The trial is a run of its own, by this very program, in a folder that goes away.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+/// One recorded call of a ReLU, and a kernel for it that takes some 50 µs.
+const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
+const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
+const COPIES: usize = 3;
+/// Differences that are worth asking for.
+const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
+
+/// What copies of a kernel came to beside it.
+pub(super) struct Trial {
+    /// The lowest and the highest bound of their intervals.
+    low: f64,
+    high: f64,
+    wait_share: Option<f64>,
+}
+
+impl Trial {
+    pub(super) fn run() -> Result<Self> {
+        let folder = tempfile::tempdir().context("making a folder for the trial")?;
+        let document = run_in(folder.path())?;
+        Self::of(&document)
+    }
+
+    fn of(document: &Value) -> Result<Self> {
+        let candidates =
+            document["jobs"][0]["candidates"].as_array().context("the trial's result has no candidates")?;
+        let (mut low, mut high, mut wait_share) = (f64::INFINITY, f64::NEG_INFINITY, None);
+        for candidate in candidates.iter().filter(|it| it["name"] != "base") {
+            let bound = |field: &str| candidate["speedup"][field].as_f64();
+            let Some((least, most)) = bound("ci_low").zip(bound("ci_high")) else {
+                let (status, detail) = (&candidate["status"], &candidate["detail"]);
+                bail!("a copy was not timed: {status} ({detail})");
+            };
+            low = low.min(least);
+            high = high.max(most);
+            wait_share =
+                candidate["profile"]["wait_share"].as_f64().into_iter().chain(wait_share).reduce(f64::max);
+        }
+        if low > high {
+            bail!("the trial's result has no copies");
+        }
+        Ok(Self { low, high, wait_share })
+    }
+
+    /// The least of `STEPS` that no copy can be taken for, and the greatest that one can.
+    fn differences(&self) -> (Option<f64>, Option<f64>) {
+        let off = (1.0 - self.low).max(self.high - 1.0);
+        (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))
+    }
+
+    pub(super) fn text(&self) -> String {
+        let percent = |share: f64| format!("{} %", share * 100.0);
+        let told = match self.differences() {
+            (Some(told), Some(not)) => {
+                format!("this machine can rank differences of {}, not of {}", percent(told), percent(not))
+            }
+            (Some(told), None) => format!("this machine can rank differences of {}", percent(told)),
+            (None, _) => {
+                format!("this machine cannot rank differences of {} now", percent(STEPS[STEPS.len() - 1]))
+            }
+        };
+        let waited = self.wait_share.filter(|&share| 0.005 < share);
+        let waited = waited
+            .map(|share| format!("; up to {:.0} % of the time went by waiting for a CPU", share * 100.0));
+        format!(
+            "{told} ({COPIES} copies of one kernel came out between {:.3} and {:.3} times as fast{})",
+            self.low,
+            self.high,
+            waited.unwrap_or_default()
+        )
+    }
+
+    pub(super) fn document(&self) -> Value {
+        json!({
+            "copies": COPIES, "low": self.low, "high": self.high, "wait_share": self.wait_share,
+            "difference": self.differences().0,
+        })
+    }
+}
+
+fn run_in(folder: &Path) -> Result<Value> {
+    std::fs::create_dir(folder.join("captures")).context("making the trial's captures")?;
+    std::fs::write(folder.join("captures/entry_000000.pt"), CAPTURE)
+        .context("writing the trial's capture")?;
+    let names: Vec<String> =
+        (0..COPIES).map(|number| format!("copy{number}")).chain(["base".to_owned()]).collect();
+    for name in &names {
+        std::fs::write(folder.join(format!("{name}.c")), KERNEL).context("writing the trial's kernel")?;
+    }
+    std::fs::write(
+        folder.join("plan.toml"),
+        "[run]\nname = \"doctor\"\n[build]\nflags = [\"-O2\"]\n[limits]\nthreads = 1\n[profile]\nentry_timeout = \"3s\"\n\
+         max_noise = \"0.4%\"\n[[job]]\ncaptures = \"captures\"\nbaseline = \"base.c\"\ncandidates = [\"copy*.c\"]\n",
+    )
+    .context("writing the trial's plan")?;
+    let output = Command::new("/proc/self/exe")
+        .args(["run", "plan.toml", "--json"])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .context("starting the trial")?;
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        let told = String::from_utf8_lossy(&output.stderr);
+        format!("the trial left no result: {}", told.trim().lines().last().unwrap_or("it said nothing"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(bounds: &[(f64, f64)]) -> Result<Trial> {
+        let copy = |&(low, high): &(f64, f64)| json!({"name": "copy", "speedup": {"ci_low": low, "ci_high": high}, "profile": {"wait_share": 0.25}});
+        let mut candidates: Vec<Value> = bounds.iter().map(copy).collect();
+        candidates.push(json!({"name": "base", "speedup": null}));
+        Trial::of(&json!({"jobs": [{"candidates": candidates}]}))
+    }
+
+    #[test]
+    fn the_bounds_of_copies_say_which_differences_can_be_told() {
+        for (bounds, told, not) in [
+            (&[(0.998, 1.002)][..], Some(0.005), None),
+            (&[(0.995, 1.002), (0.99, 1.012)], Some(0.02), Some(0.01)),
+            (&[(0.7, 1.002)], None, Some(0.2)),
+        ] {
+            let trial = trial(bounds).expect("timed");
+            assert_eq!(trial.differences(), (told, not), "{bounds:?}");
+            assert!(trial.text().contains("25 % of the time"), "{}", trial.text());
+        }
+    }
+
+    #[test]
+    fn a_trial_without_figures_says_so() {
+        assert!(trial(&[]).is_err());
+        let failed = json!({"jobs": [{"candidates": [{"name": "copy", "status": "COMPILE_ERROR", "detail": "no cc"}]}]});
+        let said = Trial::of(&failed).err().expect("no figures").to_string();
+        assert!(said.contains("COMPILE_ERROR"), "{said}");
+    }
+}

@@ -1,0 +1,69 @@
+//! What is done while the run's database takes no rows: nothing new is granted, because what it does could not be
+//! recorded; what runs goes on, and what is to be killed stands still until its reason is on disk.
+
+use std::time::Duration;
+
+use super::event::Moment;
+use super::{Core, Ending};
+
+/// Somebody has to notice and free the disk. After this the run ends, and can be resumed.
+const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// When everything is to be killed, the reasons get so long: whoever asked for the end twice wants it.
+const LAST_REASONS: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stall {
+    pub(super) since: Moment,
+}
+
+impl Core {
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stall.is_some()
+    }
+
+    pub(super) fn store_stalled(&mut self, now: Moment, why: String, rows: u64) {
+        if self.stall.is_some() {
+            return;
+        }
+        self.stall = Some(Stall { since: now });
+        // Nobody waits for memory while nothing is granted.
+        self.waiting = None;
+        let text = format!("the run's database takes no rows, and nothing is granted until it does: {why}");
+        self.policy("store_stalled", text, vec![("rows", rows)]);
+    }
+
+    pub(super) fn store_back(&mut self, now: Moment, samples_dropped: u64) {
+        let Some(stall) = self.stall.take() else { return };
+        let stalled = now.saturating_sub(stall.since);
+        self.policy(
+            "store_back",
+            "the run's database takes rows again".to_owned(),
+            vec![
+                ("stalled_ms", u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX)),
+                ("sample_blocks_dropped", samples_dropped),
+            ],
+        );
+    }
+
+    /// When a stall is no longer waited out.
+    pub(super) fn stall_ends_at(&self) -> Option<Moment> {
+        let stall = self.stall?;
+        let killing = self.killed_all_at.filter(|_| matches!(self.ending, Ending::Kill(_)));
+        Some(killing.map_or(stall.since + STORE_TIMEOUT, |at| at.max(stall.since) + LAST_REASONS))
+    }
+
+    pub(super) fn stall_overdue(&mut self, now: Moment) {
+        if self.stall_ends_at().is_none_or(|at| now < at) {
+            return;
+        }
+        match self.ending.clone() {
+            Ending::No | Ending::Drain(_) => {
+                let why = format!("the run's database took no rows for {STORE_TIMEOUT:?}");
+                self.stop_for_the_host(now, why, Vec::new());
+            }
+            // Their reasons cannot be recorded: they die with the supervisor.
+            Ending::Kill(reason) => self.stop(reason),
+            Ending::Stopped => {}
+        }
+    }
+}

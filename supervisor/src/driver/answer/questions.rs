@@ -1,0 +1,65 @@
+//! Questions that need rows of the run's database: they are looked up by the thread that writes it, after everything that
+//! was said before, and answered when they come back.
+
+use opt_shared::ids::{CandidateId, WorkerId};
+
+use super::View;
+use crate::control::Reply;
+use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
+use crate::store::{Store, StoreError};
+
+/// How many decisions the answer to `why` lists.
+const LATEST: u32 = 5;
+/// Decisions in one answer.
+const MOST_DECISIONS: u32 = 100;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question {
+    Result(CandidateId),
+    WhyWorker(WorkerId),
+    WhyCandidate(CandidateId),
+    /// The latest, so many at most.
+    Decisions(u32),
+}
+
+/// The rows that a question is about.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// The newest first; the decisions that were asked for oldest first.
+    pub(crate) decisions: Vec<PolicyRecord>,
+    pub(crate) worker: Option<WorkerRecord>,
+    pub(crate) candidate: Option<Box<CandidateRecord>>,
+}
+
+impl Question {
+    pub(crate) fn look_up(self, store: &Store) -> Result<Found, StoreError> {
+        let candidate = |id| store.record_of(id).map(|record| record.map(Box::new));
+        Ok(match self {
+            Self::Result(id) => Found { candidate: candidate(id)?, ..Found::default() },
+            Self::WhyWorker(id) => Found {
+                decisions: store.latest_about_worker(id, LATEST)?,
+                worker: store.worker_record(id)?,
+                candidate: None,
+            },
+            Self::WhyCandidate(id) => Found {
+                decisions: store.latest_about_candidate(id, LATEST)?,
+                worker: None,
+                candidate: candidate(id)?,
+            },
+            Self::Decisions(most) => {
+                Found { decisions: store.latest_decisions(most.min(MOST_DECISIONS))?, ..Found::default() }
+            }
+        })
+    }
+}
+
+impl View<'_> {
+    pub(crate) fn answer(&self, question: Question, found: Found) -> Reply {
+        match question {
+            Question::Result(id) => Ok(self.result(id, found.candidate)),
+            Question::WhyWorker(id) => self.why_worker(id, &found),
+            Question::WhyCandidate(id) => Ok(self.why_candidate(id, found)),
+            Question::Decisions(_) => Ok(self.decisions_of(&found.decisions)),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The thread that writes `summary.json`: the document of a large run takes seconds, and the loop goes on meanwhile.
+//!
+//! Owns how often it is written. It reads the database through a connection of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use opt_shared::causes::chain;
+
+use crate::driver::RunError;
+use crate::report::summary::write_summary;
+use crate::store::Store;
+
+/// The summary is rewritten at most this often while the run goes on, and takes at most one part in so many of the time:
+/// that of thousands of candidates is tens of MB.
+const EVERY: Duration = Duration::from_secs(1);
+const SHARE: u32 = 20;
+
+/// Where the end of the run waits for its own summary.
+type Answer = Sender<Result<(), RunError>>;
+
+pub(crate) struct Summaries {
+    /// One that is being written, and one that waits: a third would say nothing that the second does not.
+    wanted: Sender<Option<Answer>>,
+    state: Arc<State>,
+    /// When the last one was asked for.
+    asked: Option<Instant>,
+}
+
+#[derive(Default)]
+struct State {
+    at_work: AtomicBool,
+    /// What the last one took.
+    took_us: AtomicU64,
+}
+
+impl Summaries {
+    pub(crate) fn open(folder: &Path) -> std::io::Result<Self> {
+        let (wanted, requests) = bounded(1);
+        let state = Arc::new(State::default());
+        let (folder, told) = (folder.to_owned(), Arc::clone(&state));
+        std::thread::Builder::new()
+            .name("summary".to_owned())
+            .spawn(move || work(&folder, &requests, &told))?;
+        Ok(Self { wanted, state, asked: None })
+    }
+
+    /// Whether another one would come too soon.
+    pub(crate) fn is_due(&self) -> bool {
+        let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
+        !self.state.at_work.load(Ordering::Relaxed)
+            && self.asked.is_none_or(|asked| asked + EVERY.max(took * SHARE) <= Instant::now())
+    }
+
+    pub(crate) fn write(&mut self) {
+        self.asked = Some(Instant::now());
+        let _ = self.wanted.try_send(None);
+    }
+
+    /// The last one, of a run that has ended. Waits for it.
+    pub(crate) fn write_last(&self) -> Result<(), RunError> {
+        let (answer, written) = bounded(1);
+        let gone = || RunError::Law { law: "the thread that writes the summary is gone".to_owned() };
+        self.wanted.send(Some(answer)).map_err(|_| gone())?;
+        written.recv().map_err(|_| gone())?
+    }
+}
+
+fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
+    while let Ok(answer) = requests.recv() {
+        state.at_work.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        let written = write(folder);
+        let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        state.took_us.store(took, Ordering::Relaxed);
+        state.at_work.store(false, Ordering::Relaxed);
+        match (answer, written) {
+            (Some(answer), written) => drop(answer.send(written)),
+            // The next one may go well, and the last one has to.
+            (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
+            (None, Ok(())) => {}
+        }
+    }
+}
+
+fn write(folder: &Path) -> Result<(), RunError> {
+    let store = Store::read(folder)?;
+    let document = store.document()?;
+    Ok(write_summary(folder, &document)?)
+}

@@ -1,0 +1,299 @@
+//! The thread that writes the run's database, so that the loop never waits for a disk or a lock.
+//!
+//! Rows are written in the order in which they were handed over, and each is acknowledged. What may only happen once
+//! a row is on disk comes back with its acknowledgement as a [`Then`]. A database that is locked or full is tried again until it
+//! takes the row; how long that may last is the core's decision.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use opt_shared::causes::chain;
+use opt_shared::ids::{CandidateId, WorkerId};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::control::{Reply, Token};
+use crate::driver::answer::questions::{Found, Question};
+use crate::record::CandidateRecord;
+use crate::store::{Store, StoreError};
+
+/// SQLite waits so long for another process before it says that the database is locked.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+/// Between two tries of a row that found no room.
+const PAUSE: Duration = Duration::from_millis(50);
+/// For what the disk still takes at the end.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Samples of memory that wait. They are taken for as long as anything runs, so they are dropped first.
+const MOST_SAMPLES: usize = 8;
+/// Requests are refused beyond this. All other rows are as many as what runs can cause, because nothing new is granted.
+const MOST_WAITING: usize = 2048;
+
+/// Writes or reads something. It may be called again, where the database was locked or full.
+type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
+
+/// What goes on once its row is on record.
+pub(crate) enum Then {
+    Nothing,
+    KillWorker(WorkerId),
+    KillRunner(WorkerId, u32),
+    /// Samples were kept; the next are to be this wide.
+    Widen(u64),
+    /// A candidate has ended; its record, where somebody wants to hear of it.
+    Ended(CandidateId, Option<Box<CandidateRecord>>),
+    Reply(Token, Reply),
+    Answer(Token, Question, Found),
+    WriteSummary,
+}
+
+pub(crate) struct Writer {
+    /// None once everything has been written.
+    jobs: Option<Sender<Job>>,
+    written: Receiver<Result<Then, StoreError>>,
+    /// Readable when something was acknowledged.
+    wake: Arc<OwnedFd>,
+    /// When each row that waits was handed over, the oldest first.
+    waiting: VecDeque<Instant>,
+    samples_waiting: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Why the row in hand was not taken.
+    trouble: Mutex<Option<String>>,
+    gives_up: AtomicBool,
+}
+
+impl Writer {
+    pub(crate) fn open(store: Store) -> Result<Self, StoreError> {
+        let path = store.path().to_owned();
+        let fail = |source: std::io::Error| StoreError::Io {
+            path: path.clone(),
+            operation: "start the thread that writes the run database",
+            source,
+        };
+        store.wait_for_others(LOCK_TIMEOUT)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|errno| fail(errno.into()))?);
+        let (jobs, to_do) = unbounded();
+        let (done, written) = unbounded();
+        let shared = Arc::new(Shared::default());
+        let (at_work, woken) = (Arc::clone(&shared), Arc::clone(&wake));
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || write(store, &to_do, &done, &at_work, &woken))
+            .map_err(fail)?;
+        Ok(Self { jobs: Some(jobs), written, wake, waiting: VecDeque::new(), samples_waiting: 0, shared })
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        mut row: impl FnMut(&mut Store) -> Result<(), StoreError> + Send + 'static,
+    ) {
+        self.write_then(move |store| row(store).map(|()| Then::Nothing));
+    }
+
+    pub(crate) fn write_then(
+        &mut self,
+        job: impl FnMut(&mut Store) -> Result<Then, StoreError> + Send + 'static,
+    ) {
+        // Its thread ends with the first error, which has been acknowledged.
+        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Box::new(job)).is_ok()) {
+            self.waiting.push_back(Instant::now());
+        }
+    }
+
+    /// Samples of memory; false where they were dropped, because too many wait.
+    pub(crate) fn write_samples(
+        &mut self,
+        mut samples: impl FnMut(&mut Store) -> Result<u64, StoreError> + Send + 'static,
+    ) -> bool {
+        let fits = self.samples_waiting < MOST_SAMPLES;
+        if fits {
+            self.samples_waiting += 1;
+            self.write_then(move |store| samples(store).map(Then::Widen));
+        }
+        fits
+    }
+
+    /// What was acknowledged since the last call; the error that ended the thread.
+    pub(crate) fn acknowledged(&mut self) -> Result<Vec<Then>, StoreError> {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        let mut all = Vec::new();
+        for written in self.written.try_iter() {
+            let then = written?;
+            self.waiting.pop_front();
+            self.samples_waiting -= usize::from(matches!(then, Then::Widen(_)));
+            if !matches!(then, Then::Nothing) {
+                all.push(then);
+            }
+        }
+        Ok(all)
+    }
+
+    /// How long the oldest row has waited. None where none does.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.waiting.front().map(Instant::elapsed)
+    }
+
+    /// Why it waits.
+    pub(crate) fn trouble(&self) -> String {
+        let trouble = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
+    }
+
+    /// As much waits as may: nothing may be asked that makes more of it.
+    pub(crate) fn is_full(&self) -> bool {
+        MOST_WAITING <= self.waiting.len()
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Asks the database and waits for the answer.
+    #[cfg(test)]
+    pub(crate) fn ask<T: Send + 'static>(
+        &mut self,
+        question: impl Fn(&mut Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> T {
+        let (give, take) = unbounded();
+        self.write(move |store| question(store).map(|answer| drop(give.send(answer))));
+        take.recv().expect("an answer")
+    }
+}
+
+impl Drop for Writer {
+    /// What waits for a lock or for room is given up; what the disk takes is written.
+    fn drop(&mut self) {
+        self.shared.gives_up.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        // The last of the thread's ends closes the database, which folds its log into it.
+        let deadline = Instant::now() + CLOSING_TIMEOUT;
+        while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
+            && Instant::now() < deadline
+        {}
+    }
+}
+
+fn write(
+    mut store: Store,
+    to_do: &Receiver<Job>,
+    done: &Sender<Result<Then, StoreError>>,
+    shared: &Shared,
+    wake: &OwnedFd,
+) {
+    let say = |trouble| *shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    while let Ok(mut job) = to_do.recv() {
+        let mut troubled = false;
+        let written = loop {
+            match job(&mut store) {
+                Err(error) if error.may_pass() && !shared.gives_up.load(Ordering::Relaxed) => {
+                    say(Some(chain(&error)));
+                    troubled = true;
+                    std::thread::sleep(PAUSE);
+                }
+                written => break written,
+            }
+        };
+        if troubled {
+            say(None);
+        }
+        let over = written.is_err();
+        let told = done.send(written).is_ok();
+        let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        if over || !told {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::record::{Numbers, UtcTime};
+
+    fn a_writer() -> (tempfile::TempDir, Writer) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::create(folder.path()).expect("a database");
+        let writer = Writer::open(store).expect("a writer");
+        (folder, writer)
+    }
+
+    fn decide(writer: &mut Writer, decision: &'static str) {
+        writer.write_then(move |store| {
+            store.policy(UtcTime::now(), decision, "", &Numbers::new())?;
+            Ok(Then::KillWorker(WorkerId(7)))
+        });
+    }
+
+    fn acknowledged(writer: &mut Writer) -> Vec<Then> {
+        poll(&mut [PollFd::from_borrowed_fd(writer.descriptor(), PollFlags::IN)], None).expect("polled");
+        writer.acknowledged().expect("written")
+    }
+
+    #[test]
+    fn row_is_on_record_before_it_is_acknowledged() {
+        let (folder, mut writer) = a_writer();
+        assert!(writer.acknowledged().expect("nothing").is_empty());
+        assert_eq!(writer.oldest(), None);
+        decide(&mut writer, "first");
+        assert!(writer.oldest().is_some());
+        let then = acknowledged(&mut writer);
+        assert!(matches!(then[..], [Then::KillWorker(WorkerId(7))]));
+        assert_eq!((writer.oldest(), writer.waiting()), (None, 0));
+        let rows = Store::read(folder.path()).expect("opens").latest_decisions(9).expect("read");
+        assert_eq!(rows[0].decision, "first");
+    }
+
+    #[test]
+    fn locked_database_is_tried_again_until_it_takes_the_row() {
+        let (folder, mut writer) = a_writer();
+        let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
+        other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+        decide(&mut writer, "first");
+        decide(&mut writer, "second");
+        while !writer.trouble().contains("in use by another process") {
+            std::thread::sleep(PAUSE);
+        }
+        assert!(
+            writer.acknowledged().expect("no error").is_empty(),
+            "nothing is acknowledged before it is written"
+        );
+        assert_eq!(writer.waiting(), 2);
+        other.execute_batch("COMMIT").expect("free");
+        while 0 < writer.waiting() {
+            acknowledged(&mut writer);
+        }
+        let rows = writer.ask(|store| store.latest_decisions(9));
+        let decisions: Vec<&str> = rows.iter().map(|row| row.decision.as_str()).collect();
+        assert_eq!(decisions, ["first", "second"]);
+    }
+
+    #[test]
+    fn samples_that_wait_too_long_are_dropped_and_others_are_not() {
+        let (folder, mut writer) = a_writer();
+        let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
+        other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+        decide(&mut writer, "first");
+        let kept = (0..20).filter(|_| writer.write_samples(|_| Ok(1))).count();
+        assert_eq!(kept, MOST_SAMPLES);
+        decide(&mut writer, "last");
+        other.execute_batch("COMMIT").expect("free");
+        while 0 < writer.waiting() {
+            acknowledged(&mut writer);
+        }
+        assert!(writer.write_samples(|_| Ok(1)), "there is room again");
+        assert_eq!(writer.ask(|store| store.latest_decisions(9)).len(), 2);
+    }
+}

@@ -1,0 +1,235 @@
+//! Watches the loop from a thread of its own: one that does not turn is reported with the place where it hangs, and a
+//! service manager that asked for a sign of life gets none until it goes on.
+//!
+//! Owns what counts as hanging. The loop says where it is, by a store into one word each time.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::core::event::Action;
+use crate::notify;
+
+/// Far above what anything in the loop takes, on a busy machine too.
+const HANGS_AFTER: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const STACK: usize = 128 * 1024;
+
+/// A part of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Part {
+    Waiting,
+    HearingWorkers,
+    GoingOnAfterRows,
+    Deciding,
+    StartingAWorker,
+    StartingAnAttempt,
+    EnclosingARunner,
+    EndingAProcess,
+    WritingDown,
+    Serving,
+    Sampling,
+    Ending,
+}
+
+impl Part {
+    const ALL: [Self; 12] = [
+        Self::Waiting,
+        Self::HearingWorkers,
+        Self::GoingOnAfterRows,
+        Self::Deciding,
+        Self::StartingAWorker,
+        Self::StartingAnAttempt,
+        Self::EnclosingARunner,
+        Self::EndingAProcess,
+        Self::WritingDown,
+        Self::Serving,
+        Self::Sampling,
+        Self::Ending,
+    ];
+
+    pub(super) fn of(action: &Action) -> Self {
+        match action {
+            Action::StartWorker { .. } => Self::StartingAWorker,
+            Action::Start { .. } | Action::Wanted { .. } => Self::StartingAnAttempt,
+            Action::AllowRunner { .. } => Self::EnclosingARunner,
+            Action::Shutdown { .. }
+            | Action::KillWorker { .. }
+            | Action::KillRunner { .. }
+            | Action::MayReap { .. } => Self::EndingAProcess,
+            Action::AttemptEnded { .. }
+            | Action::UnitDone { .. }
+            | Action::JobDone { .. }
+            | Action::WorkerEnded { .. }
+            | Action::Policy(_)
+            | Action::PhaseEnded(_)
+            | Action::Answered(_)
+            | Action::Replied(_)
+            | Action::Stop { .. } => Self::WritingDown,
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting for something to happen",
+            Self::HearingWorkers => "hearing what workers say",
+            Self::GoingOnAfterRows => "going on after rows were written",
+            Self::Deciding => "deciding",
+            Self::StartingAWorker => "starting a worker",
+            Self::StartingAnAttempt => "starting an attempt",
+            Self::EnclosingARunner => "moving a runner into its control group",
+            Self::EndingAProcess => "ending a process",
+            Self::WritingDown => "handing rows over",
+            Self::Serving => "answering on the control socket",
+            Self::Sampling => "looking at the memory of processes",
+            Self::Ending => "ending the run",
+        }
+    }
+}
+
+pub(crate) struct Watchdog {
+    seen: Arc<Seen>,
+    /// Since when the loop is where it is.
+    at: Instant,
+    longest: Option<Hang>,
+}
+
+/// A part of the loop that took too long, and is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hang {
+    pub(crate) at: &'static str,
+    pub(crate) took: Duration,
+}
+
+struct Seen {
+    part: AtomicU8,
+    /// Counts every step from part to part.
+    steps: AtomicU64,
+    hangs: AtomicBool,
+}
+
+impl Watchdog {
+    /// Without its thread the loop is not watched, and goes on.
+    pub(crate) fn start() -> Self {
+        let seen = Arc::new(Seen {
+            part: AtomicU8::new(0),
+            steps: AtomicU64::new(0),
+            hangs: AtomicBool::new(false),
+        });
+        let watched = Arc::downgrade(&seen);
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
+        if let Err(error) = thread.spawn(move || watch(&watched, HANGS_AFTER)) {
+            tracing::warn!("the loop is not watched: {error}");
+        }
+        Self { seen, at: Instant::now(), longest: None }
+    }
+
+    /// The loop goes over to this part.
+    pub(crate) fn enter(&mut self, part: Part) {
+        let before = self.seen.part.swap(part as u8, Ordering::Relaxed);
+        self.seen.steps.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let took = now.duration_since(std::mem::replace(&mut self.at, now));
+        if HANGS_AFTER <= took
+            && before != Part::Waiting as u8
+            && self.longest.is_none_or(|it| it.took < took)
+        {
+            self.longest = Some(Hang { at: text_of(before), took });
+        }
+    }
+
+    /// The longest hang since the last call.
+    pub(crate) fn take_hang(&mut self) -> Option<Hang> {
+        self.longest.take()
+    }
+}
+
+fn text_of(part: u8) -> &'static str {
+    Part::ALL.get(usize::from(part)).map_or("", |part| part.text())
+}
+
+/// Until the loop is gone.
+fn watch(watched: &Weak<Seen>, hangs_after: Duration) {
+    let signs = notify::watchdog_every();
+    let every = signs.map_or(LOOK_EVERY, |signs| (signs / 2).min(LOOK_EVERY));
+    let mut last = (0, Instant::now());
+    let mut sign_due = Instant::now();
+    while let Some(seen) = watched.upgrade() {
+        let (steps, part) = (seen.steps.load(Ordering::Relaxed), seen.part.load(Ordering::Relaxed));
+        if steps != last.0 || part == Part::Waiting as u8 {
+            last = (steps, Instant::now());
+            if seen.hangs.swap(false, Ordering::Relaxed) {
+                tracing::warn!("the main loop goes on");
+            }
+            if let Some(signs) = signs
+                && sign_due <= Instant::now()
+            {
+                notify::alive();
+                sign_due = Instant::now() + signs / 2;
+            }
+        } else if hangs_after <= last.1.elapsed() && !seen.hangs.swap(true, Ordering::Relaxed) {
+            let seconds = last.1.elapsed().as_secs_f64();
+            tracing::warn!("the main loop has not turned for {seconds:.1} s: it is {}", text_of(part));
+        }
+        drop(seen);
+        std::thread::sleep(every);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_its_own_words_at_its_own_place() {
+        for (place, part) in Part::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(part as u8), place);
+            assert_eq!(text_of(part as u8), part.text());
+        }
+        let texts: std::collections::BTreeSet<&str> = Part::ALL.iter().map(|part| part.text()).collect();
+        assert_eq!(texts.len(), Part::ALL.len());
+    }
+
+    #[test]
+    fn loop_that_does_not_turn_is_told_by_the_part_in_which_it_hangs() {
+        let seen = Arc::new(Seen {
+            part: AtomicU8::new(Part::Waiting as u8),
+            steps: AtomicU64::new(0),
+            hangs: AtomicBool::new(false),
+        });
+        let watched = Arc::downgrade(&seen);
+        let thread = std::thread::spawn(move || watch(&watched, Duration::ZERO));
+        let until = |hangs| {
+            while seen.hangs.load(Ordering::Relaxed) != hangs {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(false);
+        seen.part.store(Part::StartingAWorker as u8, Ordering::Relaxed);
+        until(true);
+        seen.part.store(Part::Waiting as u8, Ordering::Relaxed);
+        until(false);
+        drop(seen);
+        thread.join().expect("it ends with the loop");
+    }
+
+    #[test]
+    fn long_part_is_kept_for_the_record_and_a_long_wait_is_none() {
+        let mut watchdog = Watchdog::start();
+        let long_ago = |watchdog: &mut Watchdog| {
+            watchdog.at =
+                Instant::now().checked_sub(HANGS_AFTER * 2).expect("a clock that has run for a while");
+        };
+        watchdog.enter(Part::Waiting);
+        long_ago(&mut watchdog);
+        watchdog.enter(Part::Sampling);
+        assert_eq!(watchdog.take_hang(), None);
+        long_ago(&mut watchdog);
+        watchdog.enter(Part::Waiting);
+        let hang = watchdog.take_hang().expect("it took long");
+        assert_eq!(hang.at, Part::Sampling.text());
+        assert!(HANGS_AFTER <= hang.took);
+        assert_eq!(watchdog.take_hang(), None, "told once");
+    }
+}

@@ -1,0 +1,165 @@
+//! A way out that may be blocked (a terminal that was stopped, a pipe that nobody reads, a frozen disk) with a thread and a
+//! bounded queue of its own: what does not fit is dropped and counted, and whoever writes never waits.
+//!
+//! Owns when something is dropped. What is written, and how a loss is told, is the caller's.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+/// The threads only format and write.
+const STACK: usize = 256 * 1024;
+
+/// How much may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub items: usize,
+    /// Their weights together, as the caller gives them.
+    pub weight: usize,
+}
+
+enum Message<T> {
+    Item(T, usize),
+    /// Answered once everything before it has been written.
+    Flush(Sender<()>),
+}
+
+/// What writes the items, and what is told of those that were dropped.
+pub trait Drain<T>: Send {
+    fn write(&mut self, item: T);
+
+    /// So many were dropped since the last word of it.
+    fn lost(&mut self, items: u64);
+}
+
+/// See the module. Its thread ends with it, once what waits has been written.
+pub struct Outlet<T> {
+    queue: Sender<Message<T>>,
+    waiting: Arc<AtomicUsize>,
+    dropped: Arc<AtomicU64>,
+    most: usize,
+}
+
+impl<T: Send + 'static> Outlet<T> {
+    pub fn open(name: &str, room: Room, drain: impl Drain<T> + 'static) -> io::Result<Self> {
+        let (queue, messages) = bounded(room.items);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (still_waiting, lost) = (Arc::clone(&waiting), Arc::clone(&dropped));
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK)
+            .spawn(move || write(&messages, drain, &still_waiting, &lost))?;
+        Ok(Self { queue, waiting, dropped, most: room.weight })
+    }
+
+    /// False where it was dropped.
+    pub fn put(&self, item: T, weight: usize) -> bool {
+        let fits = self.waiting.fetch_add(weight, Ordering::Relaxed) + weight <= self.most;
+        if fits && self.queue.try_send(Message::Item(item, weight)).is_ok() {
+            return true;
+        }
+        self.waiting.fetch_sub(weight, Ordering::Relaxed);
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Waits until everything put so far has been written, and what was dropped told. False where that takes longer.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let (done, written) = bounded(1);
+        self.queue.send_deadline(Message::Flush(done), deadline).is_ok()
+            && written.recv_deadline(deadline).is_ok()
+    }
+}
+
+fn write<T>(
+    messages: &Receiver<Message<T>>,
+    mut drain: impl Drain<T>,
+    waiting: &AtomicUsize,
+    dropped: &AtomicU64,
+) {
+    let tell = |drain: &mut dyn Drain<T>| match dropped.swap(0, Ordering::Relaxed) {
+        0 => {}
+        lost => drain.lost(lost),
+    };
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::Item(item, weight) => {
+                drain.write(item);
+                waiting.fetch_sub(weight, Ordering::Relaxed);
+                // What was dropped would have come after all that still waits.
+                if messages.is_empty() {
+                    tell(&mut drain);
+                }
+            }
+            Message::Flush(done) => {
+                tell(&mut drain);
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// Writes one item for each word that it is given.
+    struct Reader {
+        words: Receiver<()>,
+        seen: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Drain<u32> for Reader {
+        fn write(&mut self, item: u32) {
+            let _ = self.words.recv();
+            self.seen.lock().expect("a list").push(item.to_string());
+        }
+
+        fn lost(&mut self, items: u64) {
+            self.seen.lock().expect("a list").push(format!("{items} lost"));
+        }
+    }
+
+    fn outlet(room: Room) -> (Outlet<u32>, Sender<()>, Arc<Mutex<Vec<String>>>) {
+        let (read, words) = bounded(1000);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let reader = Reader { words, seen: Arc::clone(&seen) };
+        (Outlet::open("test", room, reader).expect("a thread"), read, seen)
+    }
+
+    #[test]
+    fn blocked_reader_costs_what_does_not_fit_and_nobody_waits() {
+        let (outlet, read, seen) = outlet(Room { items: 4, weight: 100 });
+        let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
+        // One may be in the reader's hands besides.
+        assert!((4..=5).contains(&taken), "{taken}");
+        assert!(!outlet.flush(Duration::from_millis(1)), "nobody reads");
+        drop(read);
+        assert!(outlet.flush(SOON));
+        let seen = seen.lock().expect("a list");
+        let lost: Vec<&String> = seen.iter().filter(|line| line.ends_with("lost")).collect();
+        assert_eq!(lost, [&format!("{} lost", 50 - taken)], "{seen:?}");
+        assert_eq!(seen.len(), taken + 1);
+    }
+
+    #[test]
+    fn heavy_items_are_dropped_before_the_queue_is_full() {
+        let (outlet, read, seen) = outlet(Room { items: 100, weight: 10 });
+        let taken: Vec<bool> = (0..3).map(|number| outlet.put(number, 6)).collect();
+        assert_eq!(taken, [true, false, false]);
+        drop(read);
+        assert!(outlet.flush(SOON));
+        assert!(outlet.put(7, 6), "there is room again");
+        assert!(outlet.flush(SOON));
+        assert_eq!(*seen.lock().expect("a list"), ["0", "2 lost", "7"]);
+    }
+}

@@ -1,0 +1,5 @@
+/* Includes headers of its own folder and of one below, as kernels do. */
+#include "hostile.h"
+#include "parts/scale.h"
+
+RUN { return softmax(args, n) + scaled(0); }

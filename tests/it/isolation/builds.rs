@@ -1,0 +1,160 @@
+//! A build sees its sources with their headers, and the folders that the plan names: never a capture, a result, the plan or
+//! another candidate.
+
+use std::path::Path;
+
+use opt_tests::Scenario;
+use opt_tests::users::{User, users};
+
+use super::run::{Run, generate, plan_path};
+use super::{PASSED, must_all_end};
+
+const COMPILE_ERROR: &[&str] = &["COMPILE_ERROR"];
+const KERNELS: [&str; 2] = ["embeds_a_file", "includes_a_file"];
+
+/// What must not be read, below the scenario's folder; the kernels lie in `kernels`.
+const SECRETS: [&str; 7] = [
+    "captures/entry_000000.pt",
+    "runs/plan/log.jsonl",
+    "runs/plan/run.sqlite",
+    "runs/plan/lock",
+    "runs/older/summary.json",
+    "plan.toml",
+    "kernels/other.c",
+];
+
+/// Kernels with what they include lie in the scenario, which is a user's own folder, and so a stranger to any include folder.
+fn scenario() -> Scenario {
+    let scenario = Scenario::create();
+    generate(&scenario, "softmax", "64,256", 1);
+    for name in
+        ["embeds_a_file.c", "includes_a_file.c", "includes_beside.c", "parts/scale.h", "parts/unit.inc"]
+    {
+        let text = std::fs::read(plan_path(&format!("kernels/doors/{name}"))).expect("a kernel of the tests");
+        scenario.write(&format!("kernels/{name}"), text);
+    }
+    for name in ["hostile.h", "good.c"] {
+        let text =
+            std::fs::read(plan_path(&format!("kernels/hostile/{name}"))).expect("a kernel of the tests");
+        scenario.write(&format!("kernels/{name}"), &text);
+        scenario.write(&format!("given/{name}"), &text);
+    }
+    scenario.write("kernels/other.c", "int other_candidate;\n");
+    scenario.write("given/table.inc", "int table[3];\n");
+    scenario.write("runs/older/summary.json", "{}");
+    std::os::unix::fs::symlink("../captures/entry_000000.pt", scenario.path().join("kernels/answers.h"))
+        .expect("a link");
+    scenario
+}
+
+fn candidate(name: &str, kernel: &str, target: &str) -> String {
+    format!(
+        "[[job.candidate]]\nname = {name:?}\nsources = [\"kernels/{kernel}.c\"]\n\
+         build = {{ extra_flags = ['-DTARGET=\"{target}\"'] }}\n"
+    )
+}
+
+fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
+    scenario.write("plan.toml", plan);
+    let program = user.program(scenario);
+    user.owns(scenario);
+    let arguments = ["run", "--quiet", "plan.toml"];
+    let mut command = scenario.command_of(&program, &arguments);
+    user.becomes(&mut command);
+    let child = command.spawn().expect("the program starts");
+    Run::of(scenario, scenario.finish(child, &arguments))
+}
+
+#[test]
+fn build_reads_nothing_but_what_it_was_given() {
+    for user in users() {
+        let scenario = scenario();
+        let mut plan = String::from(
+            "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\ninclude = [\"given\"]\n\
+             [[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n\
+             [[job.candidate]]\nname = \"good\"\nsources = [\"kernels/good.c\"]\n\
+             [[job.candidate]]\nname = \"beside\"\nsources = [\"kernels/includes_beside.c\"]\n",
+        );
+        let mut expected: Vec<(String, &'static [&'static str])> =
+            vec![("good".into(), PASSED), ("beside".into(), PASSED)];
+        let mut add = |name: String, kernel: &str, target: &str, statuses| {
+            plan += &candidate(&name, kernel, target);
+            expected.push((name, statuses));
+        };
+        let root = scenario.path().canonicalize().expect("the scenario's folder");
+        for kernel in KERNELS {
+            for (number, secret) in SECRETS.iter().enumerate() {
+                let whole = root.join(secret);
+                add(format!("{kernel}-whole-{number}"), kernel, &whole.display().to_string(), COMPILE_ERROR);
+                add(format!("{kernel}-beside-{number}"), kernel, &format!("../{secret}"), COMPILE_ERROR);
+                // From where the build runs, in the run's folder.
+                let up = format!("../../../../../{secret}");
+                add(format!("{kernel}-up-{number}"), kernel, &up, COMPILE_ERROR);
+            }
+            add(format!("{kernel}-link"), kernel, "answers.h", COMPILE_ERROR);
+            add(format!("{kernel}-environ"), kernel, "/proc/self/environ", COMPILE_ERROR);
+            // The same text with what it may read shows that nothing else is wrong with it.
+            let given = root.join("given/table.inc");
+            add(format!("{kernel}-given"), kernel, &given.display().to_string(), PASSED);
+        }
+        let run = run_as(user, &scenario, &plan);
+        if !run.has_protection("files") {
+            eprintln!("not shown: this kernel has no Landlock, so builds read what their user may read");
+            return;
+        }
+        must_all_end(&run, expected.iter().map(|(name, statuses)| (name.as_str(), *statuses, "")));
+    }
+}
+
+/// A folder that holds captures and results beside headers can be named, and only the headers are seen.
+#[test]
+fn captures_and_results_stay_closed_in_a_folder_that_is_named() {
+    for user in users() {
+        let scenario = scenario();
+        let root = scenario.path().canonicalize().expect("the scenario's folder");
+        let mut plan = String::from(
+            "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\ninclude = [\".\"]\n\
+             [[job]]\nname = \"job\"\ncaptures = \"captures\"\ncandidates = [\"kernels/good.c\"]\n",
+        );
+        let whole = |below: &str| root.join(below).display().to_string();
+        plan += &candidate("taken", "embeds_a_file", &whole("given/table.inc"));
+        for (number, secret) in SECRETS[..6].iter().enumerate() {
+            plan += &candidate(&format!("secret-{number}"), "embeds_a_file", &whole(secret));
+        }
+        let run = run_as(user, &scenario, &plan);
+        if !run.has_protection("files") {
+            return;
+        }
+        let secrets: Vec<String> = (0..6).map(|number| format!("secret-{number}")).collect();
+        let secrets = secrets.iter().map(|name| (name.as_str(), COMPILE_ERROR, ""));
+        must_all_end(&run, secrets.chain([("good", PASSED, ""), ("taken", PASSED, "")]));
+    }
+}
+
+#[test]
+fn missing_header_is_named_with_what_to_do() {
+    let scenario = scenario();
+    scenario.write("shared.h", "#define SHARED\n");
+    let plan = "[run]\nstages = [\"build\"]\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\n".to_owned()
+        + &candidate("outside", "includes_a_file", "../shared.h")
+        + &candidate("nowhere", "includes_a_file", "nowhere.h");
+    let kernel = scenario.path().join("kernels/includes_a_file.c");
+    // A name that the build cannot read off the text is not taken along, whatever it stands for.
+    let text = std::fs::read_to_string(&kernel).expect("ours").replace("TARGET", "\"../shared.h\"");
+    scenario.write("kernels/plain.c", text);
+    let plan = plan + "[[job.candidate]]\nname = \"plain\"\nsources = [\"kernels/plain.c\"]\n";
+    let run = run_as(User::Own, &scenario, &plan);
+    let named = "name the folder of other headers in [build] include";
+    for (name, says) in [
+        ("outside", "it did not find `../shared.h` (a build sees its sources"),
+        ("plain", "it did not find `../shared.h` (it lies outside of the folders of the candidate's sources"),
+        ("nowhere", "it did not find `nowhere.h` (a build sees its sources"),
+    ] {
+        let detail = run.candidate(name)["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains(says) && detail.contains(named), "{name}: {detail}\n{run}");
+    }
+    assert!(
+        !Path::new(run.candidate("plain")["build"]["log_head"].as_str().unwrap_or("/")).is_absolute(),
+        "{run}"
+    );
+}

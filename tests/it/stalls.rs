@@ -1,0 +1,204 @@
+//! What the run depends on stands still: a terminal that takes no lines, a database that takes no rows. The run goes on, or
+//! goes on later, and is steered meanwhile.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use opt_tests::waiting::until;
+use opt_tests::{Scenario, Summary, summary::list};
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::control::client::Going;
+use crate::results::plans::{Plan, SOFTMAX};
+
+/// Longer than a write used to wait for others.
+const LOCKED: Duration = Duration::from_secs(12);
+const MIB: u64 = 1 << 20;
+
+/// A pipe with no room left, as a terminal after Ctrl-S: whoever writes waits.
+fn full_pipe() -> (File, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe().expect("a pipe");
+    let flags = rustix::fs::fcntl_getfl(&write).expect("its flags");
+    rustix::fs::fcntl_setfl(&write, flags | rustix::fs::OFlags::NONBLOCK).expect("set");
+    let mut file = File::from(write.as_fd().try_clone_to_owned().expect("a descriptor"));
+    while file.write(&[b'.'; 4096]).is_ok() {}
+    while file.write(b".").is_ok() {}
+    rustix::fs::fcntl_setfl(&write, flags).expect("set");
+    (read.into(), write)
+}
+
+fn read_all(mut pipe: File) -> String {
+    let mut text = String::new();
+    pipe.read_to_string(&mut text).expect("readable");
+    text.trim_start_matches('.').to_owned()
+}
+
+fn status(folder: &Path) -> String {
+    let text = std::fs::read_to_string(folder.join("summary.json")).unwrap_or_default();
+    let document: Value = serde_json::from_str(&text).unwrap_or_default();
+    document["run"]["status"].as_str().unwrap_or_default().to_owned()
+}
+
+fn terminate(run: &Going<'_>) {
+    let pid = i32::try_from(run.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+}
+
+#[test]
+fn unread_output_does_not_keep_a_run_from_its_end() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast", "bad/segfaults"]).text());
+    let ((stdout, out), (stderr, err)) = (full_pipe(), full_pipe());
+    let run = Going::start_as(&scenario, &["--jsonl"], |command| {
+        command.env("RUST_LOG", "debug").stdout(out).stderr(err);
+    });
+    run.ctl(&["status"]).expect_exit(0);
+    until("the run is over and on record", || status(run.folder()) == "FINISHED");
+    let readers = [stdout, stderr].map(|pipe| std::thread::spawn(|| read_all(pipe)));
+    let (_, summary) = run.finish(0);
+    assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
+    let [stdout, stderr] = readers.map(|reader| reader.join().expect("a reader"));
+    assert_eq!(stdout.lines().count(), 3, "a line for each candidate: {stdout}");
+    assert!(stderr.contains("DEBUG attempt"), "{stderr}");
+}
+
+#[test]
+fn run_with_unread_output_ends_after_two_signals() {
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    let ((stdout, out), (stderr, err)) = (full_pipe(), full_pipe());
+    let run = Going::start_as(&scenario, &["--jsonl", "--keep-open"], |command| {
+        command.env("RUST_LOG", "debug").stdout(out).stderr(err);
+    });
+    until("something was decided", || {
+        let answer = run.ctl(&["status", "--json"]).expect_exit(0).json();
+        answer["jobs"][0]["passed"] == 2
+    });
+    terminate(&run);
+    until("the run is over", || status(run.folder()) == "FINISHED");
+    terminate(&run);
+    run.finish_any().expect_exit(0);
+    drop((stdout, stderr));
+}
+
+fn lock(folder: &Path) -> Connection {
+    let database = Connection::open(folder.join("run.sqlite")).expect("opens");
+    database.busy_timeout(Duration::from_secs(60)).expect("set");
+    database.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+    database
+}
+
+/// One that takes its time, then fills memory which no limit on private memory counts.
+const HUNGRY: &str = "#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int run(void) {
+    usleep(1500000);
+    for (int i = 0; i < 1024; i++) {
+        void *memory = mmap(0, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return 7;
+        memset(memory, 1, 2 << 20);
+    }
+    return 5;
+}
+";
+const LIMIT: u64 = 64 * MIB;
+
+fn hungry() -> Scenario {
+    let plan = Plan {
+        extra: "limits = { memory = \"64MiB\" }\nverify = { call_timeout = \"60s\" }\n".to_owned(),
+        ..Plan::softmax(&["fast"])
+    };
+    let scenario = Scenario::create();
+    let hungry = scenario.write("hungry.c", HUNGRY);
+    let text = plan.text().replace("candidates = [", &format!("candidates = ['{}', ", hungry.display()));
+    scenario.write("plan.toml", text);
+    scenario
+}
+
+#[test]
+fn run_whose_database_is_locked_grants_nothing_and_goes_on_afterwards() {
+    let scenario = hungry();
+    let run = Going::start(&scenario, &["--quiet"]);
+    run.ctl(&["pause"]).expect_exit(0);
+    let database = lock(run.folder());
+    run.ctl(&["resume"]).expect_exit(0);
+    let locked_at = Instant::now();
+    until("it takes no rows", || {
+        run.ctl(&["status", "--json"]).expect_exit(0).json()["waiting"]["for"]
+            .as_str()
+            .is_some_and(|what| what.contains("database"))
+    });
+    while locked_at.elapsed() < LOCKED {
+        run.ctl(&["status"]).expect_exit(0);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    run.ctl(&["why", "softmax/fast"]).expect_exit(1).expect_stderr(&["database"]);
+    database.execute_batch("COMMIT").expect("free");
+    let (outcome, summary) = run.finish(0);
+    outcome.expect_stderr(&["the run's database takes no rows", "takes rows again"]);
+    assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
+    assert_eq!(summary.policy("store_stalled").len(), 1);
+    let back = summary.policy("store_back");
+    assert!(back[0]["numbers"]["stalled_ms"].as_u64().is_some_and(|ms| 10_000 <= ms), "{back:?}");
+    let infra = list(&summary.job(SOFTMAX)["candidates"]).iter().filter(|it| it["status"] == "INFRA_ERROR");
+    assert_eq!(infra.count(), 0, "nobody pays for it");
+}
+
+#[test]
+fn runner_over_its_limit_stands_still_while_its_row_waits() {
+    let scenario = hungry();
+    let run = Going::start(&scenario, &["--quiet"]);
+    until("it runs", || {
+        let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
+        let is_it = |lease: &Value| lease["stage"] == "verify" && lease["candidate"] == "softmax/hungry";
+        list(&status["leases"]).iter().any(is_it)
+    });
+    let database = lock(run.folder());
+    let owed = || -> u64 {
+        let workers = run.ctl(&["workers", "--json"]).expect_exit(0).json();
+        let runners = list(&workers["workers"]).iter().flat_map(|worker| list(&worker["runners"]));
+        runners.filter_map(|runner| runner["owed_bytes"].as_u64()).max().unwrap_or(0)
+    };
+    let mut most = 0;
+    let mut since = Instant::now();
+    // Some seconds from the moment at which it is over its limit.
+    while since.elapsed() < Duration::from_secs(4) {
+        most = most.max(owed());
+        if most <= LIMIT {
+            since = Instant::now();
+        }
+    }
+    database.execute_batch("COMMIT").expect("free");
+    let (outcome, summary) = run.finish(0);
+    outcome.expect(most <= LIMIT + 32 * MIB, format_args!("{most} owed under a limit of {LIMIT}"));
+    let verdict = summary.verdict(SOFTMAX, "hungry");
+    outcome.expect_equal(verdict.0, Some("HOST_MEMORY_LIMIT"), "its verdict");
+    let rows = summary.policy("kill_runner");
+    outcome.expect(rows.iter().any(|row| row["reason"] == "runner_memory"), "the reason is on record");
+}
+
+#[test]
+fn run_whose_database_stays_locked_ends_after_two_signals() {
+    let scenario = hungry();
+    let run = Going::start(&scenario, &["--quiet"]);
+    let database = lock(run.folder());
+    terminate(&run);
+    // Two that come at once are one.
+    until("the first was heard", || {
+        run.ctl(&["status", "--json"]).expect_exit(0).json()["run"]["ending"] != "no"
+    });
+    terminate(&run);
+    let folder = run.folder().to_owned();
+    let outcome = run.finish_any();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    outcome.expect_stderr(&["rows of the run database were given up", "--resume"]);
+    assert!(opt_tests::processes::left(outcome.pid, &folder).is_empty());
+    drop(database);
+    let again = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]).expect_exit(0);
+    let summary = Summary::read(&folder, &again);
+    assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
+}

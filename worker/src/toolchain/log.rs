@@ -1,0 +1,79 @@
+//! What a compiler's own words tell about how a build ended.
+
+use opt_shared::kernel_files::LeftOut;
+
+/// Whether the compiler's driver says that one of its parts ended by SIGKILL. The driver's own lines begin with its
+/// name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
+/// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
+pub(crate) fn a_part_was_killed(log: &str) -> bool {
+    log.lines().any(|line| {
+        let Some((driver, rest)) = line.split_once(": ") else { return false };
+        !driver.contains([':', ' '])
+            && (rest.starts_with("fatal error: Killed signal terminated program ")
+                || (rest.starts_with("fatal error: ")
+                    && rest.ends_with(" terminated with signal 9 [Killed]"))
+                || rest.starts_with("error: unable to execute command: Killed"))
+    })
+}
+
+/// The header that a compiler did not find, and what to do about it. None where it complains of something else.
+pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
+    let name = log.lines().find_map(|line| {
+        let (_, complaint) = line.split_once("fatal error: ")?;
+        // gcc's words, then clang's.
+        let gcc = complaint
+            .strip_suffix(": No such file or directory")
+            .or_else(|| complaint.strip_suffix(": Permission denied"));
+        gcc.or_else(|| complaint.strip_prefix('\'')?.strip_suffix("' file not found"))
+    })?;
+    let why = match left_out.iter().find(|it| it.name == name) {
+        Some(left_out) => left_out.why.to_string(),
+        None => "a build sees its sources, and headers that they include from their own folders".to_owned(),
+    };
+    Some(format!("it did not find `{name}` ({why}; name the folder of other headers in [build] include)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::kernel_files::LeftOutReason;
+
+    use super::*;
+
+    #[test]
+    fn only_the_driver_says_that_a_part_was_killed() {
+        for (log, killed) in [
+            ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
+            ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
+            ("collect2: fatal error: ld terminated with signal 9 [Killed]", true),
+            ("clang: error: unable to execute command: Killed", true),
+            ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
+            ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
+            ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
+            ("", false),
+        ] {
+            assert_eq!(a_part_was_killed(log), killed, "{log}");
+        }
+    }
+
+    #[test]
+    fn a_missing_header_is_named_with_what_to_do() {
+        let left_out = [LeftOut { name: "../x.h".to_owned(), why: LeftOutReason::Outside }];
+        for (log, expected) in [
+            (
+                "k.c:1:10: fatal error: x.h: No such file or directory\n 1 | #include",
+                Some("`x.h` (a build sees"),
+            ),
+            ("k.c:1:10: fatal error: ../x.h: No such file or directory", Some("`../x.h` (it lies outside")),
+            ("k.c:1:10: fatal error: /a/x.h: Permission denied", Some("`/a/x.h` (a build sees")),
+            ("k.cpp:1:10: fatal error: 'x.h' file not found", Some("`x.h` (a build sees")),
+            ("k.c:1:2: error: expected `;`", None),
+            ("cc: fatal error: no input files", None),
+            ("", None),
+        ] {
+            let found = missing_header(log, &left_out);
+            assert_eq!(found.is_some(), expected.is_some(), "{log}: {found:?}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{log}");
+        }
+    }
+}
