@@ -166,6 +166,8 @@ pub struct EntryRef {
     pub path: PathBuf,
     /// Number of entries alike in shapes, dtypes and scalars.
     pub weight: u64,
+    /// Arguments that hold the same values in other entries, by path.
+    pub repeated: Vec<String>,
     pub numbers: EntryNumbers,
 }
 

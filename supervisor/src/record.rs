@@ -320,6 +320,10 @@ pub struct EntryTimingRecord {
     /// Share of the timed blocks that was spent waiting for a CPU.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
+    #[serde(default)]
+    pub deciles: Vec<f64>,
+    #[serde(default)]
+    pub baseline_deciles: Vec<f64>,
     /// Arguments that had other values in every call.
     pub varied: Vec<String>,
     pub unvaried_because: Option<String>,

@@ -106,6 +106,7 @@ mod tests {
             name: name.to_owned(),
             path: folder.path().join(name),
             weight: 1,
+            repeated: Vec::new(),
             numbers: EntryNumbers::default(),
         };
         std::fs::hard_link(&path, folder.path().join("entry_000001.pt")).expect("linked");

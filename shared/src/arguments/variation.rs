@@ -11,6 +11,8 @@ use crate::settings::Vary;
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
     pub constant: &'a [String],
+    /// Arguments that hold the same values in other entries.
+    pub repeated: &'a [String],
 }
 
 impl VaryChoice<'_> {
@@ -24,6 +26,8 @@ impl VaryChoice<'_> {
             Some("the plan's `vary` does not name it")
         } else if named(self.constant) {
             Some("the plan says that it is constant")
+        } else if *self.vary == Vary::Auto && self.repeated.contains(&argument.path) {
+            Some("other entries have the same values")
         } else if tensor.parameter {
             Some("it is a parameter")
         } else if tensor.elements() == 0 {
@@ -68,7 +72,7 @@ mod tests {
             (Vary::Only(names(&["input", "inputs"])), names(&["x"]), Some(("vary", "inputs"))),
             (Vary::None, names(&["tensors1"]), Some(("constant", "tensors1"))),
         ] {
-            let choice = VaryChoice { vary: &vary, constant: &constant };
+            let choice = VaryChoice { vary: &vary, constant: &constant, repeated: &[] };
             assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
         }
     }

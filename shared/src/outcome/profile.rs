@@ -50,6 +50,10 @@ pub struct EntryProfile {
     /// Share of the timed blocks that the worse side spent waiting for a CPU; none where the kernel does not tell.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
+    /// Of the blocks' times of a call: the least, each tenth percentile, the greatest.
+    pub deciles: Vec<f64>,
+    /// The same of the baseline; empty without one.
+    pub baseline_deciles: Vec<f64>,
     /// Arguments that had other values in every call.
     pub varied: Vec<String>,
     /// Why none had.

@@ -230,15 +230,15 @@ fn look_at(job: &JobPlan, facts: &JobFacts) -> Result<Looked, Failure> {
     let mut looked = Looked::default();
     let Some(signature) = &facts.signature else { return Ok(looked) };
     for path in &files {
-        look_at_entry(job, path, signature, &mut looked);
+        look_at_entry(job, facts, (path, signature), &mut looked);
     }
     Ok(looked)
 }
 
 fn look_at_entry(
     job: &JobPlan,
-    path: &Path,
-    signature: &opt_shared::arguments::Signature,
+    facts: &JobFacts,
+    (path, signature): (&Path, &opt_shared::arguments::Signature),
     looked: &mut Looked,
 ) {
     let name = stem(path);
@@ -254,7 +254,9 @@ fn look_at_entry(
         Ok(bound) => bound,
         Err(error) => return looked.lints.push(lint::unfit(&name, &error)),
     };
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant };
+    let known = facts.entries.iter().find(|fact| fact.entry.name == name);
+    let repeated = known.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated };
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {
             let why = choice.kept_because(argument, tensor);
@@ -262,7 +264,7 @@ fn look_at_entry(
         }
     }
     let page = Bytes::from(rustix::param::page_size());
-    let facts = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
+    let numbers = EntryFacts::of(capture.storages(), &arguments, &leaves, page);
     let subject = Subject {
         name: &name,
         entry: &entry,
@@ -271,7 +273,7 @@ fn look_at_entry(
         arguments: &arguments,
         outputs: &leaves,
     };
-    looked.lints.extend(lint::of_headers(&subject, &facts));
+    looked.lints.extend(lint::of_headers(&subject, &numbers));
     let tolerance = |dtype| absolute_tolerance(&job.verify, dtype);
     looked.lints.extend(lint::of_values(&subject, &tolerance, &mut |id, offset, buffer| {
         capture.read_range(id, offset, buffer)

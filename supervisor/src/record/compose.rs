@@ -171,6 +171,8 @@ impl From<EntryProfile> for EntryTimingRecord {
             handoff_us: entry.handoff_us,
             runners: entry.runners,
             wait_share: entry.wait_share,
+            deciles: entry.deciles,
+            baseline_deciles: entry.baseline_deciles,
             varied: entry.varied,
             unvaried_because: entry.unvaried_because,
         }

@@ -119,6 +119,8 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                 handoff_us: 1.5,
                 runners: 3,
                 wait_share: Some(0.004),
+                deciles: (1..=11).map(f64::from).collect(),
+                baseline_deciles: (2..=12).map(f64::from).collect(),
                 varied: vec!["input".to_owned()],
                 unvaried_because: None,
             }],

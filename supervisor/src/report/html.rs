@@ -8,6 +8,7 @@ mod memory;
 mod plot;
 mod ranking;
 mod replays;
+mod spread;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use opt_shared::outcome::Status;
@@ -191,12 +192,14 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     })?;
     let ranking = room.fits(ranking::table(digest));
     let heat = room.fits(ranking::heat(digest));
+    let spreads = room.fits(spread::spreads(digest));
     let failures = failures::section(digest, room);
     Some(html! {
         section id={ "job-" (anchor(&job.name)) } {
             (head)
             @match ranking { Some(ranking) => (ranking), None => (too_large("The ranking")) }
             @match heat { Some(heat) => (heat), None => (too_large("The table of entries")) }
+            @if let Some(spreads) = spreads { (spreads) }
             (failures)
         }
     })

@@ -22,6 +22,7 @@ mod replay;
 mod residency;
 mod spawn;
 mod timing;
+mod varied;
 mod verify_large;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Timing(timing::Arguments),
     /// Kernels of a known ratio beside load: are they told apart, and only then
     Honest(honest::Arguments),
+    /// Kernels timed with and without new inputs in every call: time, ratio, memory
+    Varied(varied::Arguments),
     /// A worker: start to ready, a message there and back, death noticed, teardown
     Spawn(spawn::Arguments),
     /// A process that fills memory: by how much it gets over its limit, by polling, by ours, by a kernel's limit
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Command::Residency(arguments) => residency::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
         Command::Honest(arguments) => honest::run(&arguments),
+        Command::Varied(arguments) => varied::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

@@ -54,6 +54,8 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
         handoff_us: 1.0,
         runners: 3,
         wait_share: None,
+        deciles: Vec::new(),
+        baseline_deciles: Vec::new(),
         varied: Vec::new(),
         unvaried_because: None,
     };

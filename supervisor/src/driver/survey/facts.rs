@@ -22,6 +22,7 @@ use opt_shared::units::Bytes;
 use super::choice::is_chosen;
 use super::constants::Constants;
 use super::kept::Room;
+use super::repeated::Repeated;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -81,12 +82,18 @@ impl JobFacts {
             let mut hasher = blake3::Hasher::new();
             let mut seen = BTreeMap::new();
             let mut constants = Constants::default();
+            let mut repeated = Repeated::default();
             for (path, looked) in kept {
                 let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
                 let added = looked.and_then(|looked| match looked {
-                    Some(looked) => {
-                        facts.add(path, looked, &signature, &mut hasher, &mut seen, &mut constants)
-                    }
+                    Some(looked) => facts.add(
+                        path,
+                        looked,
+                        &signature,
+                        &mut hasher,
+                        &mut seen,
+                        (&mut constants, &mut repeated),
+                    ),
                     None => Ok(()),
                 });
                 problems.extend(added.err());
@@ -95,6 +102,9 @@ impl JobFacts {
             facts.unique_bytes = seen.into_values().sum();
             for (fact, constants) in facts.entries.iter_mut().zip(constants.settle()) {
                 fact.entry.numbers.constants = constants;
+            }
+            for (fact, repeated) in facts.entries.iter_mut().zip(repeated.settle()) {
+                fact.entry.repeated = repeated;
             }
         }
         facts.weigh();
@@ -109,7 +119,7 @@ impl JobFacts {
         signature: &Signature,
         hasher: &mut blake3::Hasher,
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
-        constants: &mut Constants,
+        (constants, repeated): (&mut Constants, &mut Repeated),
     ) -> Result<(), String> {
         let Looked { name, entry, storages, file, form } = looked;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
@@ -128,12 +138,14 @@ impl JobFacts {
         hasher.update(&file.get().to_le_bytes());
         self.bytes += file;
         constants.observe(&facts.pieces, page);
+        repeated.observe(&storages, &arguments);
         self.entries.push(EntryFact {
             entry: EntryRef {
                 id: EntryId(number),
                 name,
                 path: path.to_owned(),
                 weight: 1,
+                repeated: Vec::new(),
                 numbers: EntryNumbers {
                     file,
                     inputs: facts.input_bytes,

@@ -6,6 +6,7 @@ pub mod facts;
 mod kept;
 pub mod limits;
 pub mod needs;
+mod repeated;
 pub mod replay_facts;
 pub(super) mod seed;
 pub mod spec;
@@ -32,7 +33,7 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
 /// A name that is mistyped would leave an input to vary that must not, or the other way round.
 fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant };
+    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[] };
     match choice.unknown(&signature.params) {
         None => Ok(()),
         Some((key, name)) => Err(RunError::UnknownParameter {

@@ -41,7 +41,7 @@ impl Measure {
 }
 
 /// From a value to its place, by logarithm: twice as fast is as far from once as once from half.
-struct Axis {
+pub(super) struct Axis {
     low: f64,
     high: f64,
 }
@@ -59,13 +59,17 @@ impl Axis {
         if measure == Measure::Speedup {
             (low, high) = (low.min(1.0), high.max(1.0));
         }
-        // A little air, and never a point.
+        Some(Self::over(low, high))
+    }
+
+    /// With a little air, and never a point.
+    pub(super) fn over(low: f64, high: f64) -> Self {
         let air = (high / low).powf(0.06).max(1.02);
-        Some(Self { low: low / air, high: high * air })
+        Self { low: low / air, high: high * air }
     }
 
     /// In percent of the width.
-    fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         ((value / self.low).ln() / (self.high / self.low).ln() * 100.0).clamp(0.0, 100.0)
     }
 
@@ -200,7 +204,7 @@ fn times_of(ratio: &Estimate) -> Markup {
     }
 }
 
-fn two(percent: f64) -> String {
+pub(super) fn two(percent: f64) -> String {
     format!("{percent:.2}")
 }
 

@@ -166,6 +166,8 @@ pub(super) fn profile_report() -> Report {
             handoff_us: 1.5,
             runners: 3,
             wait_share: None,
+            deciles: (1..=11).map(f64::from).collect(),
+            baseline_deciles: (2..=12).map(f64::from).collect(),
             varied: Vec::new(),
             unvaried_because: Some("`x`: it is sorted".to_owned()),
         }],

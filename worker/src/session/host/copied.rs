@@ -241,6 +241,7 @@ mod tests {
             name: String::new(),
             path: std::path::PathBuf::new(),
             weight: 1,
+            repeated: Vec::new(),
             numbers: EntryNumbers {
                 copied: Bytes::kib(copied_kib),
                 constants: constants.into(),

@@ -29,6 +29,7 @@ pub(crate) fn entries_of(op: &str, numbers: &[u32]) -> (Vec<EntryRef>, Signature
             name,
             path,
             weight: 3,
+            repeated: Vec::new(),
             numbers: EntryNumbers {
                 file: capture.file_bytes(),
                 inputs: Bytes::new(64),

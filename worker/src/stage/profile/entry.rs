@@ -203,10 +203,17 @@ impl Timing {
             handoff_us: self.handoff.as_secs_f64() * 1e6,
             runners: self.runners,
             wait_share: self.samples.iter().filter_map(Samples::wait_share).reduce(f64::max),
+            deciles: deciles(&mine.ms),
+            baseline_deciles: self.samples.get(1).map(|baseline| deciles(&baseline.ms)).unwrap_or_default(),
             varied: variation.names.clone(),
             unvaried_because: variation.unvaried.clone(),
         })
     }
+}
+
+/// Eleven figures, however many blocks there were.
+fn deciles(ms: &[f64]) -> Vec<f64> {
+    (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
 /// The pairs that were not preempted; all of them where too few are left, or where a candidate is preempted more often than its

@@ -34,6 +34,10 @@ fn profile_does_not_vary_what_the_plan_keeps() {
                 as Box<dyn Fn(&mut ProfileTask)>,
             "`input`: the plan says that it is constant",
         ),
+        (
+            Box::new(|task: &mut ProfileTask| task.entries[0].repeated = vec!["input".to_owned()]),
+            "`input`: other entries have the same values",
+        ),
         (Box::new(|task: &mut ProfileTask| task.profile.vary = Vary::None), "the plan says vary = \"none\""),
         (
             Box::new(|task: &mut ProfileTask| task.profile.vary = Vary::Only(vec!["weight".to_owned()])),

@@ -101,7 +101,9 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
             ArgumentValue::Plain(_) => None,
         })
         .collect();
-    let choice = VaryChoice { vary: &task.profile.vary, constant: &task.constant };
+    let repeated = task.entries.iter().find(|entry| entry.name == recorded.name);
+    let repeated = repeated.map_or(&[][..], |entry| entry.repeated.as_slice());
+    let choice = VaryChoice { vary: &task.profile.vary, constant: &task.constant, repeated };
     let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor)) in tensors.iter().enumerate() {

@@ -1,0 +1,85 @@
+//! Which arguments hold the same values in several entries of a job, as far as headers tell: weights that were recorded with
+//! every call.
+//!
+//! Two storages are taken for one if size and CRC agree. A chance agreement does no harm: an input is then timed with its
+//! recorded values.
+
+use std::collections::BTreeMap;
+
+use opt_shared::arguments::{Argument, ArgumentValue, may_vary};
+use opt_shared::capture::Storage;
+
+/// Bytes, and their CRC.
+type Content = (u64, u32);
+
+#[derive(Debug, Default)]
+pub struct Repeated {
+    /// In how many entries each is.
+    entries: BTreeMap<Content, u32>,
+    /// Of each entry, the arguments that could vary, by path.
+    inputs: Vec<Vec<(String, Option<Content>)>>,
+}
+
+impl Repeated {
+    /// The next entry of the job.
+    pub fn observe(&mut self, storages: &[Storage], arguments: &[Argument]) {
+        let mut inputs = Vec::new();
+        for argument in arguments {
+            let ArgumentValue::Tensor(tensor) = &argument.value else { continue };
+            if !may_vary(tensor) {
+                continue;
+            }
+            let storage = storages.iter().find(|storage| storage.id == tensor.storage);
+            let content = storage.and_then(|storage| Some((storage.bytes.get(), storage.crc32?)));
+            inputs.push((argument.path.clone(), content));
+        }
+        let mut contents: Vec<Content> = inputs.iter().filter_map(|(_, content)| *content).collect();
+        contents.sort_unstable();
+        contents.dedup();
+        for content in contents {
+            *self.entries.entry(content).or_default() += 1;
+        }
+        self.inputs.push(inputs);
+    }
+
+    /// For each entry, in order: the arguments that it shares with another one. None where it shares all of them: it may be
+    /// the same call twice, and something has to vary.
+    pub fn settle(self) -> impl Iterator<Item = Vec<String>> {
+        let Self { entries, inputs } = self;
+        inputs.into_iter().map(move |inputs| {
+            let all = inputs.len();
+            let is_shared = |content: &Option<Content>| {
+                content.is_some_and(|content| entries.get(&content).is_some_and(|count| 1 < *count))
+            };
+            let shared: Vec<String> =
+                inputs.into_iter().filter(|(_, content)| is_shared(content)).map(|(path, _)| path).collect();
+            if shared.len() == all { Vec::new() } else { shared }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_entries_have_repeats_unless_it_is_all_they_have() {
+        let of = |names: &[(&str, u32)]| {
+            names.iter().map(|&(name, crc)| (name.to_owned(), Some((64, crc)))).collect::<Vec<_>>()
+        };
+        let inputs = vec![
+            of(&[("input", 1), ("weight", 9)]),
+            of(&[("input", 2), ("weight", 9)]),
+            of(&[("input", 3), ("weight", 8)]),
+            // The same call twice.
+            of(&[("input", 5), ("weight", 7)]),
+            of(&[("input", 5), ("weight", 7)]),
+        ];
+        let mut entries = BTreeMap::new();
+        for (_, content) in inputs.iter().flatten() {
+            *entries.entry(content.expect("known")).or_default() += 1;
+        }
+        let found: Vec<Vec<String>> = Repeated { entries, inputs }.settle().collect();
+        assert_eq!(found, [vec!["weight"], vec!["weight"], vec![], vec![], vec![]]);
+    }
+}
