@@ -11,8 +11,11 @@ use crate::record::CandidateRecord;
 /// Lines that a page shows.
 const MOST_ENTRIES: usize = 16;
 
-/// Of deciles: the tenth percentile, the median, the ninetieth.
-fn spread(deciles: &[f64]) -> Option<[f64; 3]> {
+/// The tenth percentile, the median, the ninetieth.
+type Spread = [f64; 3];
+
+/// Of deciles.
+fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])
 }
@@ -25,7 +28,7 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     let Some((best, profile)) = best.and_then(|best| Some((best, best.profile.as_ref()?))) else {
         return html! {};
     };
-    let rows: Vec<(&str, [f64; 3], Option<[f64; 3]>)> = profile
+    let rows: Vec<(&str, Spread, Option<Spread>)> = profile
         .entries
         .iter()
         .filter_map(|it| Some((it.entry.as_str(), spread(&it.deciles)?, spread(&it.baseline_deciles))))
@@ -59,10 +62,10 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
 }
 
-fn lines(own: &[f64; 3], beside: Option<&[f64; 3]>) -> Markup {
+fn lines(own: &Spread, beside: Option<&Spread>) -> Markup {
     let all = || own.iter().chain(beside.into_iter().flatten()).copied();
     let axis = Axis::over(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
-    let line = |[low, middle, high]: &[f64; 3], is_own: bool| {
+    let line = |[low, middle, high]: &Spread, is_own: bool| {
         html! {
             div.range.winner[is_own] {
                 i style={ "left:" (two(axis.place(*low))) "%;width:" (two(axis.place(*high) - axis.place(*low))) "%" } {}
