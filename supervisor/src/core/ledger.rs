@@ -211,6 +211,11 @@ impl Ledger {
         self.floor
     }
 
+    /// What is reserved for the supervisor.
+    pub fn reserved_for_supervisor(&self) -> Bytes {
+        self.least_supervisor
+    }
+
     /// The supervisor is charged like everybody: what is reserved for it, or what it owes.
     fn of_supervisor(&self) -> Demand {
         Demand::host(self.supervisor.max(self.least_supervisor))

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
+use opt_shared::units::Bytes;
 
 use self::assign::{Backoff, Said};
 use self::control::Wishes;
@@ -213,6 +214,11 @@ impl Core {
 
     fn units_of(&self, job: usize) -> impl Iterator<Item = &Unit> + Clone {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
+    }
+
+    /// What the supervisor itself should owe at most.
+    pub fn reserved_for_supervisor(&self) -> Bytes {
+        self.ledger.reserved_for_supervisor()
     }
 
     /// What a worker is busy with.

@@ -174,7 +174,9 @@ impl Run<'_> {
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        self.machine.sampler.predicted(row.predicted);
+        // Of the whole tree, as the peak is.
+        let supervisor = self.decisions.core.reserved_for_supervisor();
+        self.machine.sampler.predicted(row.predicted + supervisor);
         let (source, place) = self.source_of(row.order.unit)?;
         source.phase_ended(self, place, row)
     }
