@@ -236,6 +236,20 @@ fn timed(summary: &Summary, name: &str) -> Vec<Value> {
 }
 
 #[test]
+fn cold_caches_are_reached_and_said() {
+    let plan = Plan::softmax(&["fast"]);
+    let plan = Plan { profile: format!("{}cache_state = \"cold\"\n", plan.profile), ..plan };
+    let scenario = Scenario::with_plan(&plan.text());
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let fast = &summary.candidate(SOFTMAX, "fast")["profile"];
+    outcome.expect_equal(fast["cache_state"].as_str(), Some("cold"), "the candidate's");
+    for entry in list(&fast["entries"]) {
+        outcome.expect_equal(entry["cache_state"].as_str(), Some("cold"), "an entry's");
+        outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls of a block");
+    }
+}
+
+#[test]
 fn the_kernelforge_protocol_times_a_hundred_calls() {
     let mut plan = Plan::softmax(&["fast"]);
     plan.profile.push_str("protocol = \"kernelforge\"\n");

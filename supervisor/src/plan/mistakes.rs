@@ -180,7 +180,7 @@ fn one_mistake_gives_one_message_at_its_place() {
         ("entries = [\"*.pt\", \"e[.pt\"]", 4, 20, "job.entries", "not a pattern"),
         ("entries = [\"*.pt\", \"e9*.pt\"]", 4, 20, "job.entries", "matches `e9*.pt`"),
         ("entries = [\"a/*.pt\"]", 4, 12, "job.entries", "holds a `/`"),
-        ("profile = { cache_state = \"cold\" }", 4, 27, "job.profile.cache_state", "warm caches only"),
+        ("profile = { cache_state = \"rotate\" }", 4, 27, "job.profile.cache_state", "does not rotate"),
         ("dtypes = [\"float31\"]", 4, 11, "job.dtypes", "did you mean `float32`?"),
         ("params = [\"a\", \"a\"]", 4, 16, "job.params", "is here twice"),
         ("params = [\"a\"]\ndefaults = { b = 1 }", 5, 14, "job.defaults.b", "not among `params`"),

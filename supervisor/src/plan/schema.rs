@@ -258,8 +258,8 @@ impl Codec for DeviceName {
     }
 }
 
-/// Said of cache states that nobody brings about yet.
-const NO_CACHE_CONTROL: &str = "this version times with warm caches only";
+/// Said of a cache state that nobody brings about yet.
+const NO_ROTATION: &str = "this version does not rotate over entries";
 
 pub(super) struct CacheStateName;
 
@@ -268,9 +268,9 @@ impl Codec for CacheStateName {
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<CacheState> {
         match Word::<CacheState>::read(value, spot, findings)? {
-            state @ (CacheState::Auto | CacheState::Warm) => Some(state),
-            CacheState::Cold | CacheState::Rotate => {
-                findings.report(spot, NO_CACHE_CONTROL).expected("`auto` or `warm`");
+            state @ (CacheState::Auto | CacheState::Warm | CacheState::Cold) => Some(state),
+            CacheState::Rotate => {
+                findings.report(spot, NO_ROTATION).expected("`auto`, `warm` or `cold`");
                 None
             }
         }

@@ -338,6 +338,8 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) plan: bool,
     /// Each call with its own variant of the inputs; otherwise all with the captured ones.
     pub(crate) varied: bool,
+    /// Its inputs and outputs are in no cache when it begins.
+    pub(crate) cold: bool,
     /// Elements that are read when the candidate says that it is done, before the second stamp.
     pub(crate) looks: &'b [Look],
     /// How long it should take; decides how long is spun for its end.

@@ -116,6 +116,7 @@ impl HostSession<'_> {
             calls: 0,
             plan: false,
             varied: false,
+            cold: false,
             looks: &looks,
             expected: Duration::ZERO,
             limit: WAKE_LIMIT,
@@ -215,6 +216,9 @@ impl HostSession<'_> {
     ) -> Result<Heard<Block>, RunnerError> {
         let entry = self.calls(block.entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Heard::Died) };
+        if block.cold {
+            self.evict(block.entry).map_err(RunnerError::Evict)?;
+        }
         let spin = if self.watch.may_spin { spin_for(block.expected) } else { Duration::ZERO };
         let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
         let start = now();

@@ -9,6 +9,7 @@ mod clock;
 mod copied;
 mod death;
 mod elf;
+mod evict;
 mod groups;
 mod libraries;
 mod outputs;

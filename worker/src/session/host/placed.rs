@@ -20,6 +20,7 @@ use opt_shared::outcome::ReadReport;
 use opt_shared::units::Bytes;
 use rustix::io::write;
 
+use super::evict::evict;
 use super::outputs::signed;
 use super::read_ahead::{Watch, Whole};
 use crate::memfd;
@@ -216,6 +217,17 @@ impl Placed {
         descriptors.extend(self.files.iter().map(|file| file.as_fd()));
         descriptors.extend(self.materialised.as_ref().map(AsFd::as_fd));
         descriptors
+    }
+
+    /// Its inputs are in no cache any more.
+    pub(super) fn evict(&self) -> rustix::io::Result<()> {
+        for input in &self.inputs {
+            let file = self.file(input.source).map(|file| file.as_fd());
+            if let Some(file) = file.or(self.materialised.as_ref().map(AsFd::as_fd)) {
+                evict(file, input.file_offset, input.bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// The file of the capture that inputs of this source lie in; none for materialised values.

@@ -80,6 +80,8 @@ pub(crate) enum RunnerError {
     NotSetUp,
     #[error("holding a runner")]
     Handle(#[from] HandleError),
+    #[error("throwing inputs and outputs out of the caches (profile with cache_state = \"warm\")")]
+    Evict(#[source] rustix::io::Errno),
     #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]
     Undead,
 }

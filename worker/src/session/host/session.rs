@@ -1,5 +1,6 @@
 //! One runner as a session: its commands, its outputs, its end.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::LeaseId;
@@ -9,6 +10,7 @@ use opt_shared::units::Bytes;
 use super::callable::Callable;
 use super::clock::Stopwatch;
 use super::death;
+use super::evict::evict;
 use super::outputs::{Outputs, Slots};
 use super::placed::Placed;
 use super::process::{Heard, Runner, RunnerError};
@@ -27,6 +29,8 @@ pub(super) struct HostSession<'b> {
     pub(super) runner: Runner,
     /// For what is timed.
     pub(super) view: Option<View>,
+    /// What variants of its inputs lie in, and how much there is.
+    variants: Option<(OwnedFd, Bytes)>,
     /// The runner was seen stopped, and has not been continued since.
     pub(super) stopped: bool,
     /// The entry it was called with last.
@@ -56,6 +60,13 @@ impl<'b> HostSession<'b> {
         };
         let mut spec = callable.spec(lease, entries, memory);
         spec.of_worker += varied.map_or(Bytes::ZERO, |varied| varied.memory.bytes());
+        let variants = varied
+            .map(|varied| Ok((varied.memory.descriptor().try_clone_to_owned()?, varied.memory.bytes())))
+            .transpose()
+            .map_err(|source: std::io::Error| SessionError::Variants {
+                entry: entries.first().map_or_else(String::new, |entry| entry.as_ref().name.clone()),
+                source,
+            })?;
         let runner = callable
             .process(link)
             .and_then(|process| Runner::start(link, process, &spec))
@@ -65,7 +76,18 @@ impl<'b> HostSession<'b> {
             entry.runs_in(runner.pid());
         }
         let watch = Stopwatch::new(callable.leaves_a_cpu());
-        Ok(Self { link, callable, entries, outputs, runner, view, stopped: false, called: 0, watch })
+        Ok(Self {
+            link,
+            callable,
+            entries,
+            outputs,
+            runner,
+            view,
+            variants,
+            stopped: false,
+            called: 0,
+            watch,
+        })
     }
 
     /// Shows the runner its entries.
@@ -85,6 +107,16 @@ impl<'b> HostSession<'b> {
             runner.add_entry(&setup, &descriptors)?;
         }
         Ok(runner)
+    }
+
+    /// Inputs and outputs of an entry are in no cache any more. What the candidate keeps in memory of its own is where it was.
+    pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
+        self.entries[entry].evict()?;
+        if let Some((variants, bytes)) = &self.variants {
+            evict(variants.as_fd(), 0, bytes.get())?;
+        }
+        let outputs = &self.outputs[entry];
+        evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
     /// Ends a runner that took too long, with the reason on disk first.

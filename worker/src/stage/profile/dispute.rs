@@ -116,6 +116,7 @@ fn again(
         calls,
         plan,
         varied: true,
+        cold: false,
         looks: &[],
         expected: std::time::Duration::ZERO,
         limit: context.task.verify.call_timeout.saturating_mul(calls),

@@ -193,7 +193,7 @@ impl Timing {
             speedup: self.speedup(),
             noise: self.estimate().map_or(f64::INFINITY, |estimate| half_width(&estimate)),
             converged: self.converged,
-            cache_state: CacheStateReached::Warm,
+            cache_state: if context.is_cold() { CacheStateReached::Cold } else { CacheStateReached::Warm },
             footprint,
             bytes_per_second,
             calls_per_block: self.calls,
@@ -278,6 +278,10 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
 }
 
 fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
+    // The first call brings in what the next ones find.
+    if pairing.context.is_cold() {
+        return 1;
+    }
     let slots = pairing.sides.iter().map(|side| side.session.slots(pairing.context.index)).min().unwrap_or(1);
     pairing.variation.most_calls(slots)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use opt_shared::message::ProfileTask;
 use opt_shared::outcome::{Mismatch, Status};
+use opt_shared::settings::CacheState;
 use opt_shared::units::Bytes;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -36,6 +37,12 @@ pub(super) struct Context<'a> {
     /// Number of the entry in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
+}
+
+impl Context<'_> {
+    pub(super) fn is_cold(&self) -> bool {
+        self.task.profile.cache_state == CacheState::Cold
+    }
 }
 
 /// What is drawn by numbers that no candidate can foresee: the order of blocks, poisons, the elements and slots that are looked at, new
@@ -144,6 +151,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             calls,
             plan: what == Calls::TimedPlan,
             varied: self.variation.varies(),
+            cold: self.context.is_cold() && what == Calls::Timed,
             looks,
             expected: self.samples[number].estimate * calls,
             limit: self.context.task.verify.call_timeout.saturating_mul(calls),

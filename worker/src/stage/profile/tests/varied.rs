@@ -27,6 +27,16 @@ fn profile_shows_other_inputs_in_every_call() {
 }
 
 #[test]
+fn profile_from_cold_caches_has_blocks_of_one_call() {
+    let mut task = varying(true);
+    task.profile.cache_state = CacheState::Cold;
+    let report = profile(&beside(honest(100 * US), honest(200 * US)), &task);
+    let entry = &report.body.entries[0];
+    assert_eq!((report.head.status, entry.calls_per_block), (Status::Passed, 1), "{}", report.head.detail);
+    assert_eq!(entry.cache_state, opt_shared::outcome::CacheStateReached::Cold);
+}
+
+#[test]
 fn profile_does_not_vary_what_the_plan_keeps() {
     for (change, why) in [
         (

@@ -252,6 +252,7 @@ impl Ground<'_> {
             calls,
             plan,
             varied: true,
+            cold: false,
             looks: &[],
             expected: std::time::Duration::ZERO,
             limit: self.task.verify.call_timeout * calls,
