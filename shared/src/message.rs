@@ -147,8 +147,10 @@ pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
     pub build: BuildSettings,
-    /// The artifact is moved here under its digest.
+    /// The artifact is copied here under its digest.
     pub artifacts: PathBuf,
+    /// What the run's artifacts may still take together.
+    pub artifacts_room: Bytes,
     /// Work files; emptied by the worker, and at the next start.
     pub scratch: PathBuf,
     /// What no build may see, although it may lie in a folder that builds are given: captures, results, the plan.
@@ -217,8 +219,8 @@ pub struct ProfileTask {
     pub constant: Vec<String>,
     /// Leave no page of the captures in the cache that was not there before each batch.
     pub drop_cache: bool,
-    /// Seeds block order, slot choice and poisons.
-    pub seed: u64,
+    /// Seeds block order, slot choice, poisons and new inputs. Of this candidate and stage alone.
+    pub seed: [u8; 32],
 }
 
 /// How much of its time a profile takes.

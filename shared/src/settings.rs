@@ -142,6 +142,8 @@ pub struct BuildSettings {
     pub env: BTreeMap<String, String>,
     pub memory: Bytes,
     pub timeout: Duration,
+    /// The largest library that is kept.
+    pub max_artifact: Bytes,
 }
 
 /// `[recycle]`.

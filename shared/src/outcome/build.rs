@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::Bytes;
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Built {
     pub artifact: Option<Artifact>,
@@ -20,4 +22,5 @@ pub struct Artifact {
     /// BLAKE3 of the file, in hex.
     pub digest: String,
     pub path: std::path::PathBuf,
+    pub bytes: Bytes,
 }

@@ -153,15 +153,15 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     };
     run.write_host();
     run.machine.say_what_is_missing(None);
-    if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
-        run.policy(&row);
-    }
     if options.keep_open {
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.desk.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
     let stop = run.go()?;
     run.watchdog.enter(Part::Ending);
+    if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
+        run.policy(&row);
+    }
     crate::notify::stopping();
     let exit = run.finish(&stop)?;
     run.close_control(exit);

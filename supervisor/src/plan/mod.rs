@@ -114,6 +114,8 @@ pub struct RunSettings {
     pub device: Device,
     pub verifiers: NonZeroU32,
     pub stages: Stages,
+    /// What all libraries of the run may take on disk together.
+    pub max_artifacts: Bytes,
 }
 
 /// What runs the candidates. `"auto"` is the CPU as long as there is nothing else.

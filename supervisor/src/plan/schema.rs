@@ -110,6 +110,7 @@ sections! {
         "device" => device: DeviceName,
         "verifiers" => verifiers: Verifiers,
         "stages" => stages: StageList,
+        "max_artifacts" => max_artifacts: Size<1>,
     }
     MemoryLayer => MemorySettings, "memory" {
         "host_ceiling" => host_ceiling: Ceiling,
@@ -139,6 +140,7 @@ sections! {
         "env" => env: Environment,
         "memory" => memory: Size<1>,
         "timeout" => timeout: Time,
+        "max_artifact" => max_artifact: Size<1>,
     }
     VerifyLayer => VerifySettings, "verify" {
         "tolerance" => tolerance: Word<ToleranceProfile>,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use opt_shared::ids::{CandidateId, LeaseId, WorkerId};
 use opt_shared::message::Report;
 use opt_shared::outcome::{Artifact, Blame, Status};
+use opt_shared::units::Bytes;
 use rusqlite::params;
 
 use super::load::{blame, collect, json_option, word, word_option};
@@ -105,9 +106,12 @@ impl Store {
                     status: word_option(row, 3, Status::from_name)?,
                     blame: word_option(row, 4, blame)?,
                     failed_stage: word_option(row, 5, Stage::from_name)?,
-                    artifact: digest
-                        .zip(path)
-                        .map(|(digest, path)| Artifact { digest, path: PathBuf::from(path) }),
+                    artifact: digest.zip(path).map(|(digest, path)| {
+                        let path = PathBuf::from(path);
+                        // One that is gone is built again.
+                        let bytes = std::fs::metadata(&path).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
+                        Artifact { digest, path, bytes }
+                    }),
                 })
             },
         )

@@ -78,8 +78,14 @@ fn ten_clients_submit_at_once_and_none_is_lost() {
         assert_eq!(client.call("submit", &params), Err(code.to_owned()), "{params}");
     }
     assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
+    // Whoever hands in the next candidate may read all of this.
+    let told = |summary: &str| summary.contains("verify.seed=");
+    let so_far = std::fs::read_to_string(scenario.run_folder().join("summary.json")).expect("a summary");
+    let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
+    assert!(!told(&so_far) && !told(&log), "the seed is told when nothing is left to time");
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
+    outcome.expect_equal(summary.policy("seed").len(), 1, "told at the end");
     let candidates = list(&summary.job("softmax")["candidates"]);
     outcome.expect_equal(candidates.len(), 11, "all are in the record, the baseline too");
     outcome.expect(

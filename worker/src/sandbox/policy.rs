@@ -20,8 +20,6 @@ const LIBRARIES: Bytes = Bytes::mib(256);
 const TASKS_PER_THREAD: u32 = 4;
 /// Processes of a compiler: a driver with its parts, and a linker that works on many at once.
 pub(crate) const COMPILER_TASKS: u32 = 256;
-/// The largest file a compiler may write.
-const LARGEST_BUILD_FILE: Bytes = Bytes::gib(1);
 const COMPILER_FILES: u32 = 1024;
 /// Runners of one worker that may live at a time, so that their user numbers differ.
 const USERS_PER_WORKER: u32 = 64;
@@ -75,7 +73,7 @@ pub(crate) struct CompilerReach<'a> {
     pub(crate) homes: [&'a Path; 2],
 }
 
-pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes) -> Confinement {
+pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_file: Bytes) -> Confinement {
     fn real<'p>(paths: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
         paths.filter_map(|path| path.canonicalize().ok()).collect()
     }
@@ -86,7 +84,7 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes) -> Confinem
         limits: ResourceLimits {
             data: memory,
             address_space: Some(memory + LIBRARIES),
-            file_size: LARGEST_BUILD_FILE,
+            file_size: largest_file,
             open_files: COMPILER_FILES,
             processes: Some(process_limit(COMPILER_TASKS)),
             stack: STACK.saturating_mul(8),

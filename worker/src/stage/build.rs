@@ -16,13 +16,15 @@ use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerReach;
-use crate::toolchain::artifact::keep;
+use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerSpec};
 use crate::toolchain::log::{a_part_was_killed, missing_header};
 use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
+/// The largest file that a compiler may write, in the largest artifact's size.
+const LARGEST_FILE: u64 = 16;
 /// Kept of what a compiler prints.
 const LOG_HEAD: usize = 4096;
 
@@ -58,8 +60,8 @@ pub(crate) fn run(
     }
     match recipe {
         Recipe::Keep(library) => {
-            built.artifact = Some(keep(&library, &task.artifacts)?);
             head.end_as(Status::Passed, "prebuilt");
+            keep_for(task, &library, head, &mut built)?;
         }
         Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
         Recipe::Refused(why) => {
@@ -67,6 +69,26 @@ pub(crate) fn run(
         }
     }
     Ok(built)
+}
+
+/// Keeps a library within the plan's limits on it, and on all of the run.
+fn keep_for(task: &BuildTask, library: &Path, head: &mut Head, built: &mut Built) -> Result<(), BuildError> {
+    let limit = task.build.max_artifact;
+    match keep(library, &task.artifacts, limit.min(task.artifacts_room))? {
+        Kept::Artifact(artifact) => built.artifact = Some(artifact),
+        Kept::TooLarge { bytes } if limit < bytes => {
+            let why = format!("the library has {bytes}, the limit is {limit} ([build] max_artifact)");
+            head.end_as(Status::LimitExceeded, why);
+        }
+        Kept::TooLarge { bytes } => {
+            let left = task.artifacts_room;
+            let why = format!(
+                "the library has {bytes}, and {left} are left of what all libraries of a run may take ([run] max_artifacts)"
+            );
+            head.end_as(Status::DoesNotFit, why);
+        }
+    }
+    Ok(())
 }
 
 /// Runs a build's command in a confined process, and keeps what it wrote.
@@ -114,6 +136,8 @@ fn compile(
             homes: [&task.home, &folders.files.root],
         },
         memory: task.build.memory,
+        // What an assembler reads is text, many times as long as what comes of it.
+        largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
@@ -141,8 +165,8 @@ fn compile(
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
         }
         (None, End::Exited { code: 0 }) if step.output.is_file() => {
-            built.artifact = Some(keep(&step.output, &task.artifacts)?);
-            (Status::Passed, String::new())
+            keep_for(task, &step.output, head, built)?;
+            return Ok(());
         }
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())

@@ -1,7 +1,7 @@
 //! Built libraries, kept in the run's `artifacts` folder under their digests.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -10,18 +10,27 @@ use opt_shared::units::Bytes;
 
 use super::{BuildError, file};
 
-/// Largest library that is taken.
-const LARGEST_ARTIFACT: Bytes = Bytes::gib(1);
+/// What became of a library.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Artifact(Artifact),
+    /// Nothing was written.
+    TooLarge {
+        bytes: Bytes,
+    },
+}
 
-/// Moves a library under its digest, atomically; a second build of the same bytes finds the first.
-pub(crate) fn keep(library: &Path, artifacts: &Path) -> Result<Artifact, BuildError> {
+/// Copies a library of at most `limit` under its digest, atomically; a second build of the same bytes finds the first.
+pub(crate) fn keep(library: &Path, artifacts: &Path, limit: Bytes) -> Result<Kept, BuildError> {
     fs::create_dir_all(artifacts).map_err(file("making the folder", artifacts))?;
-    let mut source = fs::File::open(library).map_err(file("opening", library))?;
+    let source = fs::File::open(library).map_err(file("opening", library))?;
     let size = source.metadata().map_err(file("asking for the size of", library))?.len();
-    if LARGEST_ARTIFACT < Bytes::new(size) {
-        let error = io::Error::other(format!("{} is over the limit of {LARGEST_ARTIFACT}", Bytes::new(size)));
-        return Err(file("keeping", library)(error));
+    let bytes = Bytes::new(size);
+    if limit < bytes {
+        return Ok(Kept::TooLarge { bytes });
     }
+    // What has grown since then is cut, and does not load.
+    let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()
         .write(true)
@@ -34,7 +43,7 @@ pub(crate) fn keep(library: &Path, artifacts: &Path) -> Result<Artifact, BuildEr
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0u8; 256 * 1024];
     loop {
-        let read = io::Read::read(&mut source, &mut buffer).map_err(file("reading", library))?;
+        let read = source.read(&mut buffer).map_err(file("reading", library))?;
         if read == 0 {
             break;
         }
@@ -45,5 +54,23 @@ pub(crate) fn keep(library: &Path, artifacts: &Path) -> Result<Artifact, BuildEr
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(format!("{digest}.so"));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
-    Ok(Artifact { digest, path })
+    Ok(Kept::Artifact(Artifact { digest, path, bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_over_the_limit_is_not_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (library, artifacts) = (folder.path().join("k.so"), folder.path().join("artifacts"));
+        fs::write(&library, [7; 100]).expect("written");
+        let kept = keep(&library, &artifacts, Bytes::new(99)).expect("readable");
+        assert!(matches!(kept, Kept::TooLarge { bytes } if bytes == Bytes::new(100)), "{kept:?}");
+        assert_eq!(fs::read_dir(&artifacts).expect("a folder").count(), 0);
+        let kept = keep(&library, &artifacts, Bytes::new(100)).expect("readable");
+        let Kept::Artifact(artifact) = kept else { panic!("{kept:?}") };
+        assert_eq!((artifact.bytes, fs::read(artifact.path).expect("kept").len()), (Bytes::new(100), 100));
+    }
 }

@@ -57,6 +57,7 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) work: &'a Path,
     pub(crate) reach: CompilerReach<'a>,
     pub(crate) memory: Bytes,
+    pub(crate) largest_file: Bytes,
 }
 
 pub(crate) struct CompilerEnd {
@@ -109,7 +110,7 @@ impl Compiler {
             program: spec.program.to_owned(),
             arguments: spec.arguments.to_vec(),
             work: spec.work.to_owned(),
-            confinement: policy::for_compiler(&spec.reach, spec.memory),
+            confinement: policy::for_compiler(&spec.reach, spec.memory, spec.largest_file),
         };
         send_to_runner(compiler.socket.as_fd(), &ToRunner::Compile(order), &[])?;
         Ok(compiler)

@@ -11,8 +11,11 @@ pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {
         Stage::Build => Body::Build(Built {
-            artifact: passed
-                .then(|| Artifact { digest: "d".to_owned(), path: std::path::PathBuf::from("d.so") }),
+            artifact: passed.then(|| Artifact {
+                digest: "d".to_owned(),
+                path: std::path::PathBuf::from("d.so"),
+                bytes: Bytes::kib(16),
+            }),
             ..Built::default()
         }),
         Stage::Verify => verified(1),

@@ -123,6 +123,8 @@ pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
 mod tests {
     use opt_shared::outcome::Artifact;
 
+    use opt_shared::units::Bytes;
+
     use super::*;
 
     #[test]
@@ -130,7 +132,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library.so");
         std::fs::write(&path, "").expect("written");
-        let artifact = |path| Some(Artifact { digest: "a".to_owned(), path });
+        let artifact = |path| Some(Artifact { digest: "a".to_owned(), path, bytes: Bytes::ZERO });
         let passed = StoredCandidate {
             job: "job".to_owned(),
             name: "fast".to_owned(),

@@ -1,5 +1,6 @@
 //! From a step of a candidate (numbers) to a worker's task (paths and settings).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use opt_shared::units::Bytes;
 use super::agenda::Agenda;
 use crate::driver::folder::RUNS;
 use crate::driver::survey::facts::JobFacts;
+use crate::driver::survey::seed;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
@@ -34,6 +36,7 @@ impl Agenda<'_> {
                     source: candidate.source.clone(),
                     build: (*candidate.build).clone(),
                     artifacts: self.folder.artifacts(),
+                    artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.artifact_bytes()),
                     scratch: self.folder.scratch(),
                     hidden: self.hidden_from_builds(),
                     home: self.plan.base_dir.clone(),
@@ -83,13 +86,24 @@ impl Agenda<'_> {
                         .get(plan.job.index())
                         .map_or_else(Vec::new, |job| job.constant.clone()),
                     drop_cache: self.cache_budget < facts.bytes,
-                    seed: if plan.verify.seed == 0 { self.seed } else { plan.verify.seed },
+                    seed: seed::of_candidate(
+                        if plan.verify.seed == 0 { self.seed } else { plan.verify.seed },
+                        &self.full_name(candidate),
+                        stage,
+                    ),
                 })
             }
             // Its parts are the replay's own.
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
+    }
+
+    /// What all libraries take on disk. Those that were built alike are one file.
+    fn artifact_bytes(&self) -> Bytes {
+        let artifacts = self.known.iter().filter_map(|known| known.artifact.as_ref());
+        let each: BTreeMap<&str, Bytes> = artifacts.map(|it| (it.digest.as_str(), it.bytes)).collect();
+        each.into_values().sum()
     }
 
     /// Where expected outputs and results, also earlier ones, lie.

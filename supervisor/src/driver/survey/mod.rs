@@ -8,7 +8,7 @@ pub mod limits;
 pub mod needs;
 mod repeated;
 pub mod replay_facts;
-pub(super) mod seed;
+pub mod seed;
 pub mod spec;
 
 use opt_shared::arguments::VaryChoice;

@@ -73,7 +73,11 @@ pub(super) fn announce(store: &mut Store) {
 
 pub(super) fn build_report() -> Report {
     let built = Built {
-        artifact: Some(Artifact { digest: "abc".to_owned(), path: "/run/artifacts/abc.so".into() }),
+        artifact: Some(Artifact {
+            digest: "abc".to_owned(),
+            path: "/run/artifacts/abc.so".into(),
+            bytes: Bytes::kib(16),
+        }),
         compiler: Some("cc 13".to_owned()),
         command: vec!["cc".to_owned(), "-O3".to_owned()],
         log_head: "warning: unused".to_owned(),

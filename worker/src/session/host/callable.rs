@@ -157,8 +157,10 @@ mod tests {
         std::fs::write(&path, b"as it was built").expect("written");
         let (_, signature) = entries_of("torch_nn_functional_relu", &[0]);
         let digest = blake3::hash(b"as it was built").to_hex().to_string();
-        let callee =
-            Callee { artifact: Artifact { digest, path: path.clone() }, ..callee("fast", signature) };
+        let callee = Callee {
+            artifact: Artifact { digest, path: path.clone(), bytes: Bytes::ZERO },
+            ..callee("fast", signature)
+        };
         assert!(Callable::open(&callee).is_ok());
         std::fs::write(&path, b"as somebody else wishes").expect("written");
         assert!(matches!(Callable::open(&callee), Err(SessionError::ArtifactChanged { .. })));

@@ -43,7 +43,7 @@ pub(crate) fn entries_of(op: &str, numbers: &[u32]) -> (Vec<EntryRef>, Signature
 pub(crate) fn callee(candidate: &str, signature: Signature) -> Callee {
     Callee {
         candidate: candidate.to_owned(),
-        artifact: Artifact { digest: String::new(), path: PathBuf::new() },
+        artifact: Artifact { digest: String::new(), path: PathBuf::new(), bytes: Bytes::ZERO },
         launcher: Launcher::Dlopen,
         symbol: "run".to_owned(),
         signature,

@@ -169,7 +169,8 @@ impl Timing {
 
     /// None if the times are no figures.
     pub(super) fn figures(&self, context: &Context<'_>, variation: &Variation) -> Option<EntryProfile> {
-        let seed = context.task.seed;
+        let [seed, ..] = context.task.seed.as_chunks().0 else { return None };
+        let seed = u64::from_le_bytes(*seed);
         let mine = &self.samples[CANDIDATE];
         let summary = |side: usize| {
             let estimate = over_runners(&self.medians[side])?;

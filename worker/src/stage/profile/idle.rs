@@ -12,7 +12,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use rand::rngs::SmallRng;
+use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::session::{IdleRound, WakeCost};
@@ -72,14 +72,20 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// Numbers that no candidate can foresee: not of the plan's seed, which it may know.
-pub(super) fn unforeseen() -> SmallRng {
+/// Numbers that no candidate can foresee: not of the plan's seed, which it may know, and of a generator whose next numbers
+/// do not follow from those that were seen.
+pub(super) fn unforeseen() -> StdRng {
     // Its keys are the system's random numbers.
-    SmallRng::seed_from_u64(RandomState::new().hash_one(0))
+    let keys = RandomState::new();
+    let mut seed = [0; 32];
+    for (number, part) in seed.as_chunks_mut().0.iter_mut().enumerate() {
+        *part = keys.hash_one(number).to_ne_bytes();
+    }
+    StdRng::from_seed(seed)
 }
 
 /// When there is a round. A candidate must not see one coming.
-pub(super) struct Draw(SmallRng);
+pub(super) struct Draw(StdRng);
 
 impl Draw {
     pub(super) fn new() -> Self {

@@ -6,12 +6,11 @@
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
 use rand::Rng;
-use rand::rngs::SmallRng;
 
 use crate::session::{LOOKS, Look};
 
 /// Of a block of `calls`. The very last element is always among them.
-pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut SmallRng) -> Vec<Look> {
+pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -> Vec<Look> {
     let filled: Vec<(usize, &Tensor)> = leaves
         .iter()
         .enumerate()
@@ -72,6 +71,7 @@ mod tests {
     use opt_shared::ids::StorageId;
     use proptest::prelude::*;
     use rand::SeedableRng;
+    use rand::rngs::SmallRng;
 
     use super::*;
 

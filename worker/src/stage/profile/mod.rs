@@ -23,9 +23,11 @@ use opt_shared::message::{Depth, EntryRef, ProfileTask};
 use opt_shared::outcome::{EntryFailure, Head, Mismatch, Profiled, Status};
 use opt_shared::settings::Vary;
 use opt_shared::units::Bytes;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 use self::entry::{Timing, no_figures};
-use self::idle::{Draw, unforeseen};
+use self::idle::Draw;
 use self::pair::{Context, Draws};
 use self::vary::Variation;
 use super::failure::{of, of_the_capture};
@@ -75,6 +77,7 @@ pub(crate) fn run<B: Backend>(
         head,
         report: Profiled { cpus: candidate.cpus().to_vec(), ..Profiled::default() },
         blind: false,
+        draws: StdRng::from_seed(task.seed),
     };
     while profile.head.status == Status::Passed
         && let Some(Group { range, placed }) = groups.next()?
@@ -133,6 +136,8 @@ struct Profile<'a, B: Backend> {
     memory: Option<&'a B::Variants>,
     /// A screen has no figures of an entry: what it has of others must not stand for all.
     blind: bool,
+    /// Of this candidate's seed; each set of processes takes draws of its own from it.
+    draws: StdRng,
 }
 
 impl<B: Backend> Profile<'_, B> {
@@ -221,7 +226,7 @@ impl<B: Backend> Profile<'_, B> {
             }
         }
         if stopped.is_none() {
-            let mut draws = Draws { random: unforeseen(), rounds: Draw::new() };
+            let mut draws = Draws { random: StdRng::from_rng(&mut self.draws), rounds: Draw::new() };
             for ((context, timing), variation) in contexts.iter().zip(&mut *timings).zip(variations) {
                 if timing.done {
                     continue;

@@ -7,7 +7,7 @@ use opt_shared::outcome::{Mismatch, Status};
 use opt_shared::settings::CacheState;
 use opt_shared::units::Bytes;
 use rand::Rng;
-use rand::rngs::SmallRng;
+use rand::rngs::StdRng;
 
 use super::idle::Draw;
 use super::looks;
@@ -48,7 +48,7 @@ impl Context<'_> {
 /// What is drawn by numbers that no candidate can foresee: the order of blocks, poisons, the elements and slots that are looked at, new
 /// inputs, and when nothing is asked for.
 pub(super) struct Draws {
-    pub(super) random: SmallRng,
+    pub(super) random: StdRng,
     pub(super) rounds: Draw,
 }
 

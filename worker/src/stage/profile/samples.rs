@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use rand::Rng;
-use rand::rngs::SmallRng;
 
 use crate::session::{Block, IdleRound, Look, WIDEST_ELEMENT};
 
@@ -60,7 +59,7 @@ impl Samples {
     }
 
     /// Keeps as many blocks as there is room for, each of all with the same chance.
-    pub(super) fn keep(&mut self, block: KeptBlock, random: &mut SmallRng) {
+    pub(super) fn keep(&mut self, block: KeptBlock, random: &mut impl Rng) {
         self.offered += 1;
         if self.kept.len() < MOST_KEPT {
             self.kept.push(block);
@@ -84,6 +83,7 @@ pub(super) fn was_preempted(block: &Block) -> bool {
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
+    use rand::rngs::SmallRng;
 
     use super::*;
     use crate::session::{Called, WakeCost};

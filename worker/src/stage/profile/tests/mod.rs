@@ -41,7 +41,7 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
         depth: Depth::Full,
         constant: Vec::new(),
         drop_cache: false,
-        seed: 7,
+        seed: [7; 32],
     }
 }
 
