@@ -101,10 +101,10 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "address_space_limit",
         true,
-        "shared memory, and the page tables of sparse maps",
-        "asked for more shared and read-only maps; both were refused",
+        "the page tables of sparse maps",
+        "asked for more maps that are only read; it was refused",
         NOT_LINUX,
-        &[("share_beyond", NO_MEMORY), ("read_beyond", NO_MEMORY)],
+        &[("read_beyond", NO_MEMORY)],
     ),
     kind(
         "stack_limit",
@@ -126,7 +126,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "sealed_memory",
         true,
         "outputs and streams that grow, and shared memory beside them",
-        "tried to grow, to shrink and to write beyond a sealed memory file, and to make another",
+        "tried to grow, to shrink and to write beyond a sealed memory file, and to make another or a shared map",
         NOT_LINUX,
         &[
             ("write_within", OK),
@@ -135,6 +135,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
             ("write_beyond", REFUSED),
             ("memory_file", REFUSED),
             ("segment", REFUSED),
+            ("share", REFUSED),
         ],
     ),
     kind(

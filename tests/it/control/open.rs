@@ -123,7 +123,11 @@ fn what_was_submitted_is_known_again_after_any_end() {
         (outcome, summary)
     };
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "what had ended stands");
-    outcome.expect_equal(summary.standing_attempts("softmax", "fast"), 3, "its attempts");
+    outcome.expect_equal(
+        summary.standing_attempts("softmax", "fast"),
+        4,
+        "its attempts, the confirmation too",
+    );
     outcome.expect_equal(
         summary.verdict("softmax", "later"),
         (Some("CRASHED"), Some("candidate")),

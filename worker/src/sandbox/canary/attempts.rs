@@ -82,8 +82,8 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
         // SAFETY: our own map, which nothing points into.
         unsafe { libc::munmap(reserve, beyond.to_usize()) };
     }
+    try_map("share", Bytes::mib(1), both, libc::MAP_SHARED);
     let beyond = address_space.saturating_mul(2);
-    try_map("share_beyond", beyond, both, libc::MAP_SHARED);
     try_map("read_beyond", beyond, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
     let end = i64::try_from(file_size.get()).unwrap_or(i64::MAX);
     // SAFETY: a descriptor of ours and one byte.

@@ -55,6 +55,8 @@ pub(super) const IOPRIO_SET: Call = both("ioprio_set", 251, 30);
 pub(super) const SCHED_SETPARAM: Call = both("sched_setparam", 142, 118);
 pub(super) const SCHED_SETSCHEDULER: Call = both("sched_setscheduler", 144, 119);
 pub(super) const SCHED_SETATTR: Call = both("sched_setattr", 314, 274);
+pub(super) const SCHED_SETAFFINITY: Call = both("sched_setaffinity", 203, 122);
+pub(super) const MMAP: Call = both("mmap", 9, 222);
 
 /// Another process, or another program in this one.
 pub(super) const PROCESSES: &[Call] =
@@ -184,6 +186,33 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 /// A timer can raise SIGCONT, which would wake a stopped runner while another is being timed. Limits stay as set.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
 
+/// Memory of the kernel, or pages of a process that are its own no longer, in amounts that no limit on a process counts: pipes
+/// keep whole huge pages that were unmapped, and locks, watches, rules and filters have no number.
+pub(super) const HIDING_PLACES: &[Call] = &[
+    both("vmsplice", 278, 75),
+    both("splice", 275, 76),
+    both("tee", 276, 77),
+    both("sendfile", 40, 71),
+    both("flock", 73, 32),
+    x86("inotify_init", 253),
+    both("inotify_init1", 294, 26),
+    both("inotify_add_watch", 254, 27),
+    everywhere("landlock_create_ruleset", 444),
+    everywhere("landlock_add_rule", 445),
+    everywhere("landlock_restrict_self", 446),
+    // A filter of its own could also hold a call, and with it the standstill, for as long as it likes.
+    both("seccomp", 317, 277),
+];
+
+/// Ways to disturb others while standing still: hundreds of timers set for the moment in which a rival is timed, and writing
+/// back what all processes have written.
+pub(super) const DISTURBANCES: &[Call] = &[
+    both("timerfd_create", 283, 85),
+    both("sync", 162, 81),
+    both("syncfs", 306, 267),
+    both("sync_file_range", 277, 84),
+];
+
 /// Changes to files. Landlock covers most of them, but no owner, mode, time or attribute, and not on every kernel.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
@@ -229,7 +258,7 @@ pub(super) const FILE_CHANGES: &[Call] = &[
 mod tests {
     use super::*;
 
-    const GROUPS: [&[Call]; 8] = [
+    const GROUPS: [&[Call]; 10] = [
         PROCESSES,
         NETWORK,
         MEMORY,
@@ -237,6 +266,8 @@ mod tests {
         OTHER_PROCESSES,
         ADMINISTRATION,
         TIMERS_AND_LIMITS,
+        HIDING_PLACES,
+        DISTURBANCES,
         FILE_CHANGES,
     ];
 
@@ -325,6 +356,21 @@ mod tests {
             name_to_handle_at = SYS_name_to_handle_at,
             personality = SYS_personality,
             timer_create = SYS_timer_create,
+            mmap = SYS_mmap,
+            sched_setaffinity = SYS_sched_setaffinity,
+            vmsplice = SYS_vmsplice,
+            splice = SYS_splice,
+            tee = SYS_tee,
+            sendfile = SYS_sendfile,
+            flock = SYS_flock,
+            inotify_init1 = SYS_inotify_init1,
+            inotify_add_watch = SYS_inotify_add_watch,
+            landlock_create_ruleset = SYS_landlock_create_ruleset,
+            seccomp = SYS_seccomp,
+            timerfd_create = SYS_timerfd_create,
+            sync = SYS_sync,
+            syncfs = SYS_syncfs,
+            sync_file_range = SYS_sync_file_range,
             truncate = SYS_truncate,
             mkdirat = SYS_mkdirat,
             unlinkat = SYS_unlinkat,
@@ -359,6 +405,8 @@ mod tests {
             SCHED_SETPARAM,
             SCHED_SETSCHEDULER,
             SCHED_SETATTR,
+            SCHED_SETAFFINITY,
+            MMAP,
         ];
         for (name, number) in known {
             let call = GROUPS.iter().copied().flatten().chain(&conditional).find(|call| call.name == name);

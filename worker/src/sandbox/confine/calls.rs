@@ -14,12 +14,16 @@ use seccompiler::{
 
 use super::by_number;
 use super::call_table::{self as table, Call};
-use super::{ConfineError, Confinement, SandboxKind, protection};
+use super::{ConfineError, Confinement, SandboxKind, affinity, protection};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
+
+/// Options of fcntl that lock ranges of a file: each range is a piece of kernel memory, and there may be any number.
+const FCNTL_LOCKS: [u64; 4] =
+    [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
 /// Options of fcntl that make the kernel send signals, lease files, grow pipes beyond their default, or seal memory.
 const FCNTL_REFUSED: [u64; 7] = [
@@ -49,6 +53,11 @@ const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SCHED_CORE as u64,
 ];
 
+/// Flags of mmap that say what kind of map it is to be.
+const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
+/// Such memory may be given back and stay allocated, where no sample of what is resident shows it.
+const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+
 /// Clone flags that make a namespace, or a sibling instead of a child.
 const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_NEWNS as u64,
@@ -68,6 +77,7 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     let programs =
         programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
     let mut instructions = 0;
+    // The last one refuses to install another.
     for program in &programs {
         install(program)?;
         instructions += program.len();
@@ -104,6 +114,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
             // Device nodes, where there are any, are opened for writing; Landlock says which.
             if confinement.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
+                // A driver shares memory with its device.
+                refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
                 refused.always_as(&[table::OPENAT2], libc::ENOSYS);
             }
         }
@@ -114,12 +126,25 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
         }
     }
 
-    Ok(vec![by_number::program(refused.always.into_iter()), compile(refused.rules, libc::EPERM)?])
+    Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
 fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
-    for group in [table::PROCESSES, table::TIMERS_AND_LIMITS, table::FILE_CHANGES] {
+    for group in [
+        table::PROCESSES,
+        table::TIMERS_AND_LIMITS,
+        table::HIDING_PLACES,
+        table::DISTURBANCES,
+        table::FILE_CHANGES,
+    ] {
         refused.always(group);
+    }
+    refused.when(table::PRCTL, &[(0, equals(word(libc::PR_SET_SECCOMP)))])?;
+    for option in FCNTL_LOCKS {
+        refused.when(table::FCNTL, &[(1, equals(option))])?;
+    }
+    if affinity::can_be_left() {
+        refused.always(&[table::SCHED_SETAFFINITY]);
     }
     // Threads, and nothing but threads.
     refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
@@ -191,11 +216,15 @@ const fn differs_wide(value: u64) -> Test {
 }
 
 const fn has(flag: u64) -> Test {
-    (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(flag), flag)
+    masked(flag, flag)
 }
 
 const fn lacks(flag: u64) -> Test {
-    (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(flag), 0)
+    masked(flag, 0)
+}
+
+const fn masked(flags: u64, value: u64) -> Test {
+    (SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(flags), value)
 }
 
 impl Refusals {

@@ -8,6 +8,9 @@ use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
 /// Since this Linux, RLIMIT_NPROC holds what a user has in its user namespace, not what it has everywhere.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
+/// Each is a piece of kernel memory. No program waits for as many.
+const MOST_SIGNALS: u64 = 1024;
+
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
     let fixed = [
         (Resource::Data, limits.data.get(), "limiting private memory"),
@@ -17,6 +20,7 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
         // A core dump of a big process takes longer than its run, and may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
+        (Resource::Sigpending, MOST_SIGNALS, "limiting signals that wait"),
         // Message queues are kernel memory that nobody would give back.
         (Resource::Msgqueue, 0, "forbidding message queues"),
         // No sandboxed process outranks the process that times it.

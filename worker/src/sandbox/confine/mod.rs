@@ -2,12 +2,13 @@
 //!
 //! Owns the order of the steps and the report of what this machine could not enforce. One file per step:
 //! `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
-//! (Landlock), `calls`, `call_table`
-//! and `by_number` (seccomp), `seal` (input maps), `abort` (SIGABRT as pid 1).
+//! (Landlock), `calls`, `call_table`, `by_number`
+//! and `affinity` (seccomp), `seal` (input maps), `abort` (SIGABRT as pid 1).
 //! Leaves to others: namespaces, which only the one who clones can give (`sandbox::spawn`), and the environment,
 //! which is whatever was passed to exec.
 
 pub mod abort;
+mod affinity;
 mod by_number;
 mod call_table;
 mod calls;

@@ -40,6 +40,21 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("write_neighbour", &["EPERM"]),
     ("thread", &["ok"]),
     ("affinity", &["ok"]),
+    ("shared_map", &["EPERM"]),
+    ("vmsplice", &["EPERM"]),
+    ("splice", &["EPERM"]),
+    ("tee", &["EPERM"]),
+    ("sendfile", &["EPERM"]),
+    ("flock", &["EPERM"]),
+    ("lock", &["EPERM"]),
+    ("lock_of_description", &["EPERM"]),
+    ("inotify", &["EPERM"]),
+    ("own_rules", &["EPERM"]),
+    ("own_filter", &["EPERM"]),
+    ("own_filter_by_prctl", &["EPERM"]),
+    ("timerfd", &["EPERM"]),
+    ("sync", &["EPERM"]),
+    ("syncfs", &["EPERM"]),
     ("realloc", &["ok"]),
     ("libm", &["ok"]),
     ("artifact", &["42"]),
@@ -178,6 +193,7 @@ pub(super) fn forbidden_things() {
             "affinity",
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
+        hiding_places();
         // Large enough to be a map of its own, which glibc would grow with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
@@ -201,6 +217,68 @@ pub(super) fn forbidden_things() {
     println!("thread={}", std::thread::spawn(|| "ok").join().expect("the thread ends well"));
     let sent = rustix::net::send(inherited(WORKER_FD), b"frame", rustix::net::SendFlags::empty());
     answer_io("send_to_worker", sent.map_err(std::io::Error::from));
+}
+
+/// Kernel memory that no limit counts, and ways to disturb others.
+fn hiding_places() {
+    // SAFETY: each is a plain system call that is to be refused; pointers are null or to memory of ours.
+    unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let map = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+        answer("shared_map", if map == libc::MAP_FAILED { -1 } else { 0 });
+        let mut ends = [0; 2];
+        libc::pipe(ends.as_mut_ptr());
+        let page = libc::iovec { iov_base: libc::malloc(64), iov_len: 64 };
+        answer("vmsplice", libc::vmsplice(ends[1], &raw const page, 1, 0) as i64);
+        let null = std::ptr::null_mut();
+        answer("splice", libc::splice(ARTIFACT_FD, null, ends[1], null, 64, 0) as i64);
+        answer("tee", libc::tee(ends[0], ends[1], 64, libc::SPLICE_F_NONBLOCK) as i64);
+        answer("sendfile", libc::sendfile(ends[1], ARTIFACT_FD, std::ptr::null_mut(), 64) as i64);
+        answer("flock", libc::flock(ARTIFACT_FD, libc::LOCK_SH).into());
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = 0;
+        answer("lock", libc::fcntl(ARTIFACT_FD, libc::F_SETLK, &raw const lock).into());
+        answer("lock_of_description", libc::fcntl(ARTIFACT_FD, libc::F_OFD_SETLK, &raw const lock).into());
+        answer("inotify", libc::inotify_init1(0).into());
+        // The version, which is told to anybody.
+        answer("own_rules", libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1));
+        let allow = libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+        let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
+        let install = libc::SECCOMP_SET_MODE_FILTER;
+        answer("own_filter", libc::syscall(libc::SYS_seccomp, install, 0, &raw const filter));
+        let mode = libc::SECCOMP_MODE_FILTER;
+        answer(
+            "own_filter_by_prctl",
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter, 0, 0).into(),
+        );
+        answer("timerfd", libc::timerfd_create(libc::CLOCK_MONOTONIC, 0).into());
+        answer("sync", libc::syscall(libc::SYS_sync));
+        answer("syncfs", libc::syncfs(ARTIFACT_FD).into());
+    }
+}
+
+#[test]
+fn candidate_stays_on_its_cpus() {
+    as_every_user("sandbox::confine::canaries::candidate::candidate_stays_on_its_cpus", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (answers, end) = start("one_cpu", folder.path(), None, Namespaces::ALL).finish();
+        assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
+        assert_eq!(answers.get("cpus").map(String::as_str), Some("1"), "{answers:?}");
+    });
+}
+
+pub(super) fn one_cpu() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).expect("the CPU it runs on");
+    locked_down();
+    let mut all = CpuSet::new();
+    for cpu in 0..CpuSet::MAX_CPU {
+        all.set(cpu);
+    }
+    let _ = sched_setaffinity(None, &all);
+    println!("cpus={}", sched_getaffinity(None).expect("its own mask").count());
 }
 
 #[test]
@@ -230,7 +308,7 @@ fn the_stack_and_the_heap_end_at_their_limits() {
             let (answers, _) = start("too_much_data", folder.path(), None, Namespaces::ALL).finish();
             assert_eq!(answers.get("within").map(String::as_str), Some("ok"));
             assert_eq!(answers.get("beyond").map(String::as_str), Some("ENOMEM"));
-            assert_eq!(answers.get("shared").map(String::as_str), Some("ENOMEM"));
+            assert_eq!(answers.get("sparse").map(String::as_str), Some("ENOMEM"));
         },
     );
 }
@@ -248,16 +326,17 @@ fn descend(depth: u64) -> u64 {
 
 pub(super) fn too_much_data() {
     locked_down();
-    // Beyond the limit on private memory, and beyond the one on address space that also counts shared memory.
-    for (name, bytes, sharing) in [
-        ("within", 64_usize << 20, libc::MAP_PRIVATE),
-        ("beyond", 300 << 20, libc::MAP_PRIVATE),
-        ("shared", 5 << 30, libc::MAP_SHARED),
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    // Beyond the limit on private memory, and beyond the one on address space that also counts what is only read.
+    for (name, bytes, access) in [
+        ("within", 64_usize << 20, writable),
+        ("beyond", 300 << 20, writable),
+        ("sparse", 5 << 30, libc::PROT_READ),
     ] {
         // SAFETY: an anonymous map at an address of the kernel's choice replaces nothing.
         let map = unsafe {
-            let flags = sharing | libc::MAP_ANONYMOUS;
-            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0)
         };
         answer(name, if map == libc::MAP_FAILED { -1 } else { 0 });
     }

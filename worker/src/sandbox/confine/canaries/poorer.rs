@@ -119,6 +119,8 @@ pub(super) fn sealed() {
         let start = NonNull::new(map.cast::<u8>()).expect("a map");
         let outcome = seal_map(start, Bytes::from(page));
         println!("sealed_inputs={}", outcome.is_ok());
+        // Now, because the lock-down refuses to install filters; it seals nothing.
+        pretend_missing(&[462]);
         locked_down();
         answer_io("unmap", Errno::result(libc::munmap(map, page)).map_err(Into::into));
         let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -128,7 +130,6 @@ pub(super) fn sealed() {
             "replace={}",
             if replaced == libc::MAP_FAILED { format!("{:?}", Errno::last()) } else { "ok".into() }
         );
-        pretend_missing(&[462]);
         let outcome = seal_map(start, Bytes::from(page));
         let kind = outcome.as_ref().map_err(std::io::Error::kind).expect_err("the call is missing");
         println!("without_the_call={kind:?}");

@@ -41,6 +41,7 @@ extern "C" fn play_if_asked() {
         "abort" => candidate::abort,
         "deep_recursion" => candidate::deep_recursion,
         "too_much_data" => candidate::too_much_data,
+        "one_cpu" => candidate::one_cpu,
         #[cfg(target_arch = "x86_64")]
         "32_bit_call" => candidate::call_of_the_32_bit_kind,
         "old_kernel" => poorer::on_an_old_kernel,

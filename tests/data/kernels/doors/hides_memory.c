@@ -1,0 +1,44 @@
+/* Takes memory and gives it back in ways that leave it allocated while no count of this process shows it. All refused. */
+#include "hostile.h"
+
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+
+RUN
+{
+    const size_t bytes = 32 << 20;
+    for (int i = 0; i < 24; i++) {
+        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            break;
+        memset(memory, 1, bytes);
+        madvise(memory, bytes, MADV_DONTNEED);
+        if (i == 23)
+            seen("768 MiB in shared maps that are not resident");
+    }
+    /* A pipe keeps a page, and with it the huge page that it is of, when the map is gone. */
+    int ends[2], more[2];
+    if (pipe(ends) != 0 || pipe(more) != 0)
+        return 1;
+    struct iovec page = { malloc(4096), 4096 };
+    if (vmsplice(ends[1], &page, 1, SPLICE_F_GIFT) > 0)
+        seen("vmsplice works");
+    if (write(ends[1], "x", 1) == 1 && tee(ends[0], more[1], 1, SPLICE_F_NONBLOCK) > 0)
+        seen("tee works");
+    int library = open("/etc/ld.so.cache", O_RDONLY);
+    if (library >= 0 && splice(library, NULL, ends[1], NULL, 4096, 0) > 0)
+        seen("splice works");
+    if (library >= 0 && sendfile(ends[1], library, NULL, 4096) > 0)
+        seen("sendfile works");
+    /* A piece of kernel memory for each range, in any number. */
+    struct flock range = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 1, .l_len = 1 };
+    if (library >= 0 && (fcntl(library, F_SETLK, &range) == 0 || fcntl(library, F_OFD_SETLK, &range) == 0))
+        seen("ranges can be locked");
+    close(library);
+    for (int i = 0; i < 2; i++) {
+        close(ends[i]);
+        close(more[i]);
+    }
+    free(page.iov_base);
+    return softmax(args, n);
+}

@@ -1,0 +1,115 @@
+//! What a kernel must not find or do once it runs: the run's files and seeds, memory that nobody counts, CPUs that it was
+//! not given. As whoever runs the tests and, if that is root, as an ordinary user: the verdicts are the same.
+
+use std::fmt::Write as _;
+
+use opt_shared::stage::Stage;
+use opt_supervisor::driver::survey::seed;
+use opt_tests::Scenario;
+use opt_tests::users::{User, users};
+
+use super::run::{Run, generate, plan_path};
+use super::{CRASHED, Expected, PASSED, ends, must_all_end, stem, table};
+
+const DOORS: &[Expected] = &[
+    ends("hides_memory.c", PASSED, ""),
+    ends("reaches_for_the_kernel.c", PASSED, ""),
+    ends("leaves_its_cpus.c", PASSED, ""),
+    ends("looks_for_the_run.c", PASSED, ""),
+];
+
+const SEED: u64 = 4_242_424_242_424_242;
+/// The searcher hides what it looks for, so that it does not find itself.
+const HIDDEN: u8 = 0xA5;
+const STAGES: [Stage; 3] = [Stage::Screen, Stage::Profile, Stage::Confirm];
+
+fn candidate(name: &str, file: &str, flags: &str) -> String {
+    let source = plan_path(&format!("kernels/doors/{file}"));
+    format!(
+        "[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\nbuild = {{ extra_flags = [{flags}] }}\n"
+    )
+}
+
+fn plan() -> String {
+    let include = plan_path("kernels/hostile");
+    let good = plan_path("kernels/hostile/good.c");
+    let mut plan = format!(
+        "[build]\ninclude = [{include:?}, \"secrets\"]\nlibraries = [\"m\"]\n\
+         [verify]\ncall_timeout = \"60s\"\nseed = {SEED}\n[profile]\nentry_timeout = \"300ms\"\n\
+         [limits]\nmemory = \"64MiB\"\nthreads = 1\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n\
+         [[job.candidate]]\nname = \"good\"\nsources = [{good:?}]\n"
+    );
+    for Expected { file, .. } in DOORS {
+        plan += &candidate(stem(file), file, "");
+    }
+    plan + &candidate("control", "looks_for_the_run.c", "\"-DCONTROL\"")
+}
+
+/// The run's seed as a number and as text, and those of the candidate that looks.
+fn seeds() -> Vec<Vec<u8>> {
+    let of_stage = |stage| seed::of_candidate(SEED, "job/looks_for_the_run", stage).to_vec();
+    let of_run = [SEED.to_le_bytes().to_vec(), SEED.to_string().into_bytes()];
+    of_run.into_iter().chain(STAGES.map(of_stage)).collect()
+}
+
+fn secrets(scenario: &Scenario) -> String {
+    let root = scenario.path().canonicalize().expect("the scenario's folder");
+    let mut paths: Vec<String> = [
+        "plan.toml",
+        "captures",
+        "captures/entry_000000.pt",
+        "runs",
+        "runs/plan/log.jsonl",
+        "runs/plan/run.sqlite",
+        "runs/plan/run.sqlite-wal",
+        "runs/plan/lock",
+        "runs/plan/artifacts",
+        "runs/plan/scratch",
+        "xdg",
+    ]
+    .map(|below| root.join(below).display().to_string())
+    .into();
+    let around =
+        [".", "..", "log.jsonl", "run.sqlite", "/proc/self/environ", "/proc/self/cmdline", "/proc/self/maps"];
+    paths.extend(around.map(str::to_owned));
+    paths.extend(["/proc/1/environ", "/proc/1/fd", "/dev/shm", "/tmp", "/etc/passwd"].map(str::to_owned));
+    let mut text = format!("#define HIDDEN {HIDDEN}\n#define PATHS {{ ");
+    for path in paths {
+        let _ = write!(text, "{path:?}, ");
+    }
+    text += "}\n#define SEEDS { ";
+    for seed in seeds() {
+        let bytes: Vec<String> = seed.iter().map(|byte| (byte ^ HIDDEN).to_string()).collect();
+        let _ = write!(text, "{{ {}, {{ {} }} }}, ", seed.len(), bytes.join(", "));
+    }
+    text + "}\n"
+}
+
+#[test]
+fn kernels_find_no_door() {
+    for user in users() {
+        let scenario = Scenario::create();
+        generate(&scenario, "softmax", "64,256", 1);
+        scenario.write("secrets/secrets.h", secrets(&scenario));
+        scenario.write("plan.toml", plan());
+        let program = user.program(&scenario);
+        user.owns(&scenario);
+        let arguments = ["run", "--quiet", "plan.toml"];
+        let mut command = scenario.command_of(&program, &arguments);
+        user.becomes(&mut command);
+        let child = command.spawn().expect("the program starts");
+        let run = Run::of(&scenario, scenario.finish(child, &arguments));
+        if !run.has_protection("files") {
+            eprintln!(
+                "not shown as {user:?}: this kernel has no Landlock, so files that all may read can be read"
+            );
+            continue;
+        }
+        let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
+        must_all_end(&run, table(DOORS).chain(rows));
+        // The weaker tier is told: an ordinary user's runners have no user of their own.
+        let is_root = user == User::Own && User::ordinary().is_some();
+        assert_eq!(run.has_protection("own_user"), is_root, "{run}");
+    }
+}
