@@ -236,6 +236,22 @@ fn timed(summary: &Summary, name: &str) -> Vec<Value> {
 }
 
 #[test]
+fn candidates_that_cannot_be_timed_are_not_said_to_have_failed() {
+    // Its output lies on the bytes of its input: it is verified, and never scored.
+    let root = opt_tests::repository();
+    let scenario = Scenario::with_plan(&format!(
+        "[build]\nlibraries = [\"m\"]\n[[job]]\nname = \"relu\"\ncaptures = '{0}/tests/data/captures/torch_nn_functional_relu'\n\
+         entries = [\"entry_000004.pt\"]\ncandidates = ['{0}/tests/data/kernels/naive/relu.c']\n",
+        root.display()
+    ));
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    outcome.expect_equal(summary.verdict("relu", "relu").0, Some("PASSED"), "its verdict");
+    outcome.expect_equal(summary.job("relu")["status"].as_str(), Some("NONE_PASSED"), "the job");
+    outcome.expect_stdout(&["relu: no winner: 1 passed verification and none was timed"]);
+    outcome.expect(!outcome.stdout.contains("none of"), "nobody is said to have failed");
+}
+
+#[test]
 fn cold_caches_are_reached_and_said() {
     let plan = Plan::softmax(&["fast"]);
     let plan = Plan { profile: format!("{}cache_state = \"cold\"\n", plan.profile), ..plan };

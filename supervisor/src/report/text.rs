@@ -148,6 +148,8 @@ pub(super) fn headline_of<'a, Candidates>(
             "the baseline passed, there is nothing to compare it with".to_owned()
         }
         JobStatus::Passed => "no winner, no candidate is faster beyond doubt".to_owned(),
+        // The detail says how far they came.
+        JobStatus::NonePassed if job.detail.is_some() => "no winner".to_owned(),
         JobStatus::NonePassed => {
             format!("no winner, none of {} passed", counted(others, "candidate", "candidates"))
         }

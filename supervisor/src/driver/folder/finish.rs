@@ -11,7 +11,7 @@ use crate::driver::answer::notifications;
 use crate::driver::run::Run;
 use crate::driver::run::agenda::Agenda;
 use crate::exit::Exit;
-use crate::plan::JobPlan;
+use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
@@ -164,6 +164,7 @@ impl Agenda<'_> {
         } else if self.counts_as_good(job) {
             JobStatus::Passed
         } else {
+            detail = self.verified_only(job).or(detail);
             JobStatus::NonePassed
         };
         let unsettled_because = scores.doubt().map(|doubt| self.told(job, scores, doubt));
@@ -217,6 +218,27 @@ impl Agenda<'_> {
         format!(
             "{what}{waited} (a calmer machine helps, or CPUs kept free for it, fewer `limits.threads`, a longer `profile.entry_timeout`)"
         )
+    }
+
+    /// Why candidates that passed do not count: nothing of the job was timed, or they were not fast enough.
+    fn verified_only(&self, job: &JobPlan) -> Option<String> {
+        let passed = |it: &&CandidatePlan| {
+            job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
+        };
+        let count = job.candidates.iter().filter(passed).count();
+        if count == 0 {
+            return None;
+        }
+        let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
+        Some(match self.min_speedup {
+            _ if !timed => format!(
+                "{count} passed verification and none was timed: in every entry an output has no elements, or lies on bytes of an input"
+            ),
+            Some(least) => {
+                format!("{count} passed, none surely {least} times as fast as the baseline (--min-speedup)")
+            }
+            None => format!("{count} passed verification and none was timed"),
+        })
     }
 
     /// Law of exit code 0: a candidate other than the baseline passed and was timed; a job that has only a baseline
