@@ -87,6 +87,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         #: Parameters whose storage was written to.
         self.written: set[str] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled while we record. Said otherwise, PyTorch imports its compiler: seconds, and 150 MB.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         drawing = torch.Tag.nondeterministic_seeded in func.tags
