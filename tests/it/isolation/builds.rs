@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use opt_tests::Scenario;
-use opt_tests::users::{User, users};
+use opt_tests::users::{User, set_mode, users};
+use opt_tests::{Outcome, Scenario, Summary};
 
 use super::run::{Run, generate, plan_path};
 use super::{PASSED, must_all_end};
@@ -157,4 +157,49 @@ fn missing_header_is_named_with_what_to_do() {
         !Path::new(run.candidate("plain")["build"]["log_head"].as_str().unwrap_or("/")).is_absolute(),
         "{run}"
     );
+}
+
+#[test]
+fn libraries_have_a_limit_and_those_of_a_run_a_budget() {
+    for (set, exit, status, says) in [
+        ("build.max_artifact=1KiB", 1, "LIMIT_EXCEEDED", "the limit is 1.00 KiB ([build] max_artifact)"),
+        ("run.max_artifacts=1KiB", 3, "DOES_NOT_FIT", "([run] max_artifacts)"),
+    ] {
+        let (outcome, verdict, detail) = one_kernel(&scenario(), &[set]);
+        outcome.expect_equal(outcome.code, Some(exit), set);
+        outcome.expect_equal(verdict.as_str(), status, set);
+        outcome.expect(detail.contains(says), &detail);
+    }
+}
+
+#[test]
+fn compiler_outside_the_system_is_executed_where_the_plan_names_its_folder() {
+    let scenario = scenario();
+    let compiler = scenario.write("tools/mine", "#!/bin/sh\nexec cc \"$@\"\n");
+    set_mode(&compiler, 0o755);
+    let cc = format!("build.cc={}", compiler.display());
+    let (outcome, verdict, detail) = one_kernel(&scenario, &[&cc]);
+    outcome.expect_equal(verdict.as_str(), "INFRA_ERROR", "it lies where nothing is executed");
+    outcome.expect(detail.contains("name its folder in [build] toolchain"), &detail);
+    let toolchain = format!("build.toolchain=[{:?}]", scenario.path().join("tools").display().to_string());
+    let (outcome, verdict, detail) = one_kernel(&scenario, &[&cc, &toolchain]);
+    outcome.expect_equal(verdict.as_str(), "PASSED", detail);
+}
+
+/// The good kernel, verified under these settings: what became of it, and why.
+fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, String) {
+    scenario.write(
+        "plan.toml",
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\ncandidates = [\"kernels/good.c\"]\n",
+    );
+    let dir = format!("runs/with-{}", settings.len());
+    let mut arguments = vec!["run", "--quiet", "plan.toml", "--dir", &dir];
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+    let outcome = scenario.run(&arguments);
+    let summary = Summary::read(&scenario.path().join(&dir), &outcome);
+    let candidate = summary.candidate("job", "good");
+    let text = |field: &str| candidate[field].as_str().unwrap_or_default().to_owned();
+    let (status, detail) = (text("status"), text("detail"));
+    (outcome, status, detail)
 }
