@@ -43,6 +43,18 @@ pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
     Run::of(scenario, scenario.run(&["run", "--quiet", "plan.toml"]))
 }
 
+/// Shared memory and files by the names that hostile kernels give them, and mounts that show the scenario's folder.
+fn left_in_the_machine(scenario: &Scenario) -> Vec<String> {
+    let named = |folder: &str| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).filter(|path| path.contains("opt-hostile"))
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("our mounts");
+    let folder = scenario.path().display().to_string();
+    let mounted = mounts.lines().filter(|mount| mount.contains(&folder)).map(str::to_owned);
+    ["/dev/shm", "/dev/mqueue", "/tmp"].into_iter().flat_map(named).chain(mounted).collect()
+}
+
 /// A run that has ended.
 pub(super) struct Run {
     pub(super) outcome: Outcome,
@@ -54,6 +66,8 @@ impl Run {
     pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+        let left = left_in_the_machine(scenario);
+        outcome.expect(left.is_empty(), format_args!("nothing is left in the machine; there is: {left:?}"));
         Self { outcome, summary }
     }
 
