@@ -1,4 +1,4 @@
-//! The sum of each stage, term by term.
+//! The memory formula of each stage, term by term.
 
 use super::{COMPARE_CHUNK, LOAD_SLOTS, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES};
 use crate::batch::{BatchSum, Constant};
@@ -6,7 +6,7 @@ use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings, Vary};
 use crate::units::Bytes;
 
-/// One term of a sum, for people.
+/// One named term of a sum, as it is shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     pub name: &'static str,
@@ -25,8 +25,8 @@ fn chunks() -> Term {
     term("compare chunks (2c)", COMPARE_CHUNK.saturating_mul(2))
 }
 
-/// U + O + 2c of the entries that share a runner: their inputs are all there before the candidate is loaded, and the outputs of
-/// one after the other lie in the same memory.
+/// Verification of entries that share a runner: U + O + 2c. All inputs are in memory before the candidate is loaded, so U is
+/// their sum. The entries use the same output memory one after the other, so O is that of the largest entry.
 pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     vec![
         term("unmapped inputs (U)", group.iter().map(|entry| entry.unmapped).sum()),
@@ -35,12 +35,12 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     ]
 }
 
-/// U of a batch and its largest ring, for every side; V of the entry that has most of it, once; what is copied for all of them, once, with what entries have in common once;
-/// k·s and 2c.
+/// Profiling of a batch: for every side, U of the batch and its largest ring of output slots; once, V of the entry with the
+/// largest V, the copies that all sides use (entries' common tensors only once), k·s and 2c.
 pub fn profile(batch: &[EntryNumbers], inputs: InputMemory, vary: &Vary, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
-    // One memory for all sides and entries, and the values that theirs are drawn from.
+    // All sides and entries share one memory for varied inputs, and one for the values that these are drawn from.
     let varied = match batch.iter().map(|entry| entry.varied).max().unwrap_or_default() {
         Bytes::ZERO => Bytes::ZERO,
         _ if *vary == Vary::None => Bytes::ZERO,
@@ -67,7 +67,7 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
     sums.last().unwrap_or_default()
 }
 
-/// The pool, its staging and what is read while it is recorded, O of a step, 2c.
+/// A replay: the pool, its staging memory, the catalog and schedule, O of the step with the largest outputs, and 2c.
 pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     vec![
         term("pool", pool),
@@ -78,7 +78,8 @@ pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     ]
 }
 
-/// What runners of these limits may owe beyond the sums, all alive at once; `inputs` are those of the largest entry.
+/// What runners with these limits may owe beyond the formulas, if all are alive at once. `inputs` is the size of the largest
+/// entry's inputs.
 pub fn runners(limits: &[&LimitSettings], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = limits.iter().map(|limits| limits.memory_for(inputs, cores)).sum();
     vec![term("limits.memory", memory), term("runners", RUNNER_BASE.saturating_mul(limits.len() as u64))]

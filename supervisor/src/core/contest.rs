@@ -1,48 +1,48 @@
-//! Which candidates of a job are worth timing further, by what their times have said so far.
+//! Decides from the times so far which candidates of a job are worth more timing.
 //!
 //! ```text
-//!            seen to be slower than another surely is
-//!   Screen ─────────────────────────────────────────────▶ parked ──▶ ends as it stands, when nothing of the job goes on
-//!      │                                                    ▲ │
-//!      └──────────────▶ Profile ──▶ Confirm, if among ──────┘ │ the other one failed after all
+//!            surely slower than another candidate
+//!   Screen ─────────────────────────────────────────────▶ parked ──▶ ends with the times it has, once nothing else of
+//!      │                                                    ▲ │      the job is running
+//!      └──────────────▶ Profile ──▶ Confirm, if among ──────┘ │ the faster candidate fails later
 //!                                   the best                  ▼
-//!                                                          goes on
+//!                                                         continues
 //! ```
-//! Nothing is final until the job has nothing left to do: who seemed to be the best may fail, and then those that it
-//! kept out come back.
+//! Nothing is final until the job has nothing left to do. If the fastest candidate fails, those that were parked because
+//! of it continue.
 
 use opt_shared::outcome::{Body, Estimate, Report};
 
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// The winner is one of so many that were timed twice.
+/// How many candidates are timed a second time. The winner is one of them.
 pub(super) const CONFIRMED: usize = 3;
 
-/// A job's candidates beside each other: how many times as fast as the baseline each of them is.
+/// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
-    /// Somebody is at least so fast.
+    /// The highest lower bound of a speed-up: some candidate is surely this fast.
     surely: f64,
-    /// Of the best that may be confirmed, the last.
+    /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `CONFIRMED`.
     last: Option<f64>,
 }
 
 impl Contest {
-    /// `units`: of a job, its baseline among them.
+    /// `units` are all units of one job, including its baseline.
     pub(super) fn of<'u>(units: impl Iterator<Item = &'u Unit> + Clone) -> Self {
         if !units.clone().any(|unit| unit.spec.is_baseline && unit.may_stand_beside) {
-            // Nobody was timed beside the same.
+            // Without a baseline no two candidates were timed beside the same kernel.
             return Self { surely: 0.0, last: None };
         }
         let merits = || units.clone().filter(|unit| is_in_the_running(unit)).filter_map(|unit| unit.merit);
-        // The baseline is as fast as itself.
+        // The baseline's own speed-up is 1.
         let surely = merits().map(|merit| merit.ci_low).fold(1.0, f64::max);
         let mut values: Vec<f64> = merits().map(|merit| merit.value).collect();
         values.sort_unstable_by(|one, other| other.total_cmp(one));
         Self { surely, last: values.get(CONFIRMED - 1).copied() }
     }
 
-    /// Whether its step in hand can still change who wins.
+    /// Whether the current step of `unit` can still change who wins.
     pub(super) fn is_open_to(&self, unit: &Unit) -> bool {
         let Some(merit) = unit.merit else { return true };
         match unit.step().stage {
@@ -52,7 +52,7 @@ impl Contest {
         }
     }
 
-    /// Why one to which it is not open ends here.
+    /// The reason for ending a unit to which the contest is not open.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.merit) {
             (Stage::Profile, Some(merit)) => format!(
@@ -64,7 +64,7 @@ impl Contest {
     }
 }
 
-/// A failed one is no measure for others, nor is one that was timed on some entries only.
+/// Whether others are compared with this unit. Failed units are left out, and so are those timed on only some entries.
 fn is_in_the_running(unit: &Unit) -> bool {
     !unit.spec.partial
         && match unit.progress {
@@ -73,7 +73,7 @@ fn is_in_the_running(unit: &Unit) -> bool {
         }
 }
 
-/// How many times as fast as its baseline a report says that a candidate is.
+/// A candidate's speed-up over its baseline, if the report has one.
 pub(super) fn merit(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),

@@ -1,7 +1,10 @@
-//! What an attempt will owe, from file headers alone (DESIGN, "Memory model").
+//! Predicts what an attempt will owe, from file headers alone (DESIGN, "Memory model").
 //!
-//! Predicted is the formula; reserved adds what the candidate may owe beyond it in every runner alive. Nothing
-//! here is measured, and nothing is learned: that is `estimate`'s.
+//! `predicted` is the formula's sum. `reserved` adds what the candidate may owe beyond the formula in each living runner.
+//! Predictions use no measurements; `estimate` raises reservations by what was measured.
+//!
+//! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a chunk
+//! in which outputs are compared.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,22 +19,22 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// To start a runner, hand it its maps, kill and reap it, on a machine that is busy.
+/// The time to start a runner, hand it its maps, kill and reap it, on a busy machine.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
-/// A capture is gone through at no less than this, whatever disk it lies on.
+/// The slowest rate, in bytes per second, at which we expect to read a capture from any disk.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// Batches are cut finer at most so often: each cut halves the largest.
+/// How often batches are split into smaller ones at most; each split halves the largest batch.
 const MOST_CUTS: usize = 40;
 
-/// A stage's sum with all that made it.
+/// The predicted memory and deadline of a stage, with the terms that they add up from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
     pub spec: StageSpec,
-    /// What `spec.predicted` adds up from.
+    /// The terms of `spec.predicted`.
     pub predicted: Vec<Term>,
-    /// What `spec.reserved` has beyond it.
+    /// The terms that `spec.reserved` adds to `spec.predicted`.
     pub beyond: Vec<Term>,
-    /// The entry whose figures these are, or that weighs most in the batch whose figures they are.
+    /// The index of the entry that determines the sum: the largest entry of the largest batch.
     pub decides: Option<usize>,
     /// Which entries are timed together, or share a runner.
     pub batches: Vec<Range<usize>>,
@@ -54,7 +57,7 @@ pub fn build(memory: Bytes, timeout: Duration) -> Prediction {
     )
 }
 
-/// First with entries that share runners, then with a runner for each where that takes less.
+/// Ways to verify: first with entries that share runners, then, if that reserves less, with one runner for each entry.
 pub fn verify_ways(
     entries: &[EntryNumbers],
     limits: &LimitSettings,
@@ -71,7 +74,7 @@ pub fn verify_ways(
     ways
 }
 
-/// U + O + 2c of the entries that owe most among those that share a runner, up to `shared`.
+/// Verification with entries that share a runner up to `shared` bytes: U + O + 2c of the group that owes most.
 pub fn verify(
     entries: &[EntryNumbers],
     shared: Bytes,
@@ -83,8 +86,8 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // A runner each: loaded, planned, called, and once more where a call was right and then wrong. One that fails in a shared
-    // runner has another one to itself.
+    // Each entry may need its own runner, which loads, plans and calls the candidate, and calls it once more if a call was
+    // right and the next was wrong. An entry that fails in a shared runner is repeated in a runner of its own.
     let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -102,7 +105,7 @@ pub fn verify(
     prediction
 }
 
-/// The pool, its staging, O of the step that owes most, 2c.
+/// A replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -113,7 +116,7 @@ pub fn replay(
 ) -> Prediction {
     let decides = largest(steps.iter().map(|step| step.outputs));
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
-    // One runner at a time, of whichever job.
+    // Only one runner is alive at a time; it may belong to any job.
     let inputs = largest_inputs(steps);
     let most = limits.iter().copied().max_by_key(|limits| limits.memory_for(inputs, cores));
     let per_step =
@@ -127,15 +130,17 @@ pub fn replay(
     Prediction { decides, ..prediction }
 }
 
-/// Who is timed: a candidate, and its baseline beside it or nobody.
+/// The limits of the timed sides: a candidate and, if there is one, its baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<'a> {
     pub candidate: &'a LimitSettings,
     pub baseline: Option<&'a LimitSettings>,
 }
 
-/// U of the batch that owes most and its ring, for every side, what is copied for all of them, + 2c; first in batches of `batch_bytes`, then in ever
-/// smaller ones, down to an entry each.
+/// Ways to profile, each reserving less than the one before: first in batches of `batch_bytes`, then in ever smaller
+/// batches, down to one entry each.
+///
+/// Each way's prediction is `formula::profile` of its largest batch.
 pub fn profile(
     entries: &[EntryNumbers],
     sides: Sides<'_>,
@@ -148,16 +153,16 @@ pub fn profile(
     let mut cap = settings.batch_bytes;
     for _ in 0..MOST_CUTS {
         let cut = batches(&shares, cap);
-        // What a coarser cut owes already is no help to anybody.
+        // A finer split that reserves no less than a coarser one is useless.
         let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
         if steps.last().is_none_or(|last| step.spec.reserved < last.spec.reserved) {
             steps.push(step);
         }
         let largest =
             cut.iter().filter(|range| 1 < range.len()).map(|range| input_bytes(&shares[range.clone()])).max();
-        // An entry each.
+        // Every batch is a single entry.
         let Some(largest) = largest else { break };
-        // Below one byte, entries of nothing are all that is left together.
+        // Only entries without any input bytes still share a batch.
         if largest == Bytes::ZERO {
             break;
         }
@@ -183,14 +188,15 @@ fn profile_step(
     let heaviest =
         largest(entries[batch.clone()].iter().map(|entry| total(&terms(std::slice::from_ref(entry)))));
     let decides = heaviest.map(|index| batch.start + index);
-    // Of each side and runner, warm-up and two blocks of a call at least; or entry_timeout. A trial and a repetition at most.
+    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A trial of
+    // the inputs and a repetition are added.
     let calls = formula::LEAST_RUNNERS * 2 * 4 + 20;
     let runners = formula::MOST_RUNNERS * 2 + 8;
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)
         .saturating_add(call(verify).saturating_mul(calls))
-        // At worst an entry is a batch of its own.
+        // At worst every entry is a batch of its own.
         .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
@@ -202,7 +208,7 @@ fn profile_step(
     Prediction { decides, batches, ..prediction }
 }
 
-/// What runners may owe beyond the formula.
+/// Terms for what the runners may owe beyond the formula.
 fn beyond(limits: &[&LimitSettings], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
     formula::runners(limits, largest_inputs(entries), cores)
 }
@@ -211,17 +217,17 @@ fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {
     entries.iter().map(|entry| entry.inputs).max().unwrap_or_default()
 }
 
-/// The first of the largest.
+/// The index of the largest size, the first one of equal sizes.
 fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// How long a call may take where it waits for a CPU all the time.
+/// How long a call may take if it waits for a CPU all the time.
 fn call(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// How long a load may take, the same way.
+/// How long loading a candidate may take if it waits for a CPU all the time.
 fn load(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

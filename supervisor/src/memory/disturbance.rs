@@ -1,25 +1,25 @@
-//! What on this machine disturbs times: other load, a host that takes the CPU away, clocks that change.
+//! Detects what disturbs times on this machine: other load, a host that takes the CPU away, changing clock speeds.
 
 use std::fs;
 use std::path::Path;
 
-/// At one moment. What is not known is none.
+/// The machine's state at one moment. A field is `None` if the machine does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// Scaling governors of the CPUs, each named once; none on a machine that shows none, as virtual ones are.
+    /// The CPUs' scaling governors, each named once. Empty if the machine reports none, as most virtual machines do.
     pub governors: Vec<String>,
-    /// Two threads may share a core.
+    /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// Processes that wanted a CPU, over the last minute.
+    /// The load average of the last minute: how many processes wanted a CPU.
     pub load: Option<f64>,
-    /// CPU time of all CPUs since the machine started, in ticks, and what of it a host took away.
+    /// CPU time of all CPUs since the machine started, and the part that the host took away (steal), both in ticks.
     ticks: Option<(u64, u64)>,
-    /// How often a core was slowed down because it was too hot.
+    /// How often cores were throttled because they were too hot, since the machine started.
     throttled: Option<u64>,
 }
 
 impl Disturbance {
-    /// `root`: `/`, in production.
+    /// Reads the current state below `root`, which is `/` except in tests.
     pub fn look(root: &Path) -> Self {
         let cpus = root.join("sys/devices/system/cpu");
         let read = |path: &Path| fs::read_to_string(path).ok();
@@ -44,7 +44,7 @@ impl Disturbance {
         }
     }
 
-    /// Share of all CPU time since an earlier look that the host of a virtual machine gave to others.
+    /// The share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;
@@ -52,13 +52,13 @@ impl Disturbance {
         Some(stolen.saturating_sub(stolen_before) as f64 / passed as f64)
     }
 
-    /// How often cores were slowed down since an earlier look.
+    /// How often cores were throttled since `before`.
     pub fn throttled_since(&self, before: &Self) -> Option<u64> {
         self.throttled?.checked_sub(before.throttled?)
     }
 }
 
-/// All of the first line of `/proc/stat`, and its eighth figure.
+/// All CPU time and the stolen CPU time, in ticks, from the first line of `/proc/stat`.
 fn ticks(text: &str) -> Option<(u64, u64)> {
     let figures: Vec<u64> = text
         .lines()
@@ -67,7 +67,7 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
         .split_whitespace()
         .map_while(|figure| figure.parse().ok())
         .collect();
-    // Guests' time (the last two) is in the first two already.
+    // The last two figures, time of guests, are already contained in the first two.
     let all = figures.iter().take(8).sum();
     Some((all, *figures.get(7)?))
 }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disturbs_is_read_and_compared_with_an_earlier_look() {
+    fn disturbance_is_read_and_compared_with_an_earlier_state() {
         let before = machine("cpu  100 0 100 700 0 0 0 100 50 0\ncpu0 1 2\n", "3\n");
         let after = machine("cpu  150 0 150 750 0 0 0 150 90 0\n", "5\n");
         let (before, after) = (Disturbance::look(before.path()), Disturbance::look(after.path()));
@@ -103,11 +103,11 @@ mod tests {
         assert_eq!(after.steal_since(&before), Some(0.25));
         assert_eq!(after.throttled_since(&before), Some(4));
         assert_eq!(before.steal_since(&before), None, "no time has passed");
-        assert_eq!(before.throttled_since(&after), None, "it was restarted between");
+        assert_eq!(before.throttled_since(&after), None, "the machine was restarted in between");
     }
 
     #[test]
-    fn what_a_machine_does_not_show_is_unknown() {
+    fn missing_files_leave_fields_unknown() {
         let empty = tempfile::tempdir().expect("a folder");
         let found = Disturbance::look(empty.path());
         assert_eq!(found, Disturbance::default());

@@ -1,5 +1,4 @@
-//! Reads `[[job]]` and `[[job.candidate]]` as they are written. What they refer to is looked up by `resolve` and
-//! `candidates`.
+//! Reads `[[job]]` and `[[job.candidate]]` as they are written. `resolve` and `candidates` look up the files that they name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,15 +18,15 @@ use super::schema::{DTypeName, home_of};
 use super::table::{TableReader, TomlValue, describe, wrong_type};
 use super::{MAX_CANDIDATES, MAX_JOBS};
 
-/// Keys of a job that have a meaning in a later version.
+/// Keys of a job that are reserved for a later version.
 const RESERVED: [&str; 3] = ["search", "proposer", "holdout"];
 
-/// Keys of a candidate that only device code has; it is refused by its language.
+/// Keys that only candidates in device code have. Such a candidate is refused because of its language, not because of its keys.
 const DEVICE_KEYS: [&str; 4] = ["args", "grid", "block", "shared_mem"];
 
 #[derive(Debug)]
 pub(super) struct RawJob {
-    /// The header, for what is missing in the job.
+    /// The job's header. Missing keys are reported here.
     pub(super) spot: Spot,
     pub(super) name: Option<Located<String>>,
     pub(super) captures: Option<Located<String>>,
@@ -54,7 +53,7 @@ pub(super) struct RawCandidate {
     pub(super) layers: Layers,
 }
 
-/// All jobs of a plan. `root` is what a plan without any is reported at.
+/// Reads all jobs of a plan. A plan without jobs is reported at `root`.
 pub(super) fn read_jobs(root: &mut TableReader<'_, '_>, findings: &mut Findings) -> Vec<RawJob> {
     let Some((value, spot)) = root.take("job") else {
         findings
@@ -66,7 +65,7 @@ pub(super) fn read_jobs(root: &mut TableReader<'_, '_>, findings: &mut Findings)
     jobs.into_iter().map(|table| read_job(table, findings)).collect()
 }
 
-/// The tables of an array of tables.
+/// Readers for the tables of an array of tables. An array with more than `most` is reported, and none of it is read.
 pub(super) fn tables<'v, 't>(
     value: &'v TomlValue<'t>,
     spot: &Spot,
@@ -83,7 +82,7 @@ pub(super) fn tables<'v, 't>(
     };
     if array.len() > most {
         findings
-            .report(spot, format!("stands here {} times", array.len()))
+            .report(spot, format!("there are {} of these", array.len()))
             .expected(format!("{most} at most"));
         return Vec::new();
     }
@@ -137,14 +136,14 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     if sources.is_none() {
         findings
             .report(&table.spot.clone(), "the key `sources` is missing")
-            .expected("what the candidate is made of: `sources = [\"…\"]`");
+            .expected("the candidate's source files: `sources = [\"…\"]`");
     }
     let language = take::<Word<Language>>(&mut table, "language", findings);
     let for_device = language.as_ref().is_some_and(|language| on_device(language.value));
     let device_source =
         |source: &Located<String>| Language::of_path(Path::new(&source.value)).is_some_and(on_device);
     if for_device || sources.iter().flatten().flatten().any(device_source) {
-        // The candidate is refused as a whole; its keys are right.
+        // The whole candidate is refused for its language, so these keys need no report of their own.
         for key in DEVICE_KEYS {
             table.take(key);
         }
@@ -176,7 +175,7 @@ pub(super) fn take<C: Codec>(
     C::read(value, &spot, findings).map(|value| Located { value, spot })
 }
 
-/// `None` only if the key is missing.
+/// Reads a key with `read`. `None` only if the key is missing.
 pub(super) fn take_with<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
@@ -236,7 +235,7 @@ fn read_params(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> O
         if let Some(objection) = objection(&item.value, NameOf::Parameter) {
             findings.report(&item.spot, format!("this name {objection}"));
         } else if params.contains(&item.value) {
-            findings.report(&item.spot, format!("the parameter `{}` is here twice", item.value));
+            findings.report(&item.spot, format!("the parameter `{}` is listed twice", item.value));
         }
         params.push(item.value);
     }
@@ -278,7 +277,7 @@ fn read_defaults(
     defaults
 }
 
-/// The default of a parameter.
+/// Reads and prints the default value of a parameter.
 pub(super) struct Plain;
 
 impl Codec for Plain {

@@ -340,7 +340,7 @@ impl Codec for StageList {
         let mut stages = Stages { build: false, verify: false, profile: false };
         for item in items {
             if stages.flag(item.value).is_some_and(|flag| std::mem::replace(flag, true)) {
-                findings.report(&item.spot, "this stage is here twice");
+                findings.report(&item.spot, "this stage is listed twice");
                 return None;
             }
         }

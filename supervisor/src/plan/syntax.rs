@@ -22,7 +22,7 @@ pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -
             said if said.starts_with("invalid boolean") => {
                 "a string must be quoted, a boolean is `true` or `false`"
             }
-            "duplicate key" => "this key is here twice",
+            "duplicate key" => "this key appears twice",
             other => other,
         };
         findings.report_syntax(&Spot { source, span, key: String::new() }, message);

@@ -1,7 +1,7 @@
-//! Samples of memory in the database: blocks, thinned out evenly when there are too many.
+//! Stores memory samples in the database, as blocks. Blocks are thinned out evenly when there are too many.
 //!
-//! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, samples are joined into steps of
-//! twice the width, and a few older neighbours are joined with every block that is written. No extreme is lost.
+//! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, the width of a step is
+//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep every extreme value.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeli
 
 pub use super::block::MAX_POINTS;
 
-/// Most bytes of all blocks together.
+/// The most that all blocks may take together.
 const BUDGET: Bytes = Bytes::mib(24);
-/// Neighbours that are joined with each write: twice what a write adds, so that thinning overtakes writing.
+/// How many joins follow each write. A write adds fewer blocks than these joins remove, so thinning keeps up with writing.
 const JOINED_AT_ONCE: usize = 4;
-/// A step of an hour: a run whose samples are too large even so has lasted for years.
+/// The widest step, in milliseconds: one hour. Samples of this width exceed the budget only in a run of years.
 const WIDEST: u64 = 3_600_000;
-/// Most phases and marks of a timeline; no drawing has room for more.
+/// The most phases and marks in a timeline; a drawing has no room for more.
 const MAX_PHASES: i64 = 100_000;
 const MAX_MARKS: i64 = 10_000;
 
 const LOAD: &str = "load the samples";
 
 impl Store {
-    /// Writes some seconds of samples. Returns the width that the next block should have.
+    /// Writes one block: a few seconds of samples. Returns the step width for the next block, in milliseconds.
     pub fn samples(&mut self, block: &Block) -> Result<u64, StoreError> {
         self.samples_within(block, BUDGET)
     }
@@ -47,7 +47,7 @@ impl Store {
         joined.map_err(|what| StoreError::Corrupt { path, operation: OPERATION, what })
     }
 
-    /// The width of the next block, in a run that is resumed.
+    /// The step width for the next block of a resumed run, in milliseconds.
     pub fn samples_width(&self) -> Result<u64, StoreError> {
         self.connection
             .query_row("SELECT coalesce(max(width), 1) FROM sample", [], |row| row.get::<_, i64>(0))
@@ -55,7 +55,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// The run's memory over time, in at most about `steps` steps; empty where no samples were kept.
+    /// The run's memory over time, in at most about `steps` steps; empty if the run kept no samples.
     pub fn timeline(&self, steps: usize) -> Result<Timeline, StoreError> {
         let span: Option<(i64, i64)> = self
             .connection
@@ -78,7 +78,8 @@ impl Store {
         })
     }
 
-    /// Every block, in the order in which they were written. A timeline adds processes up; this is for those who need single ones.
+    /// Calls `take` with every block, in the order in which they were written. Unlike a timeline, which adds processes up,
+    /// blocks hold the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
@@ -151,7 +152,7 @@ impl Store {
         Ok(phases)
     }
 
-    /// Kills are policy rows that name their worker; a recycle is a field of the worker that was replaced.
+    /// Kills and recycles, by time. A kill is a policy row that names its worker; a recycle is a field of the replaced worker.
     fn marks(&self) -> Result<Vec<Mark>, StoreError> {
         let mut marks = Vec::new();
         let kind = |word: &str| match word {
@@ -206,7 +207,8 @@ fn insert(transaction: &Transaction<'_>, block: &Block) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Joins a few neighbouring blocks that are finer than allowed. The inner error says what is damaged.
+/// Joins a few neighbouring blocks whose steps are narrower than the current width, and widens that if the budget is
+/// exceeded. Returns the width. The inner error says which block is damaged.
 fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Result<u64, String>> {
     let (bytes, widest): (i64, i64) = transaction
         .prepare_cached("SELECT coalesce(sum(bytes), 0), coalesce(max(width), 1) FROM sample")?
@@ -226,7 +228,7 @@ fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Re
     Ok(Ok(width))
 }
 
-/// The oldest block that is finer than `width`, and the one after it.
+/// The keys of the oldest block with steps narrower than `width`, and of the next such block.
 fn finer_pair(transaction: &Transaction<'_>, width: u64) -> rusqlite::Result<Option<(i64, Option<i64>)>> {
     transaction
         .prepare_cached(
@@ -259,7 +261,7 @@ fn join(
     };
     let alone = one.clone().joined(Block::default(), width);
     let both = one.joined(other, width);
-    // Neighbours with too many points together are not joined.
+    // If both blocks together have too many points, only the width of the first one changes.
     let (whole, taken) = if both.points() <= MAX_POINTS { (both, next) } else { (alone, None) };
     if let Some((started, ended)) = whole.span() {
         let data = encode(&whole);

@@ -59,7 +59,7 @@ enum Command {
     Honest(honest::Arguments),
     /// Kernels timed with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
-    /// A worker: start to ready, a message there and back, death noticed, teardown
+    /// A worker: start to ready, a message round trip, death noticed, teardown
     Spawn(spawn::Arguments),
     /// A process that fills memory: by how much it gets over its limit, by polling, by ours, by a kernel's limit
     Overshoot(overshoot::Arguments),

@@ -1,7 +1,7 @@
-//! What a worker costs: from exec to ready, one message there and back, from death to the word of it, from Shutdown to
-//! its memory being back.
+//! Measures what a worker costs: the time from exec to ready, of one message round trip, from a worker's death to the
+//! notice of it, and from Shutdown until its memory is free.
 //!
-//! The pool is the product's; the worker is this program, entered by the product's hidden argument.
+//! The pool is the product's own. The worker is this program, started with the product's hidden argument.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,29 +24,29 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Workers of each kind of end
+    /// How many workers to end in each way, by a kill and by Shutdown
     #[arg(long, default_value_t = 50)]
     runs: u32,
-    /// Messages there and back, of each worker
+    /// Message round trips for each worker
     #[arg(long, default_value_t = 20)]
     messages: u32,
     #[arg(long)]
     json: bool,
 }
 
-/// Nothing here takes a tenth of it.
+/// The limit for every wait; each takes less than a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// For a worker to come to rest after its hello.
+/// How long a worker gets to become idle after it reported ready.
 const REST: Duration = Duration::from_millis(20);
-/// An idle worker owes less.
+/// The most that an idle worker may owe, in MiB.
 const MOST_IDLE: f64 = 8.0;
 
-/// Workers, and who waits for what they say.
+/// A pool of workers, with functions that wait for their messages.
 pub(crate) struct Crew {
     pool: Pool,
     folder: PathBuf,
     next: u32,
-    /// Heard while something else was waited for.
+    /// What happened while `hear` waited for something else.
     heard: Vec<Happening>,
 }
 
@@ -61,7 +61,7 @@ impl Crew {
         Ok(Self { pool, folder, next: 1, heard: Vec::new() })
     }
 
-    /// A worker that is ready, with its pid and how long that took.
+    /// Starts a worker and waits until it is ready. Returns its pid and how long that took.
     pub(crate) fn start(&mut self) -> Result<(WorkerId, u32, Duration)> {
         let worker = WorkerId(self.next);
         self.next += 1;
@@ -71,7 +71,7 @@ impl Crew {
         Ok((worker, pid, began.elapsed()))
     }
 
-    /// One task that is refused at once, and its report.
+    /// Sends a task that the worker refuses at once, and waits for its report.
     fn talk(&mut self, worker: WorkerId, number: u32) -> Result<Duration> {
         let task = Task { lease: LeaseId(number), work: Work::Build(nothing_to_build(&self.folder)) };
         let began = Instant::now();
@@ -89,14 +89,14 @@ impl Crew {
         Ok(began.elapsed())
     }
 
-    /// Ends it, and waits until nothing of it owes anything.
+    /// Shuts a worker down, and waits until it owes no memory.
     pub(crate) fn shut_down(&mut self, worker: WorkerId, memory: &mut ProcessSampler) -> Result<Duration> {
         let began = Instant::now();
         self.pool.send(worker, ToWorker::Shutdown);
         self.gone(worker)?;
         while matches!(memory.sample()?, Seen::Alive(_)) {
             if TIMEOUT < began.elapsed() {
-                bail!("the memory of {worker} is not back");
+                bail!("{worker} has not freed its memory within {TIMEOUT:?}");
             }
             std::thread::yield_now();
         }
@@ -123,7 +123,7 @@ impl Crew {
                 Err(error) => return Err(error).context("waiting for a worker"),
             }
             if deadline < Instant::now() {
-                bail!("nothing was heard within {TIMEOUT:?} but {:?}", self.heard);
+                bail!("the expected message did not arrive within {TIMEOUT:?}; received: {:?}", self.heard);
             }
         }
     }
@@ -131,12 +131,12 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // Only a log or two: what is left of it is no harm.
+        // If this fails, only a few logs are left behind.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A prebuilt library that is not there.
+/// A build task whose prebuilt library does not exist.
 fn nothing_to_build(folder: &Path) -> BuildTask {
     BuildTask {
         candidate: "nothing".to_owned(),
@@ -168,7 +168,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
     }
 }
 
-/// What a process owes, in MiB.
+/// The memory that a process owes, in MiB.
 pub(crate) fn owed_mib(memory: &mut ProcessSampler) -> Result<f64> {
     let owed = memory.sample()?.alive().and_then(|sample| sample.owed()).context("a worker has no memory")?;
     Ok(mib(owed.get()))
@@ -216,10 +216,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         for (what, figures, digits) in [
             ("a bare process, `true`, start to end, µs", &bare, 0),
             ("worker: start to ready, µs", &ready, 0),
-            ("the same, over the bare process beside it", &ratio, 2),
-            ("a task and its report, there and back, µs", &message, 0),
-            ("SIGKILL to the word of the death, µs", &noticed, 0),
-            ("Shutdown to gone, its memory back, µs", &teardown, 0),
+            ("the same, as a multiple of the bare process's time", &ratio, 2),
+            ("a task and its report, round trip, µs", &message, 0),
+            ("SIGKILL to the notice of the death, µs", &noticed, 0),
+            ("Shutdown to gone, its memory freed, µs", &teardown, 0),
             ("idle worker owes, MiB", &owed, 2),
         ] {
             println!("| {what} | {} | {} |", figures.count(), figures.cells(digits));

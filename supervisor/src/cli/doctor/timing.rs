@@ -1,6 +1,7 @@
-//! How small a difference this machine can tell now: copies of one kernel, timed beside it as candidates are.
+//! Measures how small a difference in time this machine can detect at the moment.
 //!
-//! The trial is a run of its own, by this very program, in a folder that goes away.
+//! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a separate run
+//! of this program, in a temporary folder.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,12 +13,12 @@ use serde_json::{Value, json};
 const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
 const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
-/// Differences that are worth asking for.
+/// The differences that are tried, as shares of the baseline's time.
 const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
 
-/// What copies of a kernel came to beside it.
+/// How fast copies of a kernel appeared to be, compared with the kernel itself.
 pub(super) struct Trial {
-    /// The lowest and the highest bound of their intervals.
+    /// The lowest and the highest bound of the copies' speed-up intervals.
     low: f64,
     high: f64,
     wait_share: Option<f64>,
@@ -38,7 +39,7 @@ impl Trial {
             let bound = |field: &str| candidate["speedup"][field].as_f64();
             let Some((least, most)) = bound("ci_low").zip(bound("ci_high")) else {
                 let (status, detail) = (&candidate["status"], &candidate["detail"]);
-                bail!("a copy was not timed: {status} ({detail})");
+                bail!("a copy of the kernel was not timed: {status} ({detail})");
             };
             low = low.min(least);
             high = high.max(most);
@@ -51,7 +52,7 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// The least of `STEPS` that no copy can be taken for, and the greatest that one can.
+    /// The smallest of `STEPS` that no copy showed, and the largest that some copy showed.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let off = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))
@@ -70,9 +71,9 @@ impl Trial {
         };
         let waited = self.wait_share.filter(|&share| 0.005 < share);
         let waited = waited
-            .map(|share| format!("; up to {:.0} % of the time went by waiting for a CPU", share * 100.0));
+            .map(|share| format!("; up to {:.0} % of the time was spent waiting for a CPU", share * 100.0));
         format!(
-            "{told} ({COPIES} copies of one kernel came out between {:.3} and {:.3} times as fast{})",
+            "{told} ({COPIES} copies of one kernel measured {:.3} to {:.3} times as fast as the kernel itself{})",
             self.low,
             self.high,
             waited.unwrap_or_default()
@@ -110,7 +111,7 @@ fn run_in(folder: &Path) -> Result<Value> {
         .context("starting the trial")?;
     serde_json::from_slice(&output.stdout).with_context(|| {
         let told = String::from_utf8_lossy(&output.stderr);
-        format!("the trial left no result: {}", told.trim().lines().last().unwrap_or("it said nothing"))
+        format!("the trial left no result: {}", told.trim().lines().last().unwrap_or("it printed no error"))
     })
 }
 
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_of_copies_say_which_differences_can_be_told() {
+    fn trial_names_the_smallest_detectable_difference() {
         for (bounds, told, not) in [
             (&[(0.998, 1.002)][..], Some(0.005), None),
             (&[(0.995, 1.002), (0.99, 1.012)], Some(0.02), Some(0.01)),
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_without_figures_says_so() {
+    fn trial_without_times_is_an_error() {
         assert!(trial(&[]).is_err());
         let failed = json!({"jobs": [{"candidates": [{"name": "copy", "status": "COMPILE_ERROR", "detail": "no cc"}]}]});
         let said = Trial::of(&failed).err().expect("no figures").to_string();

@@ -1,5 +1,5 @@
-//! How the blocks of the best candidate spread, beside its baseline's: a line for each entry, from the tenth to the ninetieth
-//! percentile, with the median on it.
+//! Plots how the times of the best candidate's blocks spread, and below them its baseline's. Each entry has a line from the
+//! tenth to the ninetieth percentile, with a mark at the median.
 
 use maud::{Markup, html};
 
@@ -8,19 +8,19 @@ use super::super::figures::{one_line, time};
 use super::ranking::{Axis, two};
 use crate::record::CandidateRecord;
 
-/// Lines that a page shows.
+/// How many entries a page shows.
 const MOST_ENTRIES: usize = 16;
 
-/// The tenth percentile, the median, the ninetieth.
+/// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
 
-/// Of deciles.
+/// The spread from eleven deciles (minimum to maximum); `None` if one is missing, or is not a positive finite number.
 fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])
 }
 
-/// The winner, or whoever is first.
+/// The section about the winner or, without one, about the first candidate that was timed.
 pub(super) fn spreads(digest: &JobDigest) -> Markup {
     let timed =
         |it: &&CandidateRecord| it.profile.as_ref().is_some_and(|profile| !profile.entries.is_empty());
@@ -39,11 +39,11 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
     let baseline = digest.job.baseline.as_deref().filter(|name| *name != best.name);
     html! {
-        h3 { "How its blocks spread" }
+        h3 { "How block times spread" }
         p.note {
             (one_line(&best.name))
-            @if let Some(baseline) = baseline { ", and below it " (one_line(baseline)) " in the blocks beside it" }
-            ": from the tenth to the ninetieth percentile, each entry to its own scale"
+            @if let Some(baseline) = baseline { ", and below it " (one_line(baseline)) ", which was timed beside it" }
+            ": from the tenth to the ninetieth percentile, with a separate scale for each entry"
         }
         div.scroll {
             table.spread {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_drawn_where_its_deciles_are_known() {
+    fn spread_is_drawn_only_for_known_deciles() {
         let deciles: Vec<f64> = (1..=11).map(f64::from).collect();
         assert_eq!(spread(&deciles), Some([2.0, 6.0, 10.0]));
         assert_eq!(spread(&[]), None);

@@ -1,4 +1,4 @@
-//! Tests of the comparison as a whole: against a naive one (`properties`), and case by case (`verdicts`).
+//! Tests of the whole comparison: against a naive comparison (`properties`), and case by case (`verdicts`).
 
 mod properties;
 mod verdicts;
@@ -25,7 +25,7 @@ struct Case {
 }
 
 impl Case {
-    /// Dense on both sides, all elements made by `make` from their row-major position, on both sides alike.
+    /// Two equal dense tensors. `make` computes each element from its row-major position.
     fn filled(dtype: DType, shape: &[u64], mut make: impl FnMut(usize) -> f64) -> Self {
         let stride = contiguous_strides(shape);
         let count: u64 = shape.iter().product();
@@ -64,7 +64,7 @@ impl Case {
         compare(&mut expected, &mut actual, &self.subject(), &self.rules).expect("memory can be read")
     }
 
-    /// Every element in row-major order.
+    /// Every element in row-major order: its index, the expected number, the actual number and the actual bytes.
     fn pairs(&self) -> Vec<(Vec<u64>, Number, Number, Vec<u8>)> {
         let count: u64 = self.shape.iter().product();
         (0..count)
@@ -101,7 +101,8 @@ fn floats() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex))
 }
 
-/// The nearest value of the type; for complex both parts, the second one halved.
+/// The bytes of the value of `dtype` that is nearest to `value`. A complex number has `value` as its real part, and half of it
+/// as its imaginary part.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the type, or keeps the low bytes that it has")]
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {

@@ -1,7 +1,7 @@
-//! Bytes thrown out of the caches of every CPU, so that a block finds them in memory only.
+//! Flushes bytes from the caches of every CPU, so that a block has to read them from memory.
 //!
-//! A line that is flushed through one map of a page is flushed for all of them: caches go by physical address. What is not in
-//! memory at all is let be.
+//! Caches use physical addresses, so flushing a line through one map of a page flushes it for all maps of that page. Pages
+//! that are not in memory are left alone.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,12 +9,12 @@ use opt_shared::units::to_index;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// The smallest line of any such processor.
+/// The smallest cache line, in bytes, of the processors that we support.
 const LINE: usize = 64;
-/// Mapped at a time: more would count as this process's memory.
+/// How many bytes are mapped at a time. Resident pages of the map count as this process's memory.
 const WINDOW: u64 = 1 << 20;
 
-/// Flushes `bytes` of a file or memory file from `from` on; what the file ends before is left out.
+/// Flushes `bytes` bytes of a file or memory file, from offset `from` on. A range beyond the end of the file is ignored.
 pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), Errno> {
     let page = rustix::param::page_size() as u64;
     let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
@@ -33,7 +33,7 @@ fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, at)? };
     let page = rustix::param::page_size();
     let mut resident = vec![0_u8; bytes.div_ceil(page)];
-    // SAFETY: our own map of so many bytes, and a byte for each of its pages.
+    // SAFETY: `start` is our own map of `bytes` bytes, and `resident` has a byte for each of its pages.
     let known = unsafe { libc::mincore(start, bytes, resident.as_mut_ptr()) } == 0;
     for (number, _) in resident.iter().enumerate().filter(|(_, state)| known && **state & 1 != 0) {
         let first = number * page;
@@ -54,7 +54,7 @@ fn flush(line: *const u8) {
 
 #[cfg(target_arch = "x86_64")]
 fn fence() {
-    // SAFETY: a barrier.
+    // SAFETY: a memory barrier has no preconditions.
     unsafe { std::arch::x86_64::_mm_mfence() };
 }
 
@@ -66,7 +66,7 @@ fn flush(line: *const u8) {
 
 #[cfg(target_arch = "aarch64")]
 fn fence() {
-    // SAFETY: a barrier.
+    // SAFETY: a memory barrier has no preconditions.
     unsafe { std::arch::asm!("dsb sy", options(nostack, preserves_flags)) };
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use crate::memfd;
 
     #[test]
-    fn evicted_bytes_are_what_they_were() {
+    fn evict_leaves_contents_unchanged() {
         let memfd = memfd::fixed("opt-evicted", Bytes::mib(3)).expect("a memfd");
         let content: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
         rustix::io::pwrite(&memfd, &content, 0).expect("written");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_not_in_memory_stay_out_of_it() {
+    fn evict_does_not_allocate_missing_pages() {
         let memfd = memfd::fixed("opt-sparse", Bytes::mib(64)).expect("a memfd");
         rustix::io::pwrite(&memfd, &[1; 4096], 0).expect("written");
         evict(memfd.as_fd(), 0, 64 << 20).expect("evicted");
