@@ -9,7 +9,7 @@ pub enum Exit {
     NonePassed,
     /// Usage or plan error.
     Usage,
-    /// The host is to blame: does not fit, no device, store unusable.
+    /// The host is to blame: does not fit, no device, store unusable, or a candidate has no verdict because of it.
     Host,
     /// Interrupted; can be resumed.
     Interrupted,

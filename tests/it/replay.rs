@@ -155,7 +155,7 @@ fn forget_result(scenario: &Scenario) {
 }
 
 fn expect_refused(scenario: &Scenario, parts: &[&str]) {
-    let (outcome, summary) = scenario.run_plan(1, &["--resume"]);
+    let (outcome, summary) = scenario.run_plan(3, &["--resume"]);
     let it = replay(&summary, "model");
     outcome.expect_equal(it["status"].as_str(), Some("INFRA_ERROR"), "the replay");
     outcome.expect(it["result"].is_null(), "no result");

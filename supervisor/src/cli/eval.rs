@@ -43,7 +43,11 @@ pub(super) fn eval(arguments: EvalArguments) -> Answer {
         None => by_short_run(&arguments, Path::new(&file))?,
     };
     print_out(&if arguments.json { format!("{result:#}\n") } else { ctl_text::result(&result) })?;
-    Ok(if result["status"] == "PASSED" { Exit::Good } else { Exit::NonePassed })
+    Ok(match result["status"].as_str() {
+        Some("PASSED") => Exit::Good,
+        Some("INFRA_ERROR") => Exit::Host,
+        _ => Exit::NonePassed,
+    })
 }
 
 /// The first living run of the same plan file that takes submissions.

@@ -14,7 +14,7 @@ use super::event::{Action, Moment, Order, Stage, StopReason};
 use super::job::{Next, next};
 use super::ledger::{Demand, Refusal};
 use super::spec::StageSpec;
-use super::unit::Progress;
+use super::unit::{Progress, Unit};
 use super::worker::{Lease, State};
 use super::{Core, Ending};
 
@@ -67,11 +67,29 @@ impl Core {
         loop {
             self.ask_sources(now);
             let before = self.standing();
+            if self.advance_turn(now) {
+                return;
+            }
             // What was refused for good may have ended a turn, what was closed may be what others come after.
-            if self.advance_turn(now) || self.standing() == before {
+            if self.standing() == before && !self.begin_the_second_pass() {
                 return;
             }
         }
+    }
+
+    /// Nothing else is left to do now: what ended without a verdict is tried once more. False where there is none.
+    fn begin_the_second_pass(&mut self) -> bool {
+        if self.units.iter().any(Unit::is_running) {
+            return false;
+        }
+        let put_off: Vec<&mut Unit> = self.units.iter_mut().filter(|unit| unit.is_put_off()).collect();
+        let count = put_off.len();
+        put_off.into_iter().for_each(Unit::take_up_again);
+        if 0 < count {
+            let why = "what was put off is tried once more: nothing else is left to do".to_owned();
+            self.policy("second_pass", why, vec![("units", count as u64)]);
+        }
+        0 < count
     }
 
     fn standing(&self) -> (Option<u32>, usize) {

@@ -61,8 +61,9 @@ pub(crate) enum Next {
 pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> Next {
     let contest = Contest::of(job.units.iter().map(|id| &units[id.index()]));
     let (mut at_work, mut alone_at_work, mut later) = (false, false, job.supply != Supply::Dry);
-    let mut parked = false;
+    let (mut parked, mut put_off) = (false, false);
     let mut waiting: Option<(&Unit, u32)> = None;
+    let baseline_is_put_off = job.baseline.is_some_and(|id| units[id.index()].is_put_off());
     for &id in &job.units {
         let unit = &units[id.index()];
         match unit.progress {
@@ -71,6 +72,9 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> N
                 alone_at_work |= unit.step().alone;
             }
             Progress::Waiting { .. } if !turn(unit) => later = true,
+            Progress::Waiting { .. } if unit.is_put_off() => put_off = true,
+            // What is timed beside the baseline waits for its second pass.
+            Progress::Waiting { .. } if baseline_is_put_off && unit.step().paired.is_some() => put_off = true,
             Progress::Waiting { .. } if !contest.is_open_to(unit) => parked = true,
             Progress::Waiting { attempt } => {
                 if waiting.is_none_or(|(earlier, _)| comes_before(unit, earlier)) {
@@ -83,8 +87,9 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> N
     let Some((unit, attempt)) = waiting else {
         return match () {
             () if at_work => Next::Wait,
-            () if parked => Next::Settle,
-            () if later => Next::Later,
+            // Who is left out may depend on what becomes of those that were put off.
+            () if parked && !put_off => Next::Settle,
+            () if later || put_off => Next::Later,
             () => Next::Done,
         };
     };

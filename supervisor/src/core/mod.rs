@@ -60,8 +60,11 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// between (starts that fail slowly fit no window), stop the run upward.
 const MOST_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed for no fault of its unit is done again once.
+/// An attempt that failed for no fault of its unit is done again once. Losses that are further apart than the window
+/// count one by one, up to so many of a step.
 const MOST_LOST: u32 = 1;
+const LOSS_WINDOW: Duration = Duration::from_secs(600);
+const MOST_LOST_EVER: u32 = 4;
 /// An attempt that ended for want of memory is done again once, smaller.
 const MOST_SHORT_OF_MEMORY: u32 = 1;
 /// A unit with which so many workers were lost is not given another.

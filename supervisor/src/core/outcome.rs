@@ -7,9 +7,9 @@ use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 use super::contest;
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::recycle::RecycleReason;
-use super::unit::Progress;
+use super::unit::{Progress, SecondPass};
 use super::worker::{Lease, State, Worker};
-use super::{Core, MOST_LOST, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
+use super::{Core, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
 
 impl Core {
     pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
@@ -24,7 +24,7 @@ impl Core {
         if let Body::Verify(verified) = &report.body {
             it.validated += verified.bytes_validated;
         }
-        let idle = it.is_idle();
+        let (idle, killed) = (it.is_idle(), it.killed);
         let left_runners = !it.runners.is_empty();
         self.failures_in_a_row = 0;
         self.phase(now, worker, &lease);
@@ -40,7 +40,7 @@ impl Core {
                 self.recycle(now, worker, RecycleReason::LeftRunners);
             }
         }
-        self.judge(lease, report);
+        self.judge(now, lease, killed, report);
     }
 
     fn phase(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
@@ -95,34 +95,51 @@ impl Core {
             waiting.since = now;
         }
         self.phase(now, id, &lease);
-        if self.ended_by_user(&lease, worker.killed) {
+        let role = worker.role.name();
+        if self.ended_by_order(&lease, role, worker.killed) {
             return;
         }
-        let role = worker.role.name();
         let why = match worker.killed {
             Some(KillReason::Deadline) => format!("the {role} was killed: it did not finish in time"),
             Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
-            Some(KillReason::Interrupted | KillReason::RunStopped) => {
-                self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt };
-                self.attempt_ended(&lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
-                return;
-            }
-            Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
-                let why = format!("the {role} was ended for want of memory ({})", short_of(reason));
-                return self.smaller_or_never(lease, why);
-            }
             _ => format!("the {role} was lost ({how})"),
         };
         self.unit_mut(lease.order.unit).workers_lost += 1;
-        self.again_or_never(lease, Blame::Worker, why);
+        self.again_or_never(now, lease, Blame::Worker, why);
     }
 
-    fn judge(&mut self, lease: Lease, mut report: Box<Report>) {
+    /// True where the death of its worker was ordered for what was not the unit's doing: that is nobody's loss.
+    fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
+        if self.ended_by_user(lease, killed) {
+            return true;
+        }
+        match killed {
+            Some(KillReason::Interrupted | KillReason::RunStopped) => {
+                self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt };
+                self.attempt_ended(lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
+                true
+            }
+            Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
+                let why = format!("the {role} was ended for want of memory ({})", short_of(reason));
+                self.smaller_or_never(lease.clone(), why);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// `killed`: why the worker is being killed, if it is. What it still reports may be a verdict that was complete, or
+    /// what its runners' deaths looked like.
+    fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
         }
+        let role = self.unit(lease.order.unit).step().role.name();
+        if report.head.status == Status::InfraError && self.ended_by_order(&lease, role, killed) {
+            return;
+        }
         if let Some(contradiction) = contradiction(lease.order, &report) {
-            self.again_or_never(lease, Blame::Worker, contradiction);
+            self.again_or_never(now, lease, Blame::Worker, contradiction);
             return;
         }
         self.name_the_second_kill(lease.order, &mut report);
@@ -132,7 +149,7 @@ impl Core {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.smaller_or_never(lease, detail);
                 }
-                _ => self.again_or_never(lease, Blame::Host, detail),
+                _ => self.again_or_never(now, lease, Blame::Host, detail),
             }
             return;
         }
@@ -187,13 +204,12 @@ impl Core {
         self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt + 1 };
     }
 
-    fn again_or_never(&mut self, lease: Lease, blame: Blame, why: String) {
+    fn again_or_never(&mut self, now: Moment, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let it = self.unit_mut(id);
-        it.losses.lost += 1;
-        let (lost, workers) = (it.losses.lost, it.workers_lost);
+        let (too_many, workers) = (it.losses.add_lost(now), it.workers_lost);
         let quarantine = self.is_in_quarantine(id);
-        if MOST_LOST < lost || quarantine {
+        if too_many || quarantine {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
@@ -227,19 +243,31 @@ impl Core {
         }
     }
 
+    /// For now, the first time: what the host does to one now, it may not do to it later.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
-        self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-        match lease.order.stage {
-            // Whoever cannot be screened is timed as if nobody had been, and what was timed stands without being confirmed.
-            Stage::Screen | Stage::Confirm if !self.is_in_quarantine(lease.order.unit) => {
-                if !self.unit_mut(lease.order.unit).go_on() {
-                    self.unit_done(lease.order.unit, Status::Passed, None, format!("not confirmed: {why}"));
-                }
-                return;
-            }
-            _ => {}
+        let id = lease.order.unit;
+        let goes_on =
+            matches!(lease.order.stage, Stage::Screen | Stage::Confirm) && !self.is_in_quarantine(id);
+        if !goes_on && self.unit(id).second_pass == SecondPass::NotNeeded {
+            return self.put_off(&lease, blame, why);
         }
-        self.unit_done(lease.order.unit, Status::InfraError, Some(blame), why);
+        self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
+        // Whoever cannot be screened is timed as if nobody had been, and what was timed stands without being confirmed.
+        if !goes_on {
+            self.unit_done(id, Status::InfraError, Some(blame), why);
+        } else if !self.unit_mut(id).go_on() {
+            self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
+        }
+    }
+
+    fn put_off(&mut self, lease: &Lease, blame: Blame, why: String) {
+        let id = lease.order.unit;
+        let it = self.unit_mut(id);
+        it.second_pass = SecondPass::PutOff;
+        it.progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        let numbers = vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))];
+        self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+        self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
     }
 
     fn again(&mut self, lease: Lease, blame: Blame, why: String) {

@@ -7,6 +7,8 @@
 //!      └──────────────────┤                                          │
 //!      ▲                  │ nobody's verdict: attempt + 1            │
 //!      └──────────────────┤                                          │
+//!      ▲                  │ given up for the first time: put off    │
+//!      └──────────────────┤ until nothing else is left              │
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
@@ -15,7 +17,9 @@
 use opt_shared::ids::JobId;
 use opt_shared::outcome::{Estimate, Status};
 
+use super::event::Moment;
 use super::spec::{Resumed, Step, UnitSpec};
+use super::{LOSS_WINDOW, MOST_LOST, MOST_LOST_EVER, MOST_WORKERS_LOST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -48,19 +52,38 @@ pub(crate) struct Unit {
     pub(crate) losses: Losses,
     /// How many times as fast as the baseline it is, as the last timed step that passed has it.
     pub(crate) merit: Option<Estimate>,
+    pub(crate) second_pass: SecondPass,
+}
+
+/// A unit that would end without a verdict is put off until nothing else is left to do, and then gets one more pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SecondPass {
+    #[default]
+    NotNeeded,
+    PutOff,
+    Begun,
 }
 
 /// What befell the step in hand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
-    /// Attempts that failed for no fault of the unit.
-    pub(crate) lost: u32,
+    /// When attempts failed for no fault of the unit.
+    lost: Vec<Moment>,
     /// Attempts that ended for want of memory; they have a budget of their own.
     pub(crate) short_of_memory: u32,
     /// They leave this of its ways, and those that take less.
     pub(crate) from_way: usize,
     /// The entry at which a runner of it was last killed by nobody knows whom.
     pub(crate) killed_at: Option<String>,
+}
+
+impl Losses {
+    /// One more attempt was lost. True where that was one too many: too soon after another, or one of too many.
+    pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
+        self.lost.push(now);
+        let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
+        (MOST_LOST as usize) < recent || (MOST_LOST_EVER as usize) < self.lost.len()
+    }
 }
 
 impl Unit {
@@ -82,6 +105,7 @@ impl Unit {
             workers_lost: 0,
             losses: Losses::default(),
             merit,
+            second_pass: SecondPass::NotNeeded,
         }
     }
 
@@ -108,6 +132,17 @@ impl Unit {
         self.progress = Progress::Waiting { attempt: 1 };
         self.losses = Losses::default();
         true
+    }
+
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.second_pass == SecondPass::PutOff
+    }
+
+    /// Its second pass begins, with what it lost forgiven; of lost workers one more ends it.
+    pub(crate) fn take_up_again(&mut self) {
+        self.second_pass = SecondPass::Begun;
+        self.losses = Losses::default();
+        self.workers_lost = self.workers_lost.min(MOST_WORKERS_LOST - 1);
     }
 
     /// Whether it may go on while this turn is served.

@@ -218,6 +218,7 @@ pub(crate) fn sample() -> RunRecord {
             version: "0.1.0".to_owned(),
             device: "cpu".to_owned(),
             exit_code: Some(0),
+            without_verdict: 0,
             command: text("opt-supervisor run demo.toml"),
         },
         host: HostRecord {

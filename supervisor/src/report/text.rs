@@ -82,6 +82,13 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     if style.detail == Detail::Everything {
         page.policy(run);
     }
+    if 0 < run.run.without_verdict {
+        let (count, have) = match run.run.without_verdict {
+            1 => ("1 candidate".to_owned(), "has"),
+            count => (format!("{count} candidates"), "have"),
+        };
+        page.wrapped("", &format!("{count} {have} no verdict, because of the host (`run --resume` goes on)"));
+    }
     page.line(&format!(
         "run {}: {}, {}",
         one_line(&run.run.name),

@@ -114,8 +114,9 @@ impl Store {
         self.connection
             .query_row(
                 "SELECT name, status, started, finished, version, device, exit_code,
-                     (SELECT value FROM meta WHERE key = 'command') FROM run",
-                [],
+                     (SELECT value FROM meta WHERE key = 'command'),
+                     (SELECT count(*) FROM candidate WHERE status = ?1) FROM run",
+                [Status::InfraError.name()],
                 |row| {
                     Ok(RunInfo {
                         name: row.get(0)?,
@@ -126,6 +127,7 @@ impl Store {
                         device: row.get(5)?,
                         exit_code: row.get(6)?,
                         command: row.get(7)?,
+                        without_verdict: row.get(8)?,
                     })
                 },
             )

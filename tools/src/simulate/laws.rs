@@ -281,8 +281,9 @@ impl Laws {
             return Err(format!("{action:?}: {charged} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // One more for a loss, one for a want of memory, one for a baseline that failed beside it.
-        let most = if order.stage.is_timed() { 3 + self.lost_baselines.min(1) } else { 3 };
+        // In each of two passes: one more for a loss, some where losses are far apart, one for a want of memory; and one for a
+        // baseline that failed beside it.
+        let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }

@@ -76,6 +76,8 @@ fn every_run_keeps_the_laws_and_ends_and_meets_every_kind_of_trouble() {
         "store_stalled",
         "store_back",
         "kill_held",
+        "put_off",
+        "second_pass",
     ] {
         assert!(0 < seen.of(kind), "never seen: {kind}\n{seen:?}");
     }

@@ -6,9 +6,10 @@ use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
 use super::desk::{Desk, kills, plan};
-use crate::core::event::{Action, AttemptEnd, Event, Stage, StopReason, WorkerEndClass};
+use crate::core::control::{Mode, Which};
+use crate::core::event::{Action, AttemptEnd, Control, Event, Stage, StopReason, WorkerEndClass};
 use crate::core::testkit::reports;
-use crate::core::{FAILURE_WINDOW, MOST_FAILURES};
+use crate::core::{FAILURE_WINDOW, LOSS_WINDOW, MOST_FAILURES, MOST_LOST_EVER};
 
 fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
     desk.log
@@ -18,6 +19,83 @@ fn classes(desk: &Desk) -> Vec<WorkerEndClass> {
             _ => None,
         })
         .collect()
+}
+
+/// Both attempts of the second pass.
+fn fails_again(desk: &mut Desk) {
+    for _ in 0..2 {
+        let given = desk.lease();
+        desk.finish(given, Status::InfraError);
+    }
+}
+
+#[test]
+fn what_would_end_without_a_verdict_is_put_off_until_nothing_else_is_left() {
+    let mut desk = Desk::new(plan(3));
+    for _ in 0..4 {
+        let given = desk.lease();
+        // The baseline builds at once, the next one only in its second pass.
+        desk.finish(given, if given.order.unit.0 == 1 { Status::InfraError } else { Status::Passed });
+    }
+    assert_eq!(desk.policies("put_off").len(), 1);
+    assert_eq!(desk.done(1), None);
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 B1#2 B2 V0 V2 P0 P2/0 B1#3 V1 P1/0");
+    assert_eq!(desk.policies("second_pass").len(), 1);
+    assert_eq!(desk.done(1), Some((Status::Passed, None)));
+}
+
+#[test]
+fn what_is_timed_beside_a_baseline_waits_for_its_second_pass() {
+    let mut desk = Desk::new(plan(2));
+    for failed in [false, false, true, true] {
+        let given = desk.lease();
+        desk.finish(given, if failed { Status::InfraError } else { Status::Passed });
+    }
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.orders(), "B0 B1 V0 V0#2 V1 V0#3 P0 P1/0");
+}
+
+#[test]
+fn losses_further_apart_than_the_window_are_borne_up_to_a_number() {
+    let mut plan = plan(1);
+    plan.candidates[0].build.deadline = LOSS_WINDOW * 2;
+    let mut desk = Desk::new(plan);
+    for loss in 1..=MOST_LOST_EVER + 1 {
+        assert!(desk.policies("put_off").is_empty(), "{loss}");
+        let given = desk.lease();
+        desk.pass_time(LOSS_WINDOW);
+        desk.finish(given, Status::InfraError);
+    }
+    assert_eq!(desk.policies("put_off").len(), 1);
+}
+
+#[test]
+fn report_of_an_attempt_whose_end_was_ordered_is_no_loss() {
+    let mut desk = Desk::new(plan(1));
+    for round in 1..10 {
+        let given = desk.lease();
+        assert_eq!((given.order.stage, given.attempt), (Stage::Build, round));
+        let which = Which::Worker(given.worker);
+        desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
+        // The runner died first, and its worker had time to say so.
+        desk.finish(given, Status::InfraError);
+        desk.gone(given.worker);
+    }
+    assert!(desk.policies("put_off").is_empty() && desk.policies("retry").is_empty());
+    assert_eq!(desk.pass_the_rest(), StopReason::Finished);
+    assert_eq!(desk.done(0), Some((Status::Passed, None)));
+}
+
+#[test]
+fn report_of_an_attempt_under_which_the_run_was_stopped_is_done_again_by_the_next() {
+    let mut desk = Desk::new(plan(1));
+    let given = desk.lease();
+    desk.feed(Event::Interrupt);
+    desk.feed(Event::Interrupt);
+    desk.finish(given, Status::InfraError);
+    assert!(matches!(desk.ends()[..], [AttemptEnd::Abandoned { .. }]), "{:?}", desk.ends());
+    assert_eq!(desk.done(0), None);
 }
 
 #[test]
@@ -34,13 +112,15 @@ fn an_infrastructure_error_is_tried_once_more() {
     desk.finish(verify, Status::InfraError);
     let verify = desk.lease();
     desk.finish(verify, Status::InfraError);
+    assert_eq!(desk.done(0), None, "there is a second pass");
+    fails_again(&mut desk);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Host))));
     let blame = Blame::Host;
     let why = "INFRA_ERROR".to_owned();
     assert_eq!(desk.ends()[0], AttemptEnd::Retried { why: why.clone(), blame });
-    assert_eq!(desk.ends()[3], AttemptEnd::GivenUp { why, blame });
+    assert_eq!(desk.ends()[5], AttemptEnd::GivenUp { why, blame });
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B0#2 V0 V0#2");
+    assert_eq!(desk.orders(), "B0 B0#2 V0 V0#2 V0#3 V0#4");
 }
 
 #[test]
@@ -52,9 +132,11 @@ fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
     assert_ne!(second.worker, first.worker);
     assert_eq!((second.order, second.attempt), (first.order, 2));
     desk.gone(second.worker);
+    let third = desk.lease();
+    desk.gone(third.worker);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 2]);
+    assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 3]);
 }
 
 /// One worker lost in each of two stages: neither stage has used its second try up, but two workers are enough.
@@ -69,10 +151,13 @@ fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
     let verify = desk.lease();
     assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, 1));
     desk.gone(verify.worker);
-    assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
     assert_eq!(desk.policies("quarantine").len(), 1);
+    // One more in its second pass, and that is all.
+    let last = desk.lease();
+    desk.gone(last.worker);
+    assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B0#2 V0");
+    assert_eq!(desk.orders(), "B0 B0#2 V0 V0#2");
 }
 
 #[test]
@@ -225,9 +310,16 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     let alone = desk.lease();
     // A worker that blames a baseline that is not there has its word doubted, and its candidate one more loss.
     desk.report(alone, failed(Status::Timeout));
+    assert_eq!(desk.policies("put_off").len(), 1);
+    let other = desk.lease();
+    desk.finish(other, Status::Passed);
+    for _ in 0..2 {
+        let again = desk.lease();
+        desk.report(again, failed(Status::Timeout));
+    }
     assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Worker))));
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
-    assert_eq!(desk.orders(), "B0 B1 B2 V0 V1 V2 P0 P1/0 P1/0#2 P1#3 P2");
+    assert_eq!(desk.orders(), "B0 B1 B2 V0 V1 V2 P0 P1/0 P1/0#2 P1#3 P2 P1#4 P1#5");
     let failed = |action: &Action| matches!(action, Action::JobDone { baseline_failed: true, .. });
     assert!(desk.log.iter().any(failed));
 }
@@ -240,7 +332,7 @@ fn reports_that_cannot_be_are_the_workers_fault() {
     };
     for report in [nothing_built(), reports::report(Stage::Verify, Status::Passed)] {
         let mut desk = Desk::new(plan(1));
-        for _ in 0..2 {
+        for _ in 0..4 {
             let given = desk.lease();
             desk.report(given, report.clone());
         }
@@ -267,6 +359,9 @@ fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
             for entry in entries {
                 let given = desk.lease();
                 desk.report(given, reports::killed_at(given.order.stage, entry, unknown));
+            }
+            if expected == host {
+                fails_again(&mut desk);
             }
             assert_eq!(desk.done(0), Some(expected), "{entries:?} {unknown}");
             if expected == crash {
@@ -309,6 +404,7 @@ fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
         let report = reports::killed_at(Stage::Profile, "entry_000001", true);
         desk.report(given, if baseline_failed { reports::of_the_baseline(report) } else { report });
     }
+    fails_again(&mut desk);
     assert_eq!(desk.done(1), Some((Status::InfraError, Some(Blame::Host))));
     assert!(desk.policies("baseline_lost").is_empty());
 }

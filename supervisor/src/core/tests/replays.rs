@@ -38,7 +38,7 @@ fn a_result_stands_with_passed_and_with_nothing_else() {
         [(Status::Passed, false), (Status::InfraError, true), (Status::CaptureError, true)]
     {
         let mut desk = Desk::new(replaying(STAGE));
-        for _ in 0..2 {
+        for _ in 0..4 {
             let given = desk.lease();
             let mut report = reports::report(Stage::Replay, status);
             let shown = if with_result { Status::Passed } else { Status::InfraError };

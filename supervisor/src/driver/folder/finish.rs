@@ -60,6 +60,10 @@ impl Run<'_> {
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }
+            // Whoever has no verdict might have been the winner.
+            StopReason::Finished if self.agenda.is_left_without_a_verdict() => {
+                (RunStatus::Finished, Exit::Host)
+            }
             // One that was skipped waited for a job that says it all.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
@@ -91,6 +95,12 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
+    /// Whether a candidate or a replay ended for what the host did.
+    fn is_left_without_a_verdict(&self) -> bool {
+        let candidates = self.known.iter().map(|known| known.status);
+        candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
+    }
+
     pub(crate) fn job_scores(&self, job: &JobPlan) -> Scores {
         let timed: Vec<Timed<'_>> = job
             .candidates
