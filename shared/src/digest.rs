@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::kernel_files::KernelFiles;
 
@@ -16,5 +16,12 @@ pub fn of_files(files: &KernelFiles) -> Result<String, (PathBuf, io::Error)> {
         let bytes = io::copy(&mut source, &mut hasher).map_err(failed)?;
         hasher.update(&bytes.to_le_bytes());
     }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// BLAKE3 of a file's bytes, in hex.
+pub fn of_file(path: &Path) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut File::open(path)?, &mut hasher)?;
     Ok(hasher.finalize().to_hex().to_string())
 }

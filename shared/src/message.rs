@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::Signature;
 use crate::batch::Share;
+use crate::capture::FileIdentity;
 use crate::ids::{EntryId, LeaseId};
 use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
@@ -98,6 +99,8 @@ pub enum KillReason {
     HostCeiling { owed: Bytes, ceiling: Bytes },
     /// A load, call or build took longer than it may.
     Timeout { limit: Duration },
+    /// Somebody outside had stopped it, and it did not go on.
+    Stopped,
     /// The task outlived the deadline that the supervisor holds for it.
     Deadline,
     /// The user asked for the end of the run.
@@ -166,6 +169,8 @@ pub struct EntryRef {
     /// File stem: `entry_000123`.
     pub name: String,
     pub path: PathBuf,
+    /// The file as it was when its headers were read.
+    pub identity: Option<FileIdentity>,
     /// Number of entries alike in shapes, dtypes and scalars.
     pub weight: u64,
     /// Arguments that hold the same values in other entries, by path.

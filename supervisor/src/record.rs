@@ -64,7 +64,6 @@ pub struct RunInfo {
     pub device: String,
     pub exit_code: Option<i32>,
     /// Candidates that ended as INFRA_ERROR.
-    #[serde(default)]
     pub without_verdict: u32,
     /// As it was first typed.
     pub command: Option<String>,

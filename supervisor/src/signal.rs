@@ -1,11 +1,11 @@
-//! SIGINT and SIGTERM as a readable descriptor.
+//! SIGINT, SIGTERM and SIGHUP as a readable descriptor; a limit on file sizes that was reached counts as one of them.
 //!
 //! They are blocked before the first thread starts, so that no thread is ever interrupted by them; workers unblock
 //! what they inherit.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -20,13 +20,40 @@ pub struct Signals {
 #[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
+/// SIGXFSZ goes to the thread that wrote, whichever that is, and would end the process. The write fails anyway, and the
+/// run ends as if it had been interrupted: it has no room for its rows any more.
+fn end_at_the_file_limit() -> nix::Result<()> {
+    extern "C" fn interrupt(_: std::ffi::c_int) {
+        // SAFETY: getpid and kill are async-signal-safe, and the signal is one that we block and read.
+        unsafe { nix::libc::kill(nix::libc::getpid(), nix::libc::SIGTERM) };
+    }
+    let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler calls what is async-signal-safe only, and no other is installed for this signal.
+    unsafe { sigaction(Signal::SIGXFSZ, &action) }.map(drop)
+}
+
+/// Blocked, a signal that is ignored would come all the same.
+fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: all-zero bytes are a valid sigaction, which the call fills in; nothing is changed.
+    unsafe {
+        let mut action: nix::libc::sigaction = std::mem::zeroed();
+        nix::libc::sigaction(signal as i32, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == nix::libc::SIG_IGN
+    }
+}
+
 impl Signals {
     /// Call before any thread is started.
     pub fn block() -> Result<Self, SignalError> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGINT);
         set.add(Signal::SIGTERM);
+        // The terminal is gone, unless it was said that this does not matter (`nohup`).
+        if !is_ignored(Signal::SIGHUP) {
+            set.add(Signal::SIGHUP);
+        }
         set.thread_block()?;
+        end_at_the_file_limit()?;
         let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Ok(Self { descriptor })
     }

@@ -105,6 +105,7 @@ mod tests {
             id: EntryId(0),
             name: name.to_owned(),
             path: folder.path().join(name),
+            identity: None,
             weight: 1,
             repeated: Vec::new(),
             numbers: EntryNumbers::default(),

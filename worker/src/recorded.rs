@@ -8,12 +8,13 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use opt_shared::arguments::{
     Argument, ArgumentValue, Entry, OutputTensor, Piece, PlainValue, Signature, bind, outputs, pieces,
 };
-use opt_shared::capture::{CaptureError, CaptureFile, Tensor};
+use opt_shared::capture::{CaptureError, CaptureFile, FileIdentity, Tensor};
 use opt_shared::ids::{EntryId, StorageId};
 use opt_shared::message::EntryRef;
 use opt_shared::settings::VerifySettings;
@@ -37,6 +38,14 @@ pub(crate) enum RecordedError {
         "the capture {name} has {now} now and had {then} when the plan was checked (do not write captures during a run)"
     )]
     Changed { name: String, now: Bytes, then: Bytes },
+    #[error(
+        "the capture {name} was written or replaced since the plan was checked (do not write captures during a run)"
+    )]
+    Replaced { name: String },
+    #[error(
+        "the capture {name} was written or replaced while it was used (do not write captures during a run)"
+    )]
+    Written { name: String },
     #[error("the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
     #[error("the arguments of {name}")]
@@ -54,12 +63,15 @@ pub(crate) struct Recorded {
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) leaves: Vec<OutputTensor>,
+    path: PathBuf,
+    identity: Option<FileIdentity>,
 }
 
 impl Recorded {
     /// Reads the file's directory and its pickle, no tensor.
     pub(crate) fn open(entry: &EntryRef, signature: &Signature) -> Result<Self, RecordedError> {
         let name = || entry.name.clone();
+        let identity = FileIdentity::of(&entry.path);
         let capture = CaptureFile::open(&entry.path)
             .map_err(|source| RecordedError::Capture { name: name(), source })?;
         if capture.file_bytes() != entry.numbers.file {
@@ -69,12 +81,32 @@ impl Recorded {
                 then: entry.numbers.file,
             });
         }
+        if entry.identity.is_some() && entry.identity != identity {
+            return Err(RecordedError::Replaced { name: name() });
+        }
         let recorded = Entry::from_value(capture.root())
             .map_err(|source| RecordedError::Entry { name: name(), source })?;
         let arguments =
             bind(&recorded, signature).map_err(|source| RecordedError::Bind { name: name(), source })?;
         let leaves = outputs(&recorded).map_err(|source| RecordedError::Bind { name: name(), source })?;
-        Ok(Self { id: entry.id, name: name(), capture, arguments, leaves })
+        Ok(Self {
+            id: entry.id,
+            name: name(),
+            capture,
+            arguments,
+            leaves,
+            path: entry.path.clone(),
+            identity,
+        })
+    }
+
+    /// Whether the file is the one that was opened, as long as it was then and not written since.
+    pub(crate) fn is_as_it_was_opened(&self) -> Result<(), RecordedError> {
+        if FileIdentity::of(&self.path) == self.identity {
+            Ok(())
+        } else {
+            Err(RecordedError::Written { name: self.name.clone() })
+        }
     }
 
     /// The tensors among its arguments.

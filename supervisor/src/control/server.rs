@@ -24,6 +24,8 @@ const MOST_CONNECTIONS: usize = 32;
 /// Told that we are busy before the others are looked at again.
 const MOST_REFUSED_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 128;
+/// Without a descriptor for it, a connection stays in the queue, and would wake the loop again at once.
+const REST: Duration = Duration::from_secs(1);
 /// Most bytes that all connections hold together, in and out: part of the 20 MiB that the supervisor may owe.
 const BUDGET: usize = 4 << 20;
 /// Requests of one connection that wait for a result.
@@ -51,6 +53,8 @@ pub struct Server {
     socket: RunSocket,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// Nobody is accepted before.
+    rests_until: Option<Instant>,
     /// Those who were cut off, by reason, for the log.
     cut: u64,
 }
@@ -73,7 +77,7 @@ impl Server {
             .map_err(fail("closing to others"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
         socket.publish()?;
-        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, cut: 0 })
+        Ok(Self { listener, socket, connections: BTreeMap::new(), next: 1, rests_until: None, cut: 0 })
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -82,13 +86,16 @@ impl Server {
 
     /// What the loop has to watch.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
-        std::iter::once(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN))
+        let listener = self.rests_until.is_none().then(|| self.listener.as_fd());
+        listener
+            .into_iter()
+            .map(|listener| PollFd::from_borrowed_fd(listener, PollFlags::IN))
             .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(watched))
     }
 
     /// When it has to be served though nobody says anything.
     pub fn next_moment(&self) -> Option<Instant> {
-        self.connections.values().filter_map(Connection::next_moment).min()
+        self.connections.values().filter_map(Connection::next_moment).chain(self.rests_until).min()
     }
 
     pub fn has_listeners(&self) -> bool {
@@ -248,9 +255,20 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.rests_until = None;
         for _ in 0..MOST_REFUSED_AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(&self.listener, flags) else { return };
+            let socket = match accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    self.rests_until = Some(now + REST);
+                    return;
+                }
+                Err(_) => return,
+            };
             let mut connection = Connection::new(socket, now);
             if let Err(refusal) = is_one_of_us(connection.descriptor()) {
                 last_word(&mut connection, refusal, now);

@@ -17,6 +17,10 @@ pub enum RunError {
     Thread(#[source] std::io::Error),
     #[error("{rows} rows of the run database were given up: {why} (continue with --resume)")]
     Unwritten { rows: usize, why: String },
+    #[error(
+        "this machine lacks the means to read the captures of job `{job}`: {why} (raise the limit, or end what uses it up)"
+    )]
+    Unread { job: String, why: String },
     #[error("the pool of workers")]
     Pool(#[from] PoolError),
     #[error("the control socket, which an open run needs")]

@@ -15,6 +15,8 @@ const MOST_CLIENTS: usize = 8;
 const MAX_REQUEST: usize = 8 << 10;
 /// From connection to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// After nobody could be accepted.
+const REST: Duration = Duration::from_secs(1);
 
 /// What OpenMetrics calls itself.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -38,6 +40,8 @@ pub struct Responder {
     listener: TcpListener,
     address: SocketAddr,
     clients: Vec<Client>,
+    /// Nobody is accepted before.
+    rests_until: Option<Instant>,
 }
 
 impl Responder {
@@ -46,7 +50,7 @@ impl Responder {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let bound = listener.local_addr()?;
-            Ok(Self { listener, address: bound, clients: Vec::new() })
+            Ok(Self { listener, address: bound, clients: Vec::new(), rests_until: None })
         };
         open().map_err(|source| MetricsError { address, source })
     }
@@ -66,13 +70,24 @@ impl Responder {
     }
 
     pub fn next_moment(&self) -> Option<Instant> {
-        self.clients.iter().map(|client| client.until).min()
+        self.clients.iter().map(|client| client.until).chain(self.rests_until).min()
     }
 
     /// `page` is asked for only when somebody has asked for it.
     pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
-        while self.clients.len() < MOST_CLIENTS {
-            let Ok((stream, _)) = self.listener.accept() else { break };
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.rests_until = None;
+        }
+        while self.clients.len() < MOST_CLIENTS && self.rests_until.is_none() {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Without a descriptor for it, it would wake the loop again at once.
+                    let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
+                    self.rests_until = (!is_empty).then(|| now + REST);
+                    break;
+                }
+            };
             if stream.set_nonblocking(true).is_ok() {
                 let until = now + TIMEOUT;
                 self.clients.push(Client {

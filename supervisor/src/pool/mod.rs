@@ -107,6 +107,9 @@ pub struct Pool {
     returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
+    /// Children that this process had before it became a supervisor, with their start times: whoever called `exec` had
+    /// started them, and they are none of ours.
+    inherited: BTreeSet<(u32, u64)>,
 }
 
 /// Every child of a process. Only asked when a worker has died.
@@ -135,6 +138,7 @@ impl Pool {
             returning: BTreeSet::new(),
             log_folder,
             children,
+            inherited: children(std::process::id()).into_iter().filter_map(with_start).collect(),
         })
     }
 
@@ -310,12 +314,16 @@ impl Pool {
         let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
         (self.children)(std::process::id())
             .into_iter()
-            .filter(|pid| !known.contains(pid))
+            .filter(|pid| !known.contains(pid) && !self.is_inherited(*pid))
             .filter_map(|pid| {
                 let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
                 Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
             })
             .collect()
+    }
+
+    fn is_inherited(&self, pid: u32) -> bool {
+        !self.inherited.is_empty() && with_start(pid).is_some_and(|it| self.inherited.contains(&it))
     }
 
     fn kill_left(&mut self, worker: WorkerId, left: Vec<(u32, OwnedFd)>) {
@@ -404,6 +412,10 @@ fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
         Err(errno) => format!("an end that could not be read: {errno}"),
     };
     (how, orderly)
+}
+
+fn with_start(pid: u32) -> Option<(u32, u64)> {
+    parent_and_start(pid).map(|(_, start)| (pid, start))
 }
 
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {

@@ -163,6 +163,7 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
         }
         KillReason::Deadline => ("deadline", figures(&[])),
         KillReason::Interrupted => ("interrupted", figures(&[])),
+        KillReason::Stopped => ("stopped", figures(&[])),
         KillReason::Orphaned => ("orphaned", figures(&[])),
         KillReason::NotReady => ("not_ready", figures(&[])),
         KillReason::WorkerFault => ("worker_fault", figures(&[])),

@@ -205,7 +205,9 @@ fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
     let going = Going::start(&scenario, &["--quiet"]);
     let mut client = going.client();
     kill_runners(&mut client, 1);
-    let now = std::fs::read_to_string(going.folder().join("summary.json")).unwrap_or_default();
+    let summary = going.folder().join("summary.json");
+    until("there is a summary", || summary.exists());
+    let now = std::fs::read_to_string(summary).expect("readable");
     let now: Value = serde_json::from_str(&now).expect("the summary is whole at any moment");
     assert!(list(&now["replays"]).iter().all(|it| it["result"].is_null()), "{}", now["replays"]);
     let status = client.call("status", &json!({})).expect("an answer");

@@ -65,6 +65,7 @@ pub(crate) fn for_candidate(
 }
 
 /// What a compiler may reach beyond the system's folders.
+#[derive(Clone, Copy)]
 pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],

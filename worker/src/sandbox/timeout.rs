@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use opt_shared::formula::MOST_STRETCH;
+use opt_shared::message::KillReason;
 
 #[derive(Debug)]
 pub(crate) struct Timeout {
@@ -16,11 +17,25 @@ pub(crate) struct Timeout {
     since: Instant,
     /// What the kernel says it had waited for a CPU when it was first looked at.
     queued_before: Option<Duration>,
+    /// In waits at whose end somebody else had stopped it.
+    stopped: Duration,
 }
+
+/// For somebody who has stopped a process to let it go on.
+const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
+/// After shorter waits nobody looks: there a process may be timed, and a look costs some microseconds.
+const LOOKED_AT: Duration = Duration::from_millis(5);
 
 impl Timeout {
     pub(crate) fn of(pid: u32, limit: Duration) -> Self {
-        Self { pid, limit, spent: Duration::ZERO, since: Instant::now(), queued_before: None }
+        Self {
+            pid,
+            limit,
+            spent: Duration::ZERO,
+            since: Instant::now(),
+            queued_before: None,
+            stopped: Duration::ZERO,
+        }
     }
 
     /// Whether the limit is reached, after a wait that should have ended within `nominal`.
@@ -28,6 +43,10 @@ impl Timeout {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
         self.since = now;
+        if LOOKED_AT <= nominal && self.stopped < STOPPED_TIMEOUT && is_stopped(self.pid) {
+            self.stopped += waited;
+            return false;
+        }
         // Asked after the first wait: whatever ends within that pays nothing.
         let pid = self.pid;
         let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
@@ -38,6 +57,18 @@ impl Timeout {
         self.spent += waited;
         self.limit <= self.spent && self.limit + queued().min(self.limit * (MOST_STRETCH - 1)) <= self.spent
     }
+}
+
+/// Why a process is ended that did not do in time what it was to do.
+pub(crate) fn reason(pid: u32, limit: Duration) -> KillReason {
+    if is_stopped(pid) { KillReason::Stopped } else { KillReason::Timeout { limit } }
+}
+
+/// Whether it stands still because of a signal or a tracer: a candidate can do neither to itself.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
 }
 
 /// How long its first thread has waited for a CPU; none where the kernel does not count that.

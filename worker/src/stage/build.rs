@@ -2,10 +2,13 @@
 //!
 //! Owns the work folder and what a compiler's end is called. Which command makes an artifact is the toolchain's.
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use opt_shared::ids::LeaseId;
 use opt_shared::kernel_files::{CopyError, KernelFiles, MOST_BYTES};
@@ -17,8 +20,8 @@ use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerReach;
 use crate::toolchain::artifact::{Kept, keep};
-use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerSpec};
-use crate::toolchain::log::{a_part_was_killed, missing_header};
+use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
+use crate::toolchain::log::{a_part_was_ended, lacked, missing_header};
 use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
 
 /// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
@@ -27,6 +30,9 @@ const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
 const LARGEST_FILE: u64 = 16;
 /// Kept of what a compiler prints.
 const LOG_HEAD: usize = 4096;
+/// For a compiler to say its version, which is a process start; and letters of that which are kept.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+const MOST_VERSION: usize = 200;
 
 pub(crate) fn run(
     link: &Link,
@@ -45,7 +51,10 @@ pub(crate) fn run(
             Ok(copies) => copies,
             Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
             Err(error) => {
-                head.end_as(Status::CompileError, opt_shared::causes::chain(&error));
+                // A file that cannot be read may be readable later: nothing was found out about the candidate.
+                let unread = matches!(error, CopyError::Read { .. });
+                let status = if unread { Status::InfraError } else { Status::CompileError };
+                head.end_as(status, opt_shared::causes::chain(&error));
                 return Ok(built);
             }
         },
@@ -54,7 +63,7 @@ pub(crate) fn run(
     match opt_shared::digest::of_files(&built_from) {
         Ok(digest) => built.source_digest = digest,
         Err((path, error)) => {
-            head.end_as(Status::CompileError, format!("cannot read {}: {error}", path.display()));
+            head.end_as(Status::InfraError, format!("cannot read {}: {error}", path.display()));
             return Ok(built);
         }
     }
@@ -105,7 +114,6 @@ fn compile(
     built.command = std::iter::once(compiler.clone())
         .chain(step.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()))
         .collect();
-    built.compiler = version(compiler);
     let Some(program) = find_program(compiler) else {
         head.end_as(
             Status::InfraError,
@@ -140,6 +148,7 @@ fn compile(
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
+    built.compiler = version(link, &spec).map_err(failed)?;
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
     if !running.wait(task.build.timeout).map_err(failed)? {
         running.end_for(link, KillReason::Timeout { limit: task.build.timeout }).map_err(failed)?;
@@ -171,23 +180,23 @@ fn compile(
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
-        // Nothing in a build runs what the source says, so nothing of the candidate's can send SIGKILL: whoever did,
-        // a machine out of memory for one, it is done again.
-        (None, End::Signalled { signal: libc::SIGKILL }) => {
-            (Status::InfraError, format!("{compiler} was killed by a process outside the build"))
+        // Nothing in a build runs what the source says, so nothing of the candidate's sends a signal: whoever did,
+        // a machine out of memory for one, or a shutdown that ends everybody, it is done again.
+        (None, end @ End::Signalled { .. }) => (
+            Status::InfraError,
+            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
+        ),
+        (None, End::Exited { .. }) if a_part_was_ended(&built.log_head) => {
+            (Status::InfraError, format!("a part of {compiler} was ended by a process outside the build"))
         }
-        (None, End::Exited { .. }) if a_part_was_killed(&built.log_head) => {
-            (Status::InfraError, format!("a part of {compiler} was killed by a process outside the build"))
+        (None, End::Exited { .. }) if let Some(what) = lacked(&built.log_head) => {
+            (Status::InfraError, format!("{compiler} could not do its work on this machine: {what}"))
         }
         (None, End::Exited { code }) => {
             let missing = missing_header(&built.log_head, &folders.files.left_out);
             let why = missing.map_or_else(String::new, |why| format!(": {why}"));
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
-        (None, end @ End::Signalled { .. }) => (
-            Status::CompileError,
-            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
-        ),
     };
     Ok(())
 }
@@ -218,16 +227,24 @@ fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.is_file())
 }
 
-/// First line of `--version`. A compiler named by the plan is the user's own program: it is asked plainly.
-fn version(compiler: &str) -> Option<String> {
-    let output = std::process::Command::new(compiler)
-        .arg("--version")
-        .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().next().map(|line| line.chars().take(200).collect())
+/// First line of `--version`, asked once of each program and confined as a build is: a compiler may be a script, and hang. None
+/// where it has no answer.
+fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
+    static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(version) = known().get(build.program) {
+        return Ok(version.clone());
+    }
+    let spec = CompilerSpec { arguments: &["--version".into()], env: build.env.clone(), ..*build };
+    let mut running = Compiler::start(link, &spec)?;
+    if !running.wait(VERSION_TIMEOUT)? {
+        running.end_for(link, KillReason::Timeout { limit: VERSION_TIMEOUT })?;
+    }
+    let CompilerEnd { end, log_head, .. } = running.finish(link, LOG_HEAD)?;
+    let line = log_head.lines().next().map(|line| line.chars().take(MOST_VERSION).collect());
+    let version = line.filter(|_| end == End::Exited { code: 0 });
+    known().insert(build.program.to_owned(), version.clone());
+    Ok(version)
 }
 
 /// A work folder that is gone when the build is.

@@ -67,23 +67,37 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// Wrong values, and what a kernel does about wrong indices, may come from a damaged file; its CRCs tell. Where the machine
-/// lacks the means to ask them, nobody is blamed. `elsewhere`: those of other captures that the call used.
+/// Wrong values, and what a kernel does about wrong indices, may come from a file that is damaged, or that somebody writes
+/// while it is used: its identity and its CRCs tell. So may values that differ from call to call, and inputs that are not what they were. Where
+/// the machine lacks the means to ask, nobody is blamed. `elsewhere`: other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
+    // What was left unwritten, or written beside an output, no input explains.
     let may_be_damage = matches!(
         failure.status,
-        Status::IncorrectNumerical | Status::RuntimeError | Status::Crashed | Status::Timeout
+        Status::IncorrectNumerical
+            | Status::RuntimeError
+            | Status::Crashed
+            | Status::Timeout
+            | Status::InputMutated
+            | Status::Nondeterministic
+            | Status::InfraError
     );
     if !may_be_damage {
         return Ok(failure);
     }
-    let Err(source) = recorded.check_crcs().and_then(|()| elsewhere()) else { return Ok(failure) };
-    let (name, cause) = (recorded.name.clone(), chain(&source));
-    InputFault::from(RecordedError::Capture { name, source }).of_the_capture(&recorded.name)?;
+    let fault = match recorded.is_as_it_was_opened() {
+        Err(changed) => changed,
+        Ok(()) => match recorded.check_crcs().and_then(|()| elsewhere()) {
+            Err(source) => RecordedError::Capture { name: recorded.name.clone(), source },
+            Ok(()) => return Ok(failure),
+        },
+    };
+    let cause = chain(&fault);
+    InputFault::from(fault).of_the_capture(&recorded.name)?;
     Ok(EntryFailure {
         status: Status::CaptureError,
         detail: format!("{cause} (seen after the candidate ended as {})", failure.status),

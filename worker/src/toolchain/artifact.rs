@@ -54,6 +54,8 @@ pub(crate) fn keep(library: &Path, artifacts: &Path, limit: Bytes) -> Result<Kep
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(format!("{digest}.so"));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
+    // The name is on disk with its folder only.
+    fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
     Ok(Kept::Artifact(Artifact { digest, path, bytes }))
 }
 

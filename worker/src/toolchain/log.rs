@@ -2,18 +2,48 @@
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Whether the compiler's driver says that one of its parts ended by SIGKILL. The driver's own lines begin with its
-/// name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
+/// How gcc and clang call the signals that come from outside. A compiler that crashes by itself, by SIGSEGV for one, does so
+/// because of its source, each time.
+const SENT: [&str; 6] =
+    ["Killed", "Terminated", "Hangup", "Interrupt", "Bus error", "File size limit exceeded"];
+
+/// Whether the compiler's driver says that one of its parts was ended by a signal from outside. The driver's own lines begin
+/// with its name; what a source makes the compiler print begins with a place in it, that is with a line number. (Only the
 /// assembler's `.print` says what it is told. It wins a second build and an INFRA_ERROR, which passes nobody.)
-pub(crate) fn a_part_was_killed(log: &str) -> bool {
+pub(crate) fn a_part_was_ended(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
         !driver.contains([':', ' '])
-            && (rest.starts_with("fatal error: Killed signal terminated program ")
-                || (rest.starts_with("fatal error: ")
-                    && rest.ends_with(" terminated with signal 9 [Killed]"))
-                || rest.starts_with("error: unable to execute command: Killed"))
+            && SENT.iter().any(|signal| {
+                rest.starts_with(&format!("fatal error: {signal} signal terminated program "))
+                    || (rest.starts_with("fatal error: ") && rest.ends_with(&format!(" [{signal}]")))
+                    || rest.starts_with(&format!("error: unable to execute command: {signal}"))
+            })
     })
+}
+
+/// What a machine may lack for a while, as the C library has it.
+const WANTS: [&str; 7] = [
+    "No space left on device",
+    "Disk quota exceeded",
+    "Resource temporarily unavailable",
+    "Too many open files",
+    "Too many open files in system",
+    "Input/output error",
+    "Read-only file system",
+];
+
+/// What the compiler says that it lacked: at the end of a line of its own, which a source cannot make it print.
+pub(crate) fn lacked(log: &str) -> Option<&'static str> {
+    let complains = |line: &str| {
+        let own = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
+        own || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
+    };
+    let named = |line: &str| {
+        let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
+        WANTS.into_iter().find(|want| line.ends_with(want))
+    };
+    log.lines().filter(|line| complains(line)).find_map(named)
 }
 
 /// The header that a compiler did not find, and what to do about it. None where it complains of something else.
@@ -40,19 +70,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_driver_says_that_a_part_was_killed() {
+    fn only_the_driver_says_that_a_part_was_ended() {
         for (log, killed) in [
             ("cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.", true),
             ("x86_64-linux-gnu-gcc-13: fatal error: Killed signal terminated program as", true),
             ("collect2: fatal error: ld terminated with signal 9 [Killed]", true),
             ("clang: error: unable to execute command: Killed", true),
+            ("cc: fatal error: Terminated signal terminated program cc1", true),
+            ("collect2: fatal error: ld terminated with signal 15 [Terminated]", true),
             ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
             ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
             ("", false),
         ] {
-            assert_eq!(a_part_was_killed(log), killed, "{log}");
+            assert_eq!(a_part_was_ended(log), killed, "{log}");
+        }
+    }
+
+    #[test]
+    fn what_the_machine_lacked_is_no_mistake_of_the_source() {
+        for (log, expected) in [
+            (
+                "k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device\ncompilation terminated.",
+                Some("No space left on device"),
+            ),
+            (
+                "/s/cc.s: Fatal error: can't write 34 bytes to section .text of k.o: 'No space left on device'",
+                Some("No space left on device"),
+            ),
+            (
+                "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status",
+                Some("No space left on device"),
+            ),
+            (
+                "cc: fatal error: cannot execute 'cc1': vfork: Resource temporarily unavailable",
+                Some("Resource temporarily unavailable"),
+            ),
+            ("cc: error: k.c: Too many open files", Some("Too many open files")),
+            ("k.c:1:2: error: #error No space left on device", None),
+            ("k.c:1:10: fatal error: No space left on device: No such file or directory", None),
+            ("k.c:1:2: error: expected `;`", None),
+        ] {
+            assert_eq!(lacked(log), expected, "{log}");
         }
     }
 

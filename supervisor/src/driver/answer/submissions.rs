@@ -198,7 +198,10 @@ fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
     let mut file = File::create(&fresh)?;
     file.write_all(&serde_json::to_vec(kept)?)?;
     file.sync_all()?;
-    fs::rename(&fresh, own.join(RECORD))
+    fs::rename(&fresh, own.join(RECORD))?;
+    // The names are on disk with their folders only.
+    File::open(own)?.sync_all()?;
+    own.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// Adds what was submitted in earlier parts of a run to its plan. What cannot be read is said, and left out.

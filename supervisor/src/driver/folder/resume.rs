@@ -4,13 +4,14 @@
 //! |---|---|
 //! | plan, signatures, captures | nothing to choose: a run whose plan, signature or captures have changed is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's end | if it was a verdict on its code, the code is the same and its library is there |
+//! | a candidate's end | if it was a verdict on its code, the code is the same and its library is as it was built |
 //! | attempts | their numbers, so that none is used twice; reports, where the end is kept |
 //! | a replay's result | if the same libraries would make its calls |
 
 use opt_shared::arguments::Signature;
+use opt_shared::digest;
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Artifact, Status};
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
@@ -100,14 +101,19 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
 }
 
 /// Whether an end is kept. What was nobody's verdict, or a matter of this plan and machine, is done again; so is what
-/// has other sources by now, or has lost its library.
+/// has other sources by now, or whose library is gone or altered.
 fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
-    let has_library = before.artifact.as_ref().is_none_or(|artifact| artifact.path.is_file());
+    // An altered one would be refused by every worker.
+    let has_library = before.artifact.as_ref().is_none_or(is_as_it_was_built);
     is_verdict && !has_changed && has_library
+}
+
+fn is_as_it_was_built(artifact: &Artifact) -> bool {
+    artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
 /// What the core is told of a candidate whose end is kept.
@@ -131,8 +137,11 @@ mod tests {
     fn only_a_verdict_on_the_same_code_with_its_library_stands() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library.so");
-        std::fs::write(&path, "").expect("written");
-        let artifact = |path| Some(Artifact { digest: "a".to_owned(), path, bytes: Bytes::ZERO });
+        std::fs::write(&path, "as it was built").expect("written");
+        let digest = digest::of_file(&path).expect("readable");
+        let altered = folder.path().join("altered.so");
+        std::fs::write(&altered, "as it was built, and more").expect("written");
+        let artifact = |path| Some(Artifact { digest: digest.clone(), path, bytes: Bytes::ZERO });
         let passed = StoredCandidate {
             job: "job".to_owned(),
             name: "fast".to_owned(),
@@ -155,6 +164,7 @@ mod tests {
                 Some("same"),
                 false,
             ),
+            (StoredCandidate { artifact: artifact(altered), ..passed.clone() }, Some("same"), false),
             (with(None), Some("same"), false),
             (with(Some(Status::InfraError)), Some("same"), false),
             (with(Some(Status::DoesNotFit)), Some("same"), false),

@@ -12,8 +12,8 @@ use opt_shared::arguments::{
     Argument, Entry, EntryFacts, OutputTensor, Signature, SignatureBuilder, bind, class_key, outputs,
 };
 use opt_shared::batch::{Share, compose};
-use opt_shared::capture::{CaptureFile, DType, Storage};
-use opt_shared::causes::chain;
+use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
+use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::EntryId;
 use opt_shared::message::EntryRef;
 use opt_shared::numbers::EntryNumbers;
@@ -51,6 +51,8 @@ pub struct JobFacts {
     pub form: Option<CapturesForm>,
     /// Why the captures cannot be used.
     pub broken: Option<String>,
+    /// What this machine lacked to read them: then nothing is known of them.
+    pub unread: Option<String>,
 }
 
 impl JobFacts {
@@ -68,7 +70,8 @@ impl JobFacts {
                     kept.push((path, is_small.then_some(looked)));
                 }
                 Ok(None) => {}
-                Err(problem) => problems.push(problem),
+                Err(Unusable::Broken(problem)) => problems.push(problem),
+                Err(Unusable::Unread(why)) => facts.unread = Some(why),
             }
         }
         if kept.is_empty() && problems.is_empty() {
@@ -85,17 +88,18 @@ impl JobFacts {
             let mut repeated = Repeated::default();
             for (path, looked) in kept {
                 let looked = looked.map_or_else(|| look(path, None), |it| Ok(Some(it)));
-                let added = looked.and_then(|looked| match looked {
-                    Some(looked) => facts.add(
-                        path,
-                        looked,
-                        &signature,
-                        &mut hasher,
-                        &mut seen,
-                        (&mut constants, &mut repeated),
-                    ),
-                    None => Ok(()),
-                });
+                let added = match looked {
+                    Ok(Some(looked)) => {
+                        let shared = (&mut constants, &mut repeated);
+                        facts.add(path, looked, &signature, &mut hasher, &mut seen, shared)
+                    }
+                    Ok(None) => Ok(()),
+                    Err(Unusable::Broken(problem)) => Err(problem),
+                    Err(Unusable::Unread(why)) => {
+                        facts.unread = Some(why);
+                        Ok(())
+                    }
+                };
                 problems.extend(added.err());
             }
             facts.digest = hasher.finalize().to_hex().to_string();
@@ -121,7 +125,7 @@ impl JobFacts {
         seen: &mut BTreeMap<(u64, Option<u32>, u64), Bytes>,
         (constants, repeated): (&mut Constants, &mut Repeated),
     ) -> Result<(), String> {
-        let Looked { name, entry, storages, file, form } = looked;
+        let Looked { name, entry, storages, file, form, identity } = looked;
         let arguments = bind(&entry, signature).map_err(|error| format!("{name}: {}", chain(&error)))?;
         let leaves = outputs(&entry).map_err(|error| format!("{name}: {}", chain(&error)))?;
         if leaves.is_empty() {
@@ -144,6 +148,7 @@ impl JobFacts {
                 id: EntryId(number),
                 name,
                 path: path.to_owned(),
+                identity,
                 weight: 1,
                 repeated: Vec::new(),
                 numbers: EntryNumbers {
@@ -210,19 +215,33 @@ struct Looked {
     storages: Vec<Storage>,
     file: Bytes,
     form: CapturesForm,
+    identity: Option<FileIdentity>,
+}
+
+/// Why a capture has no facts.
+enum Unusable {
+    Broken(String),
+    /// The machine lacks descriptors or memory.
+    Unread(String),
 }
 
 /// None where `dtypes` leave it out.
-fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, String> {
+fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusable> {
     let name = stem(path);
-    let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-    let entry = Entry::from_value(capture.root()).map_err(|error| format!("{name}: {}", chain(&error)))?;
+    // Before it is read: what is written meanwhile is another file.
+    let identity = FileIdentity::of(path);
+    let capture = CaptureFile::open(path).map_err(|error| {
+        let why = chain(&error);
+        if is_want_of_means(&error) { Unusable::Unread(why) } else { Unusable::Broken(why) }
+    })?;
+    let entry = Entry::from_value(capture.root())
+        .map_err(|error| Unusable::Broken(format!("{name}: {}", chain(&error))))?;
     if dtypes.is_some_and(|wanted| !is_chosen(&entry, wanted)) {
         return Ok(None);
     }
     let form = if capture.is_packed() { CapturesForm::Store } else { CapturesForm::Files };
     let (storages, file) = (capture.storages().to_vec(), capture.file_bytes());
-    Ok(Some(Looked { name, entry, storages, file, form }))
+    Ok(Some(Looked { name, entry, storages, file, form, identity }))
 }
 
 /// Without reading data, two storages are taken for one if size and CRC agree; one without a CRC counts by itself.

@@ -24,6 +24,9 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .map(|job| {
             let files = crate::plan::entry_files(job)?;
             let facts = JobFacts::read(job, &files);
+            if let Some(why) = facts.unread {
+                return Err(RunError::Unread { job: job.name.clone(), why });
+            }
             names_are_known(job, &facts)?;
             Ok(facts)
         })

@@ -240,6 +240,7 @@ mod tests {
             id: EntryId(0),
             name: String::new(),
             path: std::path::PathBuf::new(),
+            identity: None,
             weight: 1,
             repeated: Vec::new(),
             numbers: EntryNumbers {

@@ -50,6 +50,10 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during} to keep the ceiling of the run: {owed} owed, ceiling {ceiling}"),
             ),
+            KillReason::Stopped => verdict(
+                Status::InfraError,
+                format!("killed {during}: a process outside had stopped it, and it did not go on"),
+            ),
             KillReason::Deadline
             | KillReason::Interrupted
             | KillReason::Orphaned
@@ -75,6 +79,18 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
+        // No store raises this: a page of a mapped file could not be had.
+        if matches!(fault.place, FaultPlace::Input | FaultPlace::InputGuard) && fault.signal == libc::SIGBUS {
+            let what = (names.inputs)(fault.index);
+            return verdict(
+                Status::InfraError,
+                format!(
+                    "a page of {what} could not be read {during}: the capture was cut short while it was mapped, or its disk \
+                     failed (address {:#x})",
+                    fault.address
+                ),
+            );
+        }
         let place = match fault.place {
             FaultPlace::Input => Some((
                 Status::InputMutated,
@@ -102,12 +118,14 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     match death.end {
-        End::Signalled { signal: libc::SIGKILL } => {
+        // A service manager that ends all of its processes sends the gentle ones.
+        End::Signalled { signal: signal @ (libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP) } => {
             // Pid 1 of a namespace cannot be killed from inside, so the sender is outside; without a namespace the
             // sender is unknown and the core decides after a second death on the same entry.
             let whence =
                 if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
-            verdict(Status::InfraError, format!("killed {during} {whence}"))
+            let how = if signal == libc::SIGKILL { "killed" } else { "ended" };
+            verdict(Status::InfraError, format!("{how} {during} {whence}"))
         }
         End::Signalled { .. } if loading => verdict(
             Status::LoadError,
@@ -176,7 +194,16 @@ mod tests {
 
     #[test]
     fn every_end_has_its_status() {
-        let fault = |place| Some(Fault { place, index: 1, address: 0x10 });
+        let fault = |place| Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGSEGV });
+        let cut_short = |place| Death {
+            fault: Some(Fault { place, index: 1, address: 0x10, signal: libc::SIGBUS }),
+            ..a_death(End::Signalled { signal: libc::SIGBUS })
+        };
+        check(cut_short(FaultPlace::Input), Status::InfraError, "a page of input 1 could not be read");
+        check(cut_short(FaultPlace::Elsewhere), Status::Crashed, "SIGBUS");
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            check(a_death(End::Signalled { signal }), Status::InfraError, "ended in a call");
+        }
         check(a_death(End::Signalled { signal: libc::SIGSEGV }), Status::Crashed, "SIGSEGV");
         check(a_death(End::Exited { code: 0 }), Status::Crashed, "code 0");
         check(
@@ -208,6 +235,7 @@ mod tests {
         );
         let killed =
             |reason| Death { killed: Some(reason), ..a_death(End::Signalled { signal: libc::SIGKILL }) };
+        check(killed(KillReason::Stopped), Status::InfraError, "had stopped it");
         check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
         check(
             killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),

@@ -125,6 +125,7 @@ pub(crate) struct Fault {
     pub(crate) place: FaultPlace,
     pub(crate) index: u32,
     pub(crate) address: u64,
+    pub(crate) signal: i32,
 }
 
 /// A runner's process before it is given anything: our own code, waiting at its socket. Dropped, it is killed and reaped.
@@ -386,7 +387,9 @@ impl Runner {
         let word = link.runner_died(self.handle.pid())?;
         let page = self.control.page();
         let refused = page.refused_bytes.load(Ordering::Relaxed);
-        let fault = (page.fault_signal.load(Ordering::SeqCst) != 0).then(|| Fault {
+        let signal = i32::try_from(page.fault_signal.load(Ordering::SeqCst)).unwrap_or(0);
+        let fault = (signal != 0).then(|| Fault {
+            signal,
             place: FaultPlace::from_claim(page.fault_place.load(Ordering::Relaxed)),
             index: page.fault_index.load(Ordering::Relaxed),
             address: page.fault_address.load(Ordering::Relaxed),
@@ -400,7 +403,10 @@ impl Runner {
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
             unknown_sender: word.killed.is_none()
                 && !self.handle.namespaces().pid
-                && end == End::Signalled { signal: libc::SIGKILL },
+                && matches!(
+                    end,
+                    End::Signalled { signal: libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP }
+                ),
         };
         Ok(Death {
             end,

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::LeaseId;
-use opt_shared::message::KillReason;
 use opt_shared::units::Bytes;
 
 use super::callable::Callable;
@@ -19,6 +18,7 @@ use super::view::View;
 use crate::judge::BytesSource;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
+use crate::sandbox::timeout;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, Trespass, Varied};
 
 pub(super) struct HostSession<'b> {
@@ -121,7 +121,7 @@ impl<'b> HostSession<'b> {
 
     /// Ends a runner that took too long, with the reason on disk first.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
-        self.runner.end_for(self.link, KillReason::Timeout { limit })?;
+        self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit))?;
         Ok(Answer::Died)
     }
 

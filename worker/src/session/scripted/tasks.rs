@@ -28,6 +28,7 @@ pub(crate) fn entries_of(op: &str, numbers: &[u32]) -> (Vec<EntryRef>, Signature
             id: EntryId(u32::try_from(id).expect("few")),
             name,
             path,
+            identity: None,
             weight: 3,
             repeated: Vec::new(),
             numbers: EntryNumbers {

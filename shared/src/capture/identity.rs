@@ -1,0 +1,52 @@
+//! By what a capture's file is known again without being read.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// One that was written, replaced or cut short has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// When it was last written, in nanoseconds.
+    modified: i128,
+}
+
+impl FileIdentity {
+    /// None where there is no such file.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_was_written_cut_or_replaced_is_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("entry.pt");
+        assert_eq!(FileIdentity::of(&path), None);
+        std::fs::write(&path, "recorded").expect("written");
+        let before = FileIdentity::of(&path);
+        assert_eq!(FileIdentity::of(&path), before);
+        let file = std::fs::File::options().write(true).open(&path).expect("opens");
+        file.set_len(3).expect("cut");
+        assert_ne!(FileIdentity::of(&path), before, "cut short");
+        let cut = FileIdentity::of(&path);
+        let other = folder.path().join("other.pt");
+        std::fs::write(&other, "rec").expect("written");
+        std::fs::rename(&other, &path).expect("replaced");
+        assert_ne!(FileIdentity::of(&path), cut, "replaced by one of the same length");
+    }
+}
