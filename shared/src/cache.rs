@@ -1,7 +1,7 @@
-//! Leaves the page cache as it was found: what a large job pulled in is dropped after each entry.
+//! Keeps the page cache as it was before a read: pages that a large job brought in are dropped after each entry.
 //!
-//! Owns the looking and the dropping for one file. Whether a job is large enough to bother is decided where the
-//! plan and the machine are known; small sets stay cached, because the next candidate reads them again.
+//! This module counts and drops the cached pages of one file. Its callers, which know the plan and the machine, decide whether
+//! a job is large enough for this. Small capture sets stay cached, because the next candidate reads them again.
 
 use std::fs::File;
 use std::io;
@@ -15,17 +15,17 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::units::Bytes;
 
-/// The same number on every architecture. Linux 6.5.
+/// The system call `cachestat`, since Linux 6.5; it has the same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// What is looked at as one in a file that was in the cache for the most part.
+/// The size, in bytes, of the windows in which a mostly cached file is examined.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// How often pages that may still be on their way from the disk are dropped, and the pause between two tries.
+/// How often dropping is tried, because pages may still be arriving from the disk, and the pause between two tries.
 const MOST_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// One file whose cache is to be dropped: all of it, or, where most was there before, what was not.
+/// Drops one file's pages from the cache: all pages or, if most of the file was cached before, only those that were not.
 pub struct CacheGuard {
     file: Arc<File>,
     before: Option<u64>,
@@ -33,25 +33,25 @@ pub struct CacheGuard {
 }
 
 impl CacheGuard {
-    /// Looks at the file before anything of it is read.
+    /// Counts the file's cached pages. Call this before reading any of it.
     pub fn watch(file: Arc<File>, large_job: bool) -> Self {
         let before = cached_pages(file.as_fd());
         let drop = if large_job { not_there(&file, before) } else { Vec::new() };
         Self { file, before, drop }
     }
 
-    /// Drops what was read up to here, so that a long read never holds much.
+    /// Drops what was read before offset `end`, so that a long read never keeps much in the cache.
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // Clean pages that nobody maps go; advice that is not taken costs nothing but cache.
+            // This drops clean pages that are not mapped. If the kernel ignores the advice, only cache is wasted.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
 
-    /// Drops what came into all of these files, and tells of each how many bytes were in the cache before and are now, where
-    /// the kernel tells. Pages that the disk is still bringing stay, and are there in a moment: so it is done again, as
-    /// long as that helps. The waits are for all files together.
+    /// Drops the pages of all these files that came into the cache. Returns for each file how many bytes were cached before
+    /// and are cached now; files for which the kernel does not report this are left out. Pages that are still being read from
+    /// disk cannot be dropped, so dropping is repeated as long as it helps. Each pause serves all files.
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
         for _ in 0..MOST_TRIES {
@@ -67,7 +67,7 @@ impl CacheGuard {
         guards.into_iter().filter_map(of).collect()
     }
 
-    /// Pages beyond what was there before that stay.
+    /// Drops pages, and returns by how many pages the file still exceeds its earlier cached size.
     fn drop_and_count(&self) -> u64 {
         self.behind(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -81,7 +81,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// What may be dropped without taking from others what they read: everything, unless the file is mostly cached.
+/// The ranges that may be dropped without hurting other readers: the whole file, unless it is mostly cached.
 fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
@@ -99,14 +99,14 @@ fn not_there(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// Pages of the file in the cache; none where the kernel does not tell.
+/// How many pages of the file are in the cache; `None` if the kernel does not report it.
 pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     // Length 0 means to the end of the file.
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
-/// Pages of `length` bytes from `offset` on that are in the cache. `ENOSYS` before Linux 6.5; newer kernels tell only
-/// the file's owner and those who may write to it.
+/// How many pages of the `length` bytes from `offset` on are in the cache. Fails with `ENOSYS` before Linux 6.5; newer kernels
+/// report it only to the file's owner and to users who may write to it.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn cache_guard_drops_what_was_not_cached_before() {
-        // In the build folder, because a tmpfs is nothing but cache.
+        // In the source folder, because the pages of a tmpfs always are in the cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");
@@ -154,7 +154,7 @@ mod tests {
             std::io::copy(&mut copy.take(8 << 20), &mut std::io::sink()).expect("read");
         };
         if before != 0 {
-            println!("skipped: this file system keeps {before} pages whatever it is told");
+            println!("skipped: {before} pages stay cached on this file system");
             return;
         }
         {
@@ -168,7 +168,7 @@ mod tests {
             let _guard = CacheGuard::watch(file.clone(), true);
         }
         assert!(0 < cached_pages(file.as_fd()).expect("told before"), "it was there before");
-        // Its second half comes in where the first was there.
+        // Part of the file is cached now. Reading brings in the rest, which the guard drops.
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
         fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");

@@ -29,7 +29,7 @@ pub struct Entry {
     /// What the call returned; none where the capture does not say.
     pub output: Option<Value>,
     pub signature: Option<RecordedSignature>,
-    /// Keys that mean nothing here (the first few), for lint.
+    /// The first few keys of the capture that are ignored, for lint.
     pub unknown_keys: Vec<String>,
 }
 

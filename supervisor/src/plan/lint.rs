@@ -1,8 +1,8 @@
-//! Capture lint: what is odd about a recorded call before anything is run on it.
+//! Capture lint: finds what is odd about a recorded call before any candidate is run on it.
 //!
-//! From headers here; what needs the values of the outputs is `outputs`' work, their figures are `statistics`'.
-//! Opens no file: who calls has read the capture. A lint refuses nothing; it says what a verdict on this entry would be
-//! worth.
+//! This file holds the lints that need only headers. `outputs` holds those that need the values of the outputs, and
+//! `statistics` computes figures from these values. No file is opened here: the caller has read the capture. A lint does not
+//! refuse a capture; it warns that a verdict on the entry may mean little.
 
 mod outputs;
 mod statistics;
@@ -22,9 +22,9 @@ use serde::Serialize;
 pub use outputs::{ReadRange, of_values};
 pub use statistics::{Statistics, statistics};
 
-/// A storage is bloated if it is this many times what the call reaches of it …
+/// A storage is bloated if it is this many times as large as the part that the call uses …
 const BLOAT_FACTOR: u64 = 4;
-/// … and this much larger: less is not worth a line.
+/// … and exceeds that part by this much. Less is not worth a warning.
 const BLOAT_BYTES: Bytes = Bytes::kib(256);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -32,33 +32,33 @@ const BLOAT_BYTES: Bytes = Bytes::kib(256);
 pub enum LintCode {
     /// The file, or a value in it, cannot be read.
     Unreadable,
-    /// There is nothing to compare with.
+    /// There is no output to compare with.
     NoOutput,
-    /// The entry has not the arguments that the others have.
+    /// The entry's arguments differ in number or name from those of the other entries.
     DifferingArity,
-    /// An argument or output is of a kind that no kernel takes or makes.
+    /// An argument or output has a type that no kernel can take or return.
     UnusableValue,
-    /// Keys of the capture that mean nothing here.
+    /// The capture has keys that are ignored.
     UnknownKeys,
-    /// The output lies on bytes of an input.
+    /// The output shares memory with an input.
     AliasedOutput,
     /// An input was saved after the call had written to it.
     InPlaceDamage,
-    /// A view was saved with all of its storage.
+    /// A view was saved with its whole storage.
     StorageBloat,
-    /// Some output has no elements.
+    /// An output has no elements.
     EmptyOutput,
-    /// An output holds one value, or nearly so: a kernel that looks at no input could pass.
+    /// All elements of an output are equal, or nearly so: a kernel that ignores its inputs could pass.
     ConstantOutput,
-    /// Zeros would be within the tolerance.
+    /// An output of zeros would be within the tolerance.
     TinyOutput,
-    /// NaNs or infinities in an output.
+    /// An output holds NaNs or infinities.
     NonfiniteOutput,
-    /// An output is an input, byte for byte: a kernel that copies could pass.
+    /// An output equals an input, byte for byte: a kernel that copies the input could pass.
     OutputEqualsInput,
 }
 
-/// One oddity of one entry.
+/// One warning about one entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lint {
     pub entry: String,
@@ -66,12 +66,12 @@ pub struct Lint {
     pub message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
-    /// What the message was written from; finite numbers only.
+    /// The numbers in the message, if they are finite.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<&'static str, f64>,
 }
 
-/// An entry that was read and bound.
+/// An entry whose capture was read and whose values were bound to parameters.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub name: &'a str,
@@ -96,12 +96,12 @@ impl Lint {
     }
 }
 
-/// An entry that cannot be read at all, or is no recorded call.
+/// The lint for an entry that cannot be read at all, or is not a recorded call.
 pub fn unreadable(entry: &str, error: &dyn Error) -> Lint {
     Lint::new(entry, LintCode::Unreadable, chain(error))
 }
 
-/// An entry that does not fit its job's signature.
+/// The lint for an entry that does not fit its job's signature.
 pub fn unfit(entry: &str, error: &BindError) -> Lint {
     let code = match error {
         BindError::TooManyPositional { .. }
@@ -117,7 +117,7 @@ pub fn unfit(entry: &str, error: &BindError) -> Lint {
     Lint::new(entry, code, chain(error))
 }
 
-/// What the headers alone say.
+/// The lints that need only the headers.
 pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     let mut lints = Vec::new();
     let name = subject.name;
@@ -131,20 +131,20 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     }
     if !subject.entry.unknown_keys.is_empty() {
         let keys = subject.entry.unknown_keys.join("`, `");
-        lints.push(Lint::new(name, LintCode::UnknownKeys, format!("keys that mean nothing here: `{keys}`")));
+        lints.push(Lint::new(name, LintCode::UnknownKeys, format!("keys that are ignored: `{keys}`")));
     }
     for leaf in subject.outputs.iter().filter(|leaf| leaf.tensor.elements() == 0) {
         let message = format!("`{}` has no elements: verified, but not scored", leaf.path);
         lints.push(Lint::new(name, LintCode::EmptyOutput, message));
     }
     if facts.aliased {
-        let message = "an output lies on bytes of an input: verified, but not scored".to_owned();
+        let message = "an output shares memory with an input: verified, but not scored".to_owned();
         lints.push(Lint::new(name, LintCode::AliasedOutput, message));
     }
     if let Some((parameter, because)) = written_input(subject) {
         let message = format!(
-            "`{parameter}` was recorded after the call, and {because}: what a candidate is given may be what the call \
-             left there, not what it was given (capture the call with copies of its inputs)"
+            "`{parameter}` was recorded after the call, and {because}: candidates may be given the value that the call \
+             left there instead of its input (capture the call with copies of its inputs)"
         );
         lints.push(Lint::new(name, LintCode::InPlaceDamage, message));
     }
@@ -152,7 +152,7 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     lints
 }
 
-/// A parameter that the call is named or asked to write to, and how one can tell.
+/// A parameter that the call writes to, judging by its name or its arguments, and how one can tell.
 fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
     let first = || tensors(subject.arguments).next().map(|(argument, _)| argument.parameter.as_str());
     let of = |wanted: &str| {
@@ -190,7 +190,7 @@ fn tensors(arguments: &[Argument]) -> impl Iterator<Item = (&Argument, &Tensor)>
     })
 }
 
-/// The plain value of a parameter, also of one that the plan leaves out.
+/// The plain value of a parameter, even if the plan leaves the parameter out.
 fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> {
     let by_name = subject.entry.kwargs.iter().find(|(name, _)| **name == *parameter).map(|(_, value)| value);
     let by_position = || -> Option<&Value> {
@@ -203,7 +203,7 @@ fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> 
     }
 }
 
-/// Storages that are saved whole for a small view.
+/// The lints for storages that were saved as a whole although the call uses only small views of them.
 fn bloat(subject: &Subject<'_>) -> Vec<Lint> {
     let mut views: BTreeMap<StorageId, Vec<(Range<u64>, &str)>> = BTreeMap::new();
     let inputs = tensors(subject.arguments).map(|(argument, tensor)| (tensor, argument.path.as_str()));
@@ -229,7 +229,7 @@ fn bloat(subject: &Subject<'_>) -> Vec<Lint> {
         paths.sort_unstable();
         paths.dedup();
         let message = format!(
-            "`{}` reaches {reached} of a storage of {} (capture a compact copy: `tensor.clone()`)",
+            "`{}`: only {reached} used of a storage of {} (capture a compact copy: `tensor.clone()`)",
             paths.join("`, `"),
             storage.bytes
         );

@@ -1,8 +1,8 @@
-//! Equality of dict keys and set members as Python has it: `1`, `1.0` and `True` are one key, tuples compare by
-//! their items, everything unhashable is refused.
+//! Compares dict keys and set members as Python does: `1`, `1.0` and `True` are one key, tuples are compared by
+//! their items, and unhashable values are refused.
 //!
-//! Each distinct key gets a number. Tuples are numbered by the numbers of their items, so that a tuple of shared
-//! tuples costs what it takes in the file, not what it would unfold to.
+//! Each distinct key gets a number. A tuple is identified by the numbers of its items. So nested tuples that share
+//! parts cost time and memory in proportion to the file, not to the size that they would have without sharing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::capture::limits::MAX_DEPTH;
 enum Key {
     Int(i64),
     BigInt(BigInt),
-    /// Bits of a float that equals no int.
+    /// The bits of a float that does not equal an integer.
     Float(u64),
     Complex(u64, u64),
     Str(Arc<str>),
@@ -28,7 +28,7 @@ enum Key {
     Device(Arc<str>),
     /// Equal only to itself.
     Object(NodeId),
-    /// One of those that exist once: None, Ellipsis, dtypes, layouts.
+    /// A singleton: None, Ellipsis, a dtype or a layout.
     Named(String),
 }
 
@@ -87,7 +87,7 @@ impl Keys {
             | Node::NumpyDType(_)
             | Node::NumpyScalar { .. } => Key::Object(id),
         };
-        // Numbers are as few as nodes, which fit a u32.
+        // There are no more numbers than nodes, and node numbers fit a u32.
         let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(key).or_insert(next);
         self.of_nodes.insert(id, number);

@@ -242,7 +242,7 @@ impl Agenda<'_> {
         let timed = self.facts[job.id.index()].entries.iter().any(|fact| fact.scored);
         Some(match self.min_speedup {
             _ if !timed => format!(
-                "{count} passed verification and none was timed: in every entry an output has no elements, or lies on bytes of an input"
+                "{count} passed verification and none was timed: in every entry an output has no elements, or shares memory with an input"
             ),
             Some(least) => {
                 format!("{count} passed, none surely {least} times as fast as the baseline (--min-speedup)")

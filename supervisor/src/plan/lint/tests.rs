@@ -205,7 +205,7 @@ fn a_small_view_of_a_large_storage_is_told_with_its_bytes() {
     );
     assert_eq!(codes(&found), [LintCode::StorageBloat]);
     assert_eq!(found[0].bytes, Some(Bytes::new((2 * 65_535 - 96) * 4)));
-    assert!(found[0].message.starts_with("`xs[0]`, `xs[1]` reaches 384 B of"), "{found:?}");
+    assert!(found[0].message.starts_with("`xs[0]`, `xs[1]`: only 384 B used of"), "{found:?}");
 }
 
 #[test]

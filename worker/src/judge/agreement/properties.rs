@@ -1,5 +1,5 @@
-//! The streaming comparison against a naive one that holds everything and knows one loop: over random shapes,
-//! types, layouts, chunk sizes and injected errors both must say the same.
+//! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors it must
+//! agree with a naive comparison, which holds both tensors in memory and uses a single loop.
 
 use opt_shared::capture::extent_elements;
 use opt_shared::units::{Bytes, to_index};
@@ -22,7 +22,7 @@ fn naive(case: &Case) -> Naive {
     let (mut difference_squares, mut expected_squares) = (0.0, 0.0);
     for (position, (_, expected, actual, _)) in case.pairs().into_iter().enumerate() {
         let mut fails = false;
-        // Above 2^53 only whole numbers tell neighbours apart.
+        // Above 2^53, doubles cannot tell neighbouring integers apart, so integers are subtracted as integers.
         let whole = match (expected, actual) {
             (Number::Integer(expected), Number::Integer(actual)) => Some(actual - expected),
             _ => None,
@@ -56,12 +56,13 @@ fn is_nan(number: &Number) -> bool {
     number.parts().any(f64::is_nan)
 }
 
-/// An element with a NaN counts as that.
+/// A complex element that has both a NaN and an infinity counts as NaN, not as infinite.
 fn is_infinite(number: &Number) -> bool {
     !is_nan(number) && number.parts().any(f64::is_infinite)
 }
 
-/// A stride per axis: the dense ones of some order of the axes, stretched, and perhaps one axis expanded.
+/// Strides, one for each axis: dense strides for the given order of the axes, multiplied by `stretch`. One axis may be expanded
+/// (stride 0).
 fn strides(shape: &[u64], order: &[usize], stretch: u64, expanded: Option<usize>) -> Vec<u64> {
     let mut stride = vec![0; shape.len()];
     let mut next = stretch;
@@ -102,7 +103,7 @@ prop_compose! {
     }
 }
 
-/// Values that real outputs hold, and those that break comparisons.
+/// Values that occur in real outputs, and special values that are hard to compare.
 fn value() -> impl Strategy<Value = f64> {
     prop_oneof![
         8 => -100.0_f64..100.0,
@@ -140,7 +141,7 @@ prop_compose! {
             shape: shape.clone(),
             expected_stride: expected_stride.clone(),
             actual_stride: actual_stride.clone(),
-            // torch has these flags on floats only, the conjugate one on complex only.
+            // torch sets these flags on floats and complex numbers only, and the conjugate flag on complex numbers only.
             signs: Signs { conjugate: conjugate && complex, negative: negative && (complex || real) },
             rules: Rules { chunk: Bytes::new(chunk), ..rules(tolerance) },
         };
@@ -173,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn streaming_says_what_the_naive_loop_says(case in cases()) {
+    fn streaming_comparison_agrees_with_naive_comparison(case in cases()) {
         let pairs = case.pairs();
         let reference = naive(&case);
         let found = case.run();
@@ -183,7 +184,7 @@ proptest! {
         prop_assert!(alike(found.max_relative_error, reference.relative), "{:?} {}", found, reference.relative);
         let exact = matches!(case.dtype.kind(), Kind::Integer | Kind::Bool);
         prop_assert!(alike(found.relative_l2, reference.relative_l2), "{:?} {}", found, reference.relative_l2);
-        // Nothing here is longer than one chunk of 64 Ki elements.
+        // No case has more than one chunk of 64 Ki elements.
         prop_assert!(alike(found.worst_chunk_l2, reference.relative_l2));
 
         let count = |elements: usize| f64::from(u32::try_from(elements).expect("few"));
@@ -191,7 +192,7 @@ proptest! {
         let passed = matched >= case.rules.tolerance.required_matched_ratio * count(pairs.len())
             && !reference.not_finite
             && (exact || reference.relative_l2 <= case.rules.tolerance.used.rel_l2);
-        // At the very bound the order of summation may decide.
+        // Exactly at the bound, the result may depend on the order of summation.
         if exact || !alike(reference.relative_l2, case.rules.tolerance.used.rel_l2) {
             prop_assert_eq!(found.passed, passed);
         }
@@ -223,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tensor_beside_itself_is_exact(mut case in cases()) {
+    fn comparison_of_a_tensor_with_itself_is_exact(mut case in cases()) {
         case.actual = case.expected.clone();
         case.actual_stride = case.expected_stride.clone();
         case.signs = Signs::default();
@@ -234,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn the_chunk_changes_nothing(case in cases(), other in 0_u64..5000) {
+    fn chunk_size_does_not_change_the_result(case in cases(), other in 0_u64..5000) {
         let mut again = case.clone();
         again.rules.chunk = Bytes::new(other);
         let (first, second) = (case.run(), again.run());

@@ -1,4 +1,4 @@
-//! One block of every side over the same inputs, and the checks that make their times count.
+//! Makes a pair: one block of each side over the same inputs. Checks the outputs before the times count.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// One pair in so many has all of its slots checked.
+/// In one pair of this many, every output slot is checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
 /// One entry of the batch.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
-    /// Of all its inputs.
+    /// The size of all its inputs.
     pub(super) inputs: Bytes,
     pub(super) tolerances: &'a [Tolerance],
     /// Number of the entry in the sessions.
@@ -45,23 +45,23 @@ impl Context<'_> {
     }
 }
 
-/// What is drawn by numbers that no candidate can foresee: the order of blocks, poisons, the elements and slots that are looked at, new
-/// inputs, and when nothing is asked for.
+/// Random numbers that no candidate can predict. They decide the order of blocks, poisons, which elements and slots are
+/// checked, new inputs, and when idle rounds take place.
 pub(super) struct Draws {
     pub(super) random: StdRng,
     pub(super) rounds: Draw,
 }
 
-/// What a pair is to be.
+/// How a pair is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// Each slot is judged.
+    /// Whether every slot is compared, instead of a random one.
     pub(super) all_slots: bool,
 }
 
-/// A pair at work on one entry.
+/// What making pairs of one entry needs: both sides, what they have measured so far, and the inputs.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -71,11 +71,11 @@ pub(super) struct Pairing<'p, 'b, M> {
     pub(super) draws: &'p mut Draws,
 }
 
-/// What was made, or the side that stopped.
+/// What was made, or the number of the side that stopped and why.
 pub(super) type Made<T> = Result<T, (usize, Stop)>;
 
 impl<M: VariantMemory> Pairing<'_, '_, M> {
-    /// One block of each side, in the order of the sides, all checked.
+    /// Makes and checks one block of each side. Returns the blocks in the order of the sides.
     pub(super) fn make(&mut self, order: Order) -> Result<Made<Vec<Block>>, SessionError> {
         let seed = self.draws.random.random();
         let poison = POISONS[self.draws.random.random_range(0..POISONS.len())];
@@ -92,7 +92,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
                     return Ok(Err(stop));
                 }
             }
-            // The other side's inputs are these, too: until it has been woken, there are others in their place.
+            // Both sides use the same input memory. It holds other values until the first stamp of a block, so that the side
+            // whose block comes later cannot read its inputs early.
             let decoy = self.draws.random.random();
             self.renew(order.calls, decoy)?;
             let looks = looks::draw(leaves, order.calls, &mut self.draws.random);
@@ -115,13 +116,13 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(checked.map(|()| blocks))
     }
 
-    /// New values for so many calls, where any vary.
+    /// Writes new input values for `calls` calls, if any input varies.
     fn renew(&mut self, calls: u32, seed: u64) -> Result<(), SessionError> {
         let Some(memory) = self.memory else { return Ok(()) };
         self.variation.write_for(self.context.recorded, memory, calls, seed)
     }
 
-    /// A round in which nothing is asked for.
+    /// Makes an idle round: the runner is woken, and no call is made.
     pub(super) fn idle_round(&mut self, number: usize) -> Result<Made<()>, SessionError> {
         let seed = self.draws.random.random();
         let Self { context, sides, variation, memory, .. } = self;
@@ -174,15 +175,15 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     fn deferred(&self, look: &Look, calls: u32) -> Stop {
         let output = &self.context.recorded.leaves[look.leaf].path;
         let detail = format!(
-            "`{output}` of timed call {} of a block of {calls} changed after the block was said to be done (byte {} was another one \
-             when the process had been stopped)",
+            "`{output}` of timed call {} of a block of {calls} changed after the block was reported as done (byte {} had \
+             another value once the process was stopped)",
             look.slot + 1,
             look.offset,
         );
         stop(self.context, Status::DeferredWork, detail)
     }
 
-    /// Slots that are judged: one at random, or all; and those with an element among the looks that is not what it should be.
+    /// The slots to compare: a random one or all, and every slot in which a looked-at element was wrong.
     fn judged(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
         let random = &mut self.draws.random;
         let mut slots: Vec<u32> = if order.all_slots || random.random_range(0..ALL_SLOTS_ONE_IN) == 0 {
@@ -201,7 +202,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index)
     }
 
-    /// What the baseline made of the same inputs is what is right, until a fresh runner of it says otherwise.
+    /// Compares with what the baseline computed from the same inputs. A difference is disputed: a fresh runner of the baseline
+    /// decides which side was wrong.
     fn check_against_baseline(
         &mut self,
         order: Order,
@@ -268,7 +270,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Without a baseline, elements of some blocks are kept: a fresh runner makes the same blocks again when all is timed.
+    /// Keeps elements of some blocks, for use without a baseline: after all timing, a fresh runner repeats these blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         let session = &self.sides[CANDIDATE].session;
@@ -301,7 +303,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         differs(self.context.recorded.leaves[look.leaf].tensor.dtype, expected, found, tolerance)
     }
 
-    /// One that cannot be read, or has to be turned first, is for the judge of its slot.
+    /// Whether an element differs from the recorded one. One that cannot be read counts as different. Conjugate and negative
+    /// tensors count as equal here; they are compared only with their whole slot.
     fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
         let tensor = &self.context.recorded.leaves[look.leaf].tensor;
         if tensor.conjugate || tensor.negative {
@@ -318,7 +321,8 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
     Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
 }
 
-/// Right in verification and wrong here is a matter of calls, not of numerics.
+/// The failure of an output that was right in verification and wrong in a timed call. Such an output depends on how often or
+/// when the candidate is called, so this is no numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
         "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
@@ -332,7 +336,7 @@ pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot
     Stop::Failed(Box::new(failure))
 }
 
-/// What passes between the stamps of a block beyond its calls is subtracted.
+/// A block's time without the hand-off, which passes between its time stamps in addition to the calls.
 pub(super) fn net(block: &Block, session: &mut dyn Session) -> Duration {
     block.elapsed.saturating_sub(session.clock().handoff())
 }

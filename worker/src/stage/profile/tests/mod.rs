@@ -328,7 +328,7 @@ fn profile_proves_work_after_done() {
         let report = profile(&beside(scripts.0, scripts.1), &task(&[0], true));
         assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
         assert!(
-            report.head.detail.contains("changed after the block was said to be done"),
+            report.head.detail.contains("changed after the block was reported as done"),
             "{}",
             report.head.detail
         );
