@@ -1,16 +1,16 @@
-//! Who may owe how much: leases, charges, and whether another one fits.
+//! The ledger of memory: it charges workers for their leases, and decides whether another lease fits.
 //!
-//! A worker is charged the larger of what its lease reserves and what is measured of it and its runners, until its
-//! memory has been seen to be back. Invariant at every grant: the sum of all charges and the new lease is at most the
-//! ceiling, and the machine keeps its floor. Where host and device share one memory, one sum of both is kept under
-//! the smaller of the two ceilings; else each side has its own.
+//! A worker is charged what its lease reserves, or what it and its runners were measured to owe, whichever is more. The charge
+//! ends when its memory has been seen to be free again. Invariant at every grant: the sum of all charges and the new lease is
+//! at most the ceiling, and the machine keeps its floor. If host and device share one memory, the sum of both must be
+//! at most the smaller of the two ceilings; otherwise each has its own sum.
 
 use std::collections::BTreeMap;
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
-/// Bytes on the host and on the device.
+/// Memory on the host and on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub host: Bytes,
@@ -42,7 +42,7 @@ impl std::ops::Add for Demand {
 impl std::ops::Sub for Demand {
     type Output = Self;
 
-    /// Never below nothing, as `Bytes` does.
+    /// Saturates at zero, as `Bytes` does.
     fn sub(self, other: Self) -> Self {
         Self { host: self.host - other.host, device: self.device - other.device }
     }
@@ -54,26 +54,26 @@ impl std::iter::Sum for Demand {
     }
 }
 
-/// What the whole tree may owe.
+/// The most that the whole process tree may owe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub host: Bytes,
     pub device: Bytes,
-    /// Host and device are one memory.
+    /// Whether host and device share one memory.
     pub unified: bool,
 }
 
-/// Which sum a ceiling is for.
+/// Which sum a ceiling limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeilingScope {
     Host,
     Device,
-    /// One sum of both.
+    /// The sum of host and device, which share one memory.
     Unified,
 }
 
 impl CeilingScope {
-    /// The plan's key for it.
+    /// The plan's key for the ceiling.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Host => "[memory] host_ceiling",
@@ -88,10 +88,10 @@ impl Ceilings {
         Self { host, device: Bytes::ZERO, unified: false }
     }
 
-    /// The sums that are kept: what each is now, and what it may be.
+    /// Each sum that has a ceiling: its scope, its value for `demand`, and the ceiling.
     fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
-            // A unified machine without a device in use has no ceiling for one.
+            // If no device is in use, there is no device ceiling.
             let least = if self.device == Bytes::ZERO { self.host } else { self.host.min(self.device) };
             [Some((CeilingScope::Unified, demand.sum(), least)), None]
         } else {
@@ -103,7 +103,7 @@ impl Ceilings {
         sums.into_iter().flatten()
     }
 
-    /// The first sum that is over its ceiling.
+    /// The first sum that exceeds its ceiling: its scope, its value and the ceiling.
     pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
@@ -120,7 +120,7 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// Reserved and not yet taken from the machine.
+    /// The memory that is reserved but not yet in use.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
@@ -131,20 +131,20 @@ impl Account {
 pub struct Ledger {
     ceilings: Ceilings,
     floor: Bytes,
-    /// What the supervisor is charged at least.
+    /// The minimum charge for the supervisor.
     least_supervisor: Bytes,
     supervisor: Bytes,
     accounts: BTreeMap<WorkerId, Account>,
-    /// MemAvailable as last seen.
+    /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
 }
 
 /// Why a lease was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The charges and the lease are over a ceiling.
+    /// The charges and the lease together exceed a ceiling.
     Ceiling { side: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
-    /// The machine would fall below its floor.
+    /// The machine's available memory would fall below the floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
 }
 
@@ -197,12 +197,12 @@ impl Ledger {
         self.ceilings
     }
 
-    /// For every grant from now on; what is charged already stays charged.
+    /// Sets the ceiling for future grants. Existing charges stay.
     pub fn set_host_ceiling(&mut self, ceiling: Bytes) {
         self.ceilings.host = ceiling;
     }
 
-    /// The supervisor has one more line to keep.
+    /// Raises the minimum charge for the supervisor, when it has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.least_supervisor += by;
     }
@@ -211,12 +211,12 @@ impl Ledger {
         self.floor
     }
 
-    /// What is reserved for the supervisor.
+    /// The memory that is reserved for the supervisor.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.least_supervisor
     }
 
-    /// The supervisor is charged like everybody: what is reserved for it, or what it owes.
+    /// The supervisor's charge: what is reserved for it or what it owes, whichever is more, as for workers.
     fn of_supervisor(&self) -> Demand {
         Demand::host(self.supervisor.max(self.least_supervisor))
     }
@@ -230,7 +230,7 @@ impl Ledger {
         self.accounts.insert(worker, account);
     }
 
-    /// Its memory is back.
+    /// Ends a worker's charge, because its memory has been freed.
     pub fn close(&mut self, worker: WorkerId) {
         self.accounts.remove(&worker);
     }
@@ -246,7 +246,7 @@ impl Ledger {
         self.available = available;
     }
 
-    /// Measured of the whole tree, whatever is reserved.
+    /// The memory that the whole process tree was measured to owe, regardless of reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
     }
@@ -255,17 +255,17 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured)
     }
 
-    /// How far a worker is above what it has reserved.
+    /// By how much a worker's measured memory exceeds its reservation.
     pub fn excess(&self, worker: WorkerId) -> Bytes {
         self.accounts.get(&worker).map_or(Bytes::ZERO, |account| (account.measured - account.reserved).sum())
     }
 
-    /// What a worker would be given back to the ledger by its end.
+    /// A worker's charge: what the ledger would get back if the worker ended.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// Whether `wanted` could be granted to a worker, or, to none, to one more than there are.
+    /// Whether `wanted` could be granted to a worker. `None` stands for a worker that does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let own = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - own.charge();
@@ -280,8 +280,8 @@ impl Ledger {
             return Err(Refusal::Ceiling { side, charged, wanted, ceiling });
         }
         if let Some(available) = self.available {
-            // What a worker already holds is not available any more and need not be again; what others were
-            // promised has yet to be taken.
+            // Memory that the worker already holds is not part of `available`, and is not needed again. Memory that is
+            // reserved for others but not yet in use still is part of it, and must be kept for them.
             let unified = self.ceilings.unified;
             let promised: Bytes = self
                 .accounts
@@ -297,23 +297,23 @@ impl Ledger {
         Ok(())
     }
 
-    /// Grants `wanted` to a worker whose account is open; what it had reserved before is given up.
+    /// Grants `wanted` to a worker whose account is open, in place of its earlier reservation.
     pub fn grant(&mut self, worker: WorkerId, wanted: Demand) -> Result<(), Refusal> {
         self.admits(Some(worker), wanted)?;
         self.accounts.entry(worker).or_default().reserved = wanted;
         Ok(())
     }
 
-    /// The lease is over; the worker goes on with what an idle one may owe.
+    /// Ends a lease. The worker keeps a reservation of `idle`, what an idle worker may owe.
     pub fn release(&mut self, worker: WorkerId, idle: Bytes) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.reserved = Demand::host(idle);
         }
     }
 
-    /// Why a lease could not be granted even with nobody else charged but the supervisor.
+    /// The ceiling that a lease would exceed even if only the supervisor were charged besides it; `None` if it can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
-        // What it owes at one moment says nothing of ever.
+        // The supervisor may owe less later, so only its reservation counts here.
         self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
     }
 
@@ -337,11 +337,11 @@ mod tests {
     }
 
     #[test]
-    fn demands_are_added_and_taken_away_side_by_side() {
+    fn demand_arithmetic_keeps_host_and_device_apart() {
         let demand = |host, device| Demand { host: Bytes::new(host), device: Bytes::new(device) };
         assert_eq!(demand(5, 7) + demand(2, 3), demand(7, 10));
         assert_eq!(demand(5, 7) - demand(2, 3), demand(3, 4));
-        assert_eq!(demand(5, 7) - demand(6, 3), demand(0, 4), "never below nothing");
+        assert_eq!(demand(5, 7) - demand(6, 3), demand(0, 4), "subtraction saturates at zero");
         assert_eq!(demand(5, 7).sum(), Bytes::new(12));
     }
 
@@ -370,7 +370,7 @@ mod tests {
                                 prop_assert!(ceiling < charged + wanted);
                                 prop_assert_eq!(ledger.charged(), before);
                             }
-                            Err(Refusal::Floor { .. }) => prop_assert!(false, "nothing was said of the machine"),
+                            Err(Refusal::Floor { .. }) => prop_assert!(false, "the machine was not measured"),
                         }
                     }
                 }
@@ -386,7 +386,7 @@ mod tests {
         let wanted = |gib| Demand::host(Bytes::gib(gib));
         assert!(matches!(ledger.grant(WorkerId(1), wanted(4)), Err(Refusal::Floor { .. })));
         assert_eq!(ledger.grant(WorkerId(1), wanted(3)), Ok(()));
-        // What one holds is gone from the machine and is not asked for twice; what others were promised is.
+        // Memory that a worker holds is not needed twice; memory that is reserved for others is still needed.
         ledger.measure(WorkerId(1), wanted(1));
         ledger.measure_machine(Bytes::ZERO, Some(Bytes::gib(4)));
         assert_eq!(ledger.admits(Some(WorkerId(1)), wanted(3)), Ok(()));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn one_memory_has_one_sum_under_the_smaller_ceiling() {
+    fn unified_memory_is_limited_by_the_smaller_ceiling() {
         let demand = Demand { host: Bytes::new(60), device: Bytes::new(60) };
         let apart = Ceilings { host: Bytes::new(100), device: Bytes::new(80), unified: false };
         assert_eq!(apart.over(demand), None);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_supervisor_is_charged_what_is_reserved_or_what_it_owes() {
+    fn supervisor_is_charged_the_larger_of_reserved_and_owed() {
         let mut ledger = Ledger::new(Ceilings::host(Bytes::new(100)), Bytes::ZERO, Bytes::new(20));
         let wanted = |bytes| Demand::host(Bytes::new(bytes));
         assert_eq!(ledger.never_fits(wanted(80)), None);

@@ -1,9 +1,9 @@
-//! Memory over time: what was sampled, as it is kept, and as it is shown.
+//! Memory over time: the samples as they are stored (blocks of tracks) and as they are shown (a timeline).
 //!
-//! Owns the shape of the evidence (tracks of points, in blocks) and how it is thinned out without losing an extreme.
-//! The bytes of a block are the store's; what is drawn from a [`Timeline`] is the report's.
+//! This module defines these types, and thins samples out without losing an extreme value. The store encodes blocks as
+//! bytes; the report draws a [`Timeline`].
 //!
-//! A track is a staircase: a point holds until the next one, or until the process was last seen.
+//! A track is a step function: a point holds until the next point, or until the process was last seen.
 
 mod assemble;
 #[cfg(test)]
@@ -19,12 +19,12 @@ use super::{Stage, UtcTime};
 
 pub use assemble::Assembly;
 
-/// Whose memory.
+/// Whose memory was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Track {
-    /// The run's whole process tree, known memory files counted once.
+    /// The run's whole process tree. Known memory files are counted once.
     Tree,
-    /// The machine: what is available, and what of our tree is in swap.
+    /// The machine: its available memory, and how much of our process tree is in swap.
     Machine,
     Supervisor,
     Worker {
@@ -38,7 +38,8 @@ pub enum Track {
     },
 }
 
-/// Two figures at a moment: owed and reclaimable; of the machine, available and our own in swap.
+/// Two figures at one moment. For processes: owed and reclaimable memory. For the machine: available memory, and our memory
+/// in swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Milliseconds since 1970.
@@ -50,14 +51,14 @@ pub struct Point {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
     pub points: Vec<Point>,
-    /// When it was last seen, changed or not.
+    /// When the process was last seen, in milliseconds since 1970, even if its figures had not changed.
     pub last: u64,
 }
 
 impl Series {
-    /// Takes in a later point. What did not change adds nothing. Of what falls into the same `width` of milliseconds two
-    /// points are kept: the worst of both figures, and the last, which holds from there. True if there is one point
-    /// more now.
+    /// Adds a later point. Nothing is stored if the figures did not change. Of all points within one step of `width`
+    /// milliseconds, two are kept: the worst of each figure, and the last point. Returns whether the number of points
+    /// has grown by one.
     pub fn push(&mut self, track: Track, point: Point, width: u64) -> bool {
         self.last = self.last.max(point.at);
         let bucket = |it: &Point| it.at / width.max(1);
@@ -76,7 +77,7 @@ impl Series {
         }
     }
 
-    /// The worst of each of `columns` equal parts of `from..to`; none where it was not there.
+    /// The highest first figure in each of `columns` equal parts of `from..to`; `None` while the process did not exist.
     pub fn columns(&self, from: u64, to: u64, columns: usize) -> Vec<Option<Bytes>> {
         let mut worst: Vec<Option<Bytes>> = vec![None; columns];
         let span = to.saturating_sub(from).max(1);
@@ -86,7 +87,7 @@ impl Series {
         };
         for (index, point) in self.points.iter().enumerate() {
             let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
-            // A step ends where the next begins; what ends a column is not in the next one.
+            // A step ends where the next one begins. A step that ends exactly at the end of a column is not in the next.
             let end = column(until.saturating_sub(1).max(point.at));
             for cell in worst.iter_mut().take(end + 1).skip(column(point.at)) {
                 *cell = Some(cell.map_or(point.first, |seen| seen.max(point.first)));
@@ -100,15 +101,15 @@ impl Series {
     }
 }
 
-/// For the machine the lowest value is the worst, for a process the highest.
+/// The worse of two first figures: the lower one for the machine, the higher one for a process.
 fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
     if track == Track::Machine { one.min(other) } else { one.max(other) }
 }
 
-/// Some seconds of samples.
+/// A few seconds of samples of all tracks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Milliseconds that were made one.
+    /// The width of a step, in milliseconds: the samples within one step are reduced to two points.
     pub width: u64,
     pub series: BTreeMap<Track, Series>,
 }
@@ -118,7 +119,7 @@ impl Block {
         Self { width, series: BTreeMap::new() }
     }
 
-    /// True if there is one point more now.
+    /// Adds a later point to a track. Returns whether the number of points has grown by one.
     pub fn push(&mut self, track: Track, point: Point) -> bool {
         let width = self.width;
         self.series.entry(track).or_default().push(track, point, width)
@@ -128,14 +129,14 @@ impl Block {
         self.series.values().map(|series| series.points.len()).sum()
     }
 
-    /// First and last moment; none of an empty one.
+    /// The first and the last moment, in milliseconds since 1970; `None` for an empty block.
     pub fn span(&self) -> Option<(u64, u64)> {
         let first = self.series.values().filter_map(|series| series.points.first()).map(|it| it.at).min()?;
         let last = self.series.values().map(|series| series.last).max()?;
         Some((first, last.max(first)))
     }
 
-    /// Both as one, in steps of `width`.
+    /// This block and a later one as a single block, in steps of `width` milliseconds.
     #[must_use]
     pub fn joined(self, later: Self, width: u64) -> Self {
         let mut whole = Self::new(width);
@@ -152,7 +153,7 @@ impl Block {
     }
 }
 
-/// Processes that are shown as one line.
+/// A group of processes that is drawn as one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     Runners(Kind),
@@ -160,7 +161,7 @@ pub enum Group {
     Supervisor,
 }
 
-/// [`Role`] with an order: as a run uses them.
+/// A [`Role`] with an order, in which a run uses the roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Verifier,
@@ -188,12 +189,12 @@ impl Group {
     }
 }
 
-/// One worker's time in a stage.
+/// The time that one worker spent in a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseSpan {
     pub worker: WorkerId,
     pub stage: Stage,
-    /// For a replay its own name, and no candidate.
+    /// The job's name. A phase of a replay has the replay's name instead, and no candidate.
     pub job: String,
     pub candidate: Option<String>,
     pub started: u64,
@@ -224,7 +225,7 @@ pub struct Lane {
     pub series: Series,
 }
 
-/// What a run's memory did, reduced to what can be drawn.
+/// A run's memory over time, reduced to what a report can draw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     pub from: u64,
@@ -240,13 +241,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A run whose samples were not kept has nothing to draw.
+    /// Whether there is nothing to draw, because the run kept no samples.
     pub fn is_empty(&self) -> bool {
         self.tree.points.is_empty()
     }
 }
 
-/// The time of a moment in the record.
+/// Converts a time of the record to milliseconds since 1970.
 pub fn milliseconds(time: UtcTime) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_change_adds_nothing() {
+    fn push_stores_nothing_for_unchanged_figures() {
         let mut block = Block::new(1);
         for at in 0..1000 {
             block.push(Track::Tree, mib(at, 1 + at / 500));
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_hold_until_the_next_point_and_no_longer_than_it_lived() {
+    fn columns_end_when_the_process_was_last_seen() {
         let series = Series { points: vec![mib(10, 3), mib(20, 1), mib(22, 5), mib(24, 1)], last: 29 };
         let seen = series.columns(0, 50, 5);
         let mib = |mib| Some(Bytes::mib(mib));
@@ -284,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn thinning_loses_no_extreme(one in any_block(), other in any_block(), width in 1u64..5000) {
+        fn thinning_keeps_extreme_values(one in any_block(), other in any_block(), width in 1u64..5000) {
             let whole = one.clone().joined(other.clone(), 1);
             let thin = one.joined(other, width);
             prop_assert!(thin.points() <= whole.points());

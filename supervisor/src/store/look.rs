@@ -1,4 +1,4 @@
-//! Single rows of a run that goes on, for those who ask about one thing.
+//! Loads single rows of a running run, for requests about one candidate, one worker or the latest decisions.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use rusqlite::params;
@@ -8,7 +8,7 @@ use super::{Store, StoreError};
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 
 impl Store {
-    /// One candidate as the document has it.
+    /// The record of one candidate, as it stands in `summary.json`.
     pub fn record_of(&self, candidate: CandidateId) -> Result<Option<CandidateRecord>, StoreError> {
         let key = self.candidate_key(candidate, "load a candidate")?;
         let mut found = None;
@@ -30,7 +30,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The latest decisions whose figures name the worker, newest first.
+    /// The latest decisions with this worker among their numbers, newest first.
     pub fn latest_about_worker(&self, worker: WorkerId, most: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         self.latest("$.worker", worker.0, most)
     }

@@ -1,4 +1,4 @@
-//! What the driver tells the store of processes and memory: workers, kills, decisions, phases.
+//! Writes rows about processes and memory: workers, kills, decisions and phases.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
@@ -11,7 +11,7 @@ use super::write::{bytes, clip_option};
 use super::{PhaseRow, ProcessKind, Store, StoreError, WorkerEnd, WorkerRow};
 use crate::record::{Numbers, UtcTime};
 
-/// Decisions that precede a signal.
+/// Names of the decisions that are written before a process is killed.
 const KILL_WORKER: &str = "kill_worker";
 const KILL_RUNNER: &str = "kill_runner";
 
@@ -54,7 +54,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || worker.to_string())
     }
 
-    /// Why a process is about to be killed. On disk when this returns; the signal comes after.
+    /// Writes why a process is about to be killed. The row is on disk when this returns; only then is the signal sent.
     pub fn kill_intended(
         &mut self,
         t: UtcTime,
@@ -106,7 +106,7 @@ impl Store {
         Ok(())
     }
 
-    /// One worker's time in a stage; said at its start, at its end, or both.
+    /// Writes the time that one worker spends in a stage. It can be called at the start, at the end, or at both.
     pub fn phase(&mut self, phase: &PhaseRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a phase";
         let candidate = self.candidate_key(phase.candidate, OPERATION)?;
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// The word and the figures of a reason.
+/// A reason's name and its figures, as they are stored.
 fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
     let figures = |pairs: &[(&str, Bytes)]| {
         pairs.iter().map(|(name, figure)| ((*name).to_owned(), Value::from(figure.get()))).collect()

@@ -1,7 +1,7 @@
-//! What a sandboxed process can open in the file system, by Landlock; with it TCP, signals and abstract sockets.
+//! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract sockets.
 //!
-//! Rules are asked for exactly as the running kernel's ABI offers them and must be enforced in full; what an older
-//! ABI lacks is reported, never assumed.
+//! We request exactly the rules that the running kernel's ABI offers, and all of them must be enforced. Rules that an older
+//! ABI lacks are reported as missing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use opt_shared::message::Protection;
 
 use super::{ConfineError, Confinement, Descriptors, SandboxKind, protection};
 
-/// Where libraries live, on distributions we know. Those that exist are readable.
+/// Library folders of the distributions that we know. Those that exist are readable.
 const LIBRARY_FOLDERS: [&str; 9] = [
     "/lib",
     "/lib32",
@@ -30,7 +30,7 @@ const LIBRARY_FOLDERS: [&str; 9] = [
 ];
 const LIBRARY_FILES: [&str; 1] = ["/etc/ld.so.cache"];
 
-/// What a compiler driver, its children and its linker read and run.
+/// Folders that a compiler driver, its children and its linker read and execute.
 const TOOL_FOLDERS: [&str; 12] = [
     "/usr",
     "/bin",
@@ -47,17 +47,17 @@ const TOOL_FOLDERS: [&str; 12] = [
 ];
 const TOOL_FILES: [&str; 6] =
     ["/etc/ld.so.cache", "/etc/ld.so.conf", "/proc/cpuinfo", "/proc/meminfo", "/dev/urandom", "/dev/zero"];
-/// Written by every shell script.
+/// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// Most rules for what lies around something hidden.
+/// The most rules for the files around hidden ones.
 const MOST_AROUND: usize = 16_384;
 
-/// First ABI that can deny TCP, and first that can deny signals and abstract sockets.
+/// The first ABI that can deny TCP, and the first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that hold open descriptors of the folders they name, ready to be enforced.
+/// Rules that are ready to be enforced. They hold open descriptors of the folders that they allow.
 pub(super) struct Rules {
     made: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -83,7 +83,8 @@ impl Rules {
         let mut writer = RuleWriter { ruleset: ruleset.create().map_err(refused)?, abi };
 
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        // Mapping a library for execution is reading it to Landlock; a candidate may start no program.
+        // To Landlock, mapping a library for execution is reading it. So a candidate, which may not start programs, needs no
+        // right to execute.
         let (folders, files, access): (&[&str], &[&str], _) = match confinement.kind {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
@@ -117,7 +118,7 @@ impl Rules {
         Ok(Self { made: Ok((writer.ruleset, number)) })
     }
 
-    /// From here on, for this thread and all it starts.
+    /// Enforces the rules for this thread and everything that it starts. Returns which protections are in force.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.made {
             Ok(made) => made,
@@ -142,28 +143,30 @@ impl Rules {
     }
 }
 
-/// Whether a sandboxed compiler may execute this program, whose path is whole.
+/// Whether a sandboxed compiler may execute this program. `program` is a canonical path.
 pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
     let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
     real.any(|folder| program.starts_with(folder))
 }
 
-/// A plan in `/usr` itself does not close the compilers.
+/// Whether a plan's folder holds one of the system folders. Such a folder is not closed: a plan in `/usr` itself would
+/// otherwise close the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
 
-/// Whether a path must be there.
+/// What to do if a path does not exist.
 #[derive(Clone, Copy)]
 enum Absent {
     /// System folders differ between distributions.
     NeedsNoRule,
-    /// Somebody asked for it: silence about its absence would show as a riddle later.
+    /// The plan names this path. If it were skipped, the build or the candidate would fail later for no visible reason.
     IsAnError,
 }
 
-/// Rules only ever allow. So a folder that holds something hidden gets none, and each of its other files gets one.
+/// Makes rules around hidden files. Landlock rules can only allow, so a folder that holds a hidden file gets no rule, and each
+/// of its other files gets one.
 struct Around<'a> {
     hidden: Vec<&'a PathBuf>,
 }
@@ -181,7 +184,7 @@ impl<'a> Around<'a> {
         absent: Absent,
     ) -> Result<(), ConfineError> {
         let whole = |path: &Path| {
-            // What lies in something hidden and was asked for by name is meant to be open.
+            // A path inside a hidden folder that is requested by name is allowed.
             let holds = |real: &Path| self.hidden.iter().any(|hidden| hidden.starts_with(real));
             self.hidden.is_empty() || !path.canonicalize().is_ok_and(|real| holds(&real))
         };
@@ -194,10 +197,10 @@ impl<'a> Around<'a> {
         let mut room = MOST_AROUND;
         let mut folders = vec![path.to_owned()];
         while let Some(folder) = folders.pop() {
-            // What cannot be listed stays closed.
+            // A folder that cannot be listed stays closed.
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let path = entry.path();
-                // A link leads to a place that has a rule of its own, or none.
+                // Links get no rule: access depends on the rules for the file that the link leads to.
                 if entry.file_type().map_or(true, |kind| kind.is_symlink()) || self.is_hidden(&path) {
                     continue;
                 }
@@ -250,7 +253,7 @@ impl RuleWriter {
     ) -> Result<(), ConfineError> {
         let status =
             rustix::fs::fstat(opened).map_err(ConfineError::refused("looking at a file to be allowed"))?;
-        // The kernel refuses rights that only folders have on anything else.
+        // The kernel refuses a rule that gives a file rights that only folders have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };
         (&mut self.ruleset)
@@ -263,7 +266,7 @@ impl RuleWriter {
 /// The Landlock ABI of the running kernel, or why there is none.
 fn kernel_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: with this flag the call takes no attributes and only answers a number.
+    // SAFETY: with this flag the call takes no attributes and only returns a number.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
