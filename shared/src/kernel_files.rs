@@ -136,7 +136,7 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc => true,
-        Toolchain::Prebuilt | Toolchain::Python => false,
+        Toolchain::Prebuilt | Toolchain::Python | Toolchain::Torch => false,
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Language {
     Ptx,
     Cubin,
     Python,
+    /// Nothing is written: the recorded function itself, called as it was recorded.
+    Torch,
 }
 
 /// Who turns sources into an artifact.
@@ -33,6 +35,8 @@ pub enum Toolchain {
     Nvcc,
     /// An interpreter that the plan names: nothing is compiled.
     Python,
+    /// The same, and there are no sources.
+    Torch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,18 @@ pub enum ArtifactKind {
     Cubin,
     /// A module of an interpreted language.
     Module,
+}
+
+impl ArtifactKind {
+    /// Of the file that an artifact is kept in.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::SharedLibrary => "so",
+            Self::Ptx => "ptx",
+            Self::Cubin => "cubin",
+            Self::Module => "py",
+        }
+    }
 }
 
 /// How an artifact comes to run.
@@ -70,8 +86,6 @@ pub enum Tier {
 
 /// Said of everything that needs a CUDA device.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
-/// Said of everything that needs an interpreter.
-pub const NO_PYTHON: &str = "Python kernels are not supported by this version";
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +103,7 @@ pub struct Kind {
 }
 
 /// In the order in which suffixes are told to users.
-pub const KINDS: [Kind; 7] = [
+pub const KINDS: [Kind; 8] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -158,7 +172,17 @@ pub const KINDS: [Kind; 7] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Interpreter,
         tier: Tier::B,
-        missing: Some(NO_PYTHON),
+        missing: None,
+    },
+    Kind {
+        language: Language::Torch,
+        name: "torch",
+        suffixes: &[],
+        toolchain: Toolchain::Torch,
+        artifact: ArtifactKind::Module,
+        launcher: Launcher::Interpreter,
+        tier: Tier::A,
+        missing: None,
     },
 ];
 
@@ -180,6 +204,11 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
+    /// Whether a candidate is made of files.
+    pub fn has_sources(self) -> bool {
+        self.kind().toolchain != Toolchain::Torch
+    }
+
     /// Every suffix that tells a language.
     pub fn suffixes() -> impl Iterator<Item = &'static str> {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
@@ -190,7 +219,7 @@ impl Language {
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
         let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none());
+        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         match runnable().find(|kind| kind.name == name) {
             Some(kind) => Ok(Some(kind.language)),
             None => {
@@ -237,7 +266,7 @@ mod tests {
         assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
         for name in ["cuda", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
-            let expected = format!("unknown variant `{name}`, expected one of `c`, `cpp`, `so`");
+            let expected = format!("unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `python`");
             assert!(error.starts_with(&expected), "{error}");
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipc_channel::ipc::IpcSender;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::Signature;
+use crate::arguments::{Form, Signature};
 use crate::batch::Share;
 use crate::capture::FileIdentity;
 use crate::ids::{EntryId, LeaseId};
@@ -31,6 +31,8 @@ pub const PROTOCOL_VERSION: u32 = 7;
 pub const WORKER_ARGUMENT: &str = "__worker";
 /// The hidden first argument of a canary; what it is to try follows.
 pub const CANARY_ARGUMENT: &str = "__canary";
+/// A canary that is told a name of `[build] python` and a PATH, and says what that means here.
+pub const ASK_INTERPRETER: &str = "interpreter";
 /// Environment of a worker: the name of the supervisor's one-shot server, and what to prove itself with.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
@@ -196,6 +198,10 @@ pub struct Callee {
     pub limits: LimitSettings,
     /// Folders of shared libraries that the artifact needs.
     pub library_path: Vec<PathBuf>,
+    /// `[build] python`, for what an interpreter runs.
+    pub python: String,
+    /// The form of an interpreter's calls. As recorded: it is the recorded function that is called, and `symbol` is its name.
+    pub form: Form,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

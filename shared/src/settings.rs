@@ -131,6 +131,8 @@ pub struct LimitSettings {
 pub struct BuildSettings {
     pub cc: String,
     pub cxx: String,
+    /// The interpreter of Python candidates: a path, or a name that is looked up on PATH.
+    pub python: String,
     pub flags: Vec<String>,
     pub extra_flags: Vec<String>,
     pub include: Vec<PathBuf>,

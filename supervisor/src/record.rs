@@ -19,8 +19,8 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
-    WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, OutputForm, ReadReport, ReplayResult, Status,
+    TimeSummary, WorstError,
 };
 pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -233,6 +233,8 @@ pub struct VerifyRecord {
     pub ms: f64,
     #[serde(default)]
     pub reads: ReadReport,
+    #[serde(default)]
+    pub output: OutputForm,
 }
 
 /// Times of one call, over all timed entries: the candidate's own line.

@@ -18,6 +18,7 @@ mod openmp;
 mod ops;
 mod plan_mistakes;
 mod python;
+mod python_kernels;
 mod reads;
 mod recycle;
 mod replay;

@@ -4,6 +4,7 @@
 //! candidate. A runner is a process of its own for one candidate; a compiler is a runner of another kind. All are
 //! this one executable, entered by hidden first arguments.
 
+mod interpreter;
 pub mod judge;
 mod link;
 mod machine;
@@ -26,5 +27,15 @@ pub const COMPILER_ARGUMENT: &CStr = c"__compiler";
 
 pub use runner::compiler::main as compiler_main;
 pub use runner::serve::main as runner_main;
-pub use sandbox::canary::main as canary_main;
 pub use session::host::read_ahead;
+
+/// The entry point of canaries. One of them asks an interpreter: `interpreter NAME PATH` prints what a plan's `python` means.
+pub fn canary_main(arguments: &[String]) -> i32 {
+    match arguments {
+        [verb, named, path] if verb == opt_shared::message::ASK_INTERPRETER => {
+            println!("{}", interpreter::tell(named, path.as_ref()));
+            0
+        }
+        _ => sandbox::canary::main(arguments),
+    }
+}

@@ -81,7 +81,10 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
 }
 
 /// What the entry gives for each parameter that it gives.
-fn given<'a>(entry: &'a Entry, captured: &'a [String]) -> Result<BTreeMap<&'a str, &'a Value>, BindError> {
+pub(super) fn given<'a>(
+    entry: &'a Entry,
+    captured: &'a [String],
+) -> Result<BTreeMap<&'a str, &'a Value>, BindError> {
     if entry.args.len() > captured.len() {
         return Err(BindError::TooManyPositional { found: entry.args.len(), known: captured.len() });
     }

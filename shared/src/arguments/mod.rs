@@ -5,6 +5,7 @@
 //! job has one arity. The plan's `params` and `defaults` override it.
 
 mod bind;
+mod call;
 mod class;
 mod describe;
 mod digest;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::capture::{DType, Tensor};
 
 pub use bind::{BindError, bind, outputs};
+pub use call::{Call, Form, Part, call};
 pub use class::{class_key, short_name};
 pub use describe::{Observed, table};
 pub use element::numbers;

@@ -16,7 +16,7 @@ pub use self::groups::{MOST_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;
 pub use self::mapping::unmapped;
 pub use self::outputs::{MOST_CALLS, RING, guarded, ring, ring_slots};
-pub use self::stages::{Term, profile, replay, runners, total, verify};
+pub use self::stages::{RunnerTerms, Term, profile, replay, runner_base, runners, total, verify};
 pub use self::time::{LEAST_RUNNERS, MOST_RUNNERS, MOST_STRETCH, load_timeout, stretched};
 pub use self::varied::{VALUES, VARIED, variants, varied};
 use crate::units::Bytes;
@@ -30,6 +30,11 @@ pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// What a runner owes before its candidate does anything: its own heap, the loader's and libc's private pages.
 /// Measured at 0.6 MiB for a plain C library; the C++ runtime and a handful of libraries fit.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
+/// What the same process owes once it has an interpreter with torch in it. Measured with torch 2.10 and 2.15 at 270 to 300 MiB;
+/// its files are the page cache's.
+pub const PYTHON_BASE: Bytes = Bytes::mib(384);
+/// Its files in the page cache: Python's and torch's libraries, as far as an import touches them.
+pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Owed by a compiler's process before it reads anything.
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
 

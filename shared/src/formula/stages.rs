@@ -1,7 +1,8 @@
 //! The memory formula of each stage, term by term.
 
-use super::{COMPARE_CHUNK, LOAD_SLOTS, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES};
+use super::{COMPARE_CHUNK, LOAD_SLOTS, PYTHON_BASE, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES};
 use crate::batch::{BatchSum, Constant};
+use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings, Vary};
 use crate::units::Bytes;
@@ -78,9 +79,31 @@ pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     ]
 }
 
-/// What runners with these limits may owe beyond the formulas, if all are alive at once. `inputs` is the size of the largest
-/// entry's inputs.
-pub fn runners(limits: &[&LimitSettings], inputs: Bytes, cores: u32) -> Vec<Term> {
-    let memory = limits.iter().map(|limits| limits.memory_for(inputs, cores)).sum();
-    vec![term("limits.memory", memory), term("runners", RUNNER_BASE.saturating_mul(limits.len() as u64))]
+/// What decides how much a runner may owe beyond the sums.
+#[derive(Clone, Copy, Debug)]
+pub struct RunnerTerms<'a> {
+    pub limits: &'a LimitSettings,
+    pub launcher: Launcher,
+}
+
+impl RunnerTerms<'_> {
+    /// What it may owe beyond the sums.
+    pub fn most(&self, inputs: Bytes, cores: u32) -> Bytes {
+        self.limits.memory_for(inputs, cores) + runner_base(self.launcher)
+    }
+}
+
+/// What a runner owes before its candidate does anything.
+pub fn runner_base(launcher: Launcher) -> Bytes {
+    match launcher {
+        Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
+        Launcher::Interpreter => PYTHON_BASE,
+    }
+}
+
+/// What these runners may owe beyond the formulas, if all are alive at once. `inputs` is the size of the largest entry's inputs.
+pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
+    let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
+    let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();
+    vec![term("limits.memory", memory), term("runners", base)]
 }

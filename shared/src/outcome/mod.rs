@@ -23,7 +23,7 @@ pub use self::reads::ReadReport;
 pub use self::replay::{MOST_REPORTED_STEPS, ReplayResult, ReplayStep, Replayed};
 pub use self::score::geometric_mean;
 pub use self::status::{Blame, Status};
-pub use self::verify::{Verified, WorstError};
+pub use self::verify::{OutputForm, Verified, WorstError};
 use crate::stage::Stage;
 
 /// How an attempt at a stage ended.

@@ -24,6 +24,19 @@ pub struct Verified {
     pub bytes_validated: Bytes,
     /// How the captures were read, over all entries.
     pub reads: ReadReport,
+    #[serde(default)]
+    pub output: OutputForm,
+}
+
+/// How a candidate's results come into its outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputForm {
+    /// The candidate writes them.
+    #[default]
+    Written,
+    /// The candidate returns others, and they are copied within the call.
+    Returned,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

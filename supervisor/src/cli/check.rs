@@ -16,6 +16,7 @@ use super::memory_plan::{self, JobMemory};
 use super::{Answer, CheckArguments, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{self, JobFacts, stem};
+use crate::driver::survey::interpreters::{self, Asked};
 use crate::driver::survey::limits::limits;
 use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
@@ -43,16 +44,17 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     for (job, facts) in plan.jobs.iter().zip(&facts) {
         looks.push(look_at(job, facts)?);
     }
+    let interpreters = interpreters::ask_all(&plan);
     let replays = checked(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
-        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays))
+        format!("{:#}\n", document(&plan, &facts, &spec, &memory, &looks, &replays, &interpreters))
     } else {
-        page(&plan, &facts, &spec, &memory, &looks, &replays)
+        page(&plan, &facts, &spec, &memory, &looks, &replays, &interpreters)
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
         Exit::NonePassed
-    } else if ceilings.host < smallest_that_runs(&memory) {
+    } else if interpreters.values().any(Result::is_err) || ceilings.host < smallest_that_runs(&memory) {
         Exit::Host
     } else {
         Exit::Good
@@ -76,6 +78,7 @@ fn page(
     memory: &[JobMemory],
     looks: &[Looked],
     replays: &[CheckedReplay<'_>],
+    interpreters: &BTreeMap<String, Asked>,
 ) -> String {
     let mut text = String::new();
     for (((job, facts), memory), look) in plan.jobs.iter().zip(facts).zip(memory).zip(looks) {
@@ -114,6 +117,12 @@ fn page(
     for replay in replays {
         text.push_str(&replay.text(spec));
     }
+    for (named, asked) in interpreters {
+        text.push_str(&match asked {
+            Ok(what) => format!("python {named}: {what}\n"),
+            Err(why) => format!("python {named} cannot be used: {why}\n"),
+        });
+    }
     text.push_str(&format!(
         "ceiling {} (floor {}), the plan needs {}\n\n# The plan as it is understood:\n{}",
         spec.ceilings.host,
@@ -131,6 +140,7 @@ fn document(
     memory: &[JobMemory],
     looks: &[Looked],
     replays: &[CheckedReplay<'_>],
+    interpreters: &BTreeMap<String, Asked>,
 ) -> serde_json::Value {
     let jobs: Vec<_> = plan
         .jobs
@@ -161,6 +171,11 @@ fn document(
     json!({
         "jobs": jobs,
         "replays": replays.iter().map(|replay| replay.document(spec)).collect::<Vec<_>>(),
+        "interpreters": interpreters.iter().map(|(named, asked)| json!({
+            "python": named,
+            "found": asked.as_ref().ok(),
+            "refused": asked.as_ref().err(),
+        })).collect::<Vec<_>>(),
         "ceiling_bytes": spec.ceilings.host,
         "floor_bytes": spec.floor,
         "supervisor_bytes": spec.supervisor,

@@ -1,12 +1,13 @@
 //! What `check` says of replays: their floor, what they would owe.
 
-use opt_shared::settings::LimitSettings;
+use opt_shared::formula::RunnerTerms;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::JobFacts;
+use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
@@ -26,11 +27,11 @@ pub(super) fn checked<'a>(
     let one = |(replay, of_replay): (&'a crate::plan::ReplayPlan, &'a ReplayFacts)| {
         let jobs: Vec<&JobPlan> =
             plan.jobs.iter().filter(|job| replay.steps.iter().any(|(id, _)| *id == job.id)).collect();
-        let limits: Vec<&LimitSettings> =
-            jobs.iter().flat_map(|job| &job.candidates).map(|candidate| &*candidate.limits).collect();
+        let runners: Vec<RunnerTerms<'_>> =
+            jobs.iter().flat_map(|job| &job.candidates).map(runner_terms).collect();
         let longest = jobs.iter().map(|job| &job.verify).max_by_key(|verify| verify.call_timeout);
         let verify = longest.unwrap_or(&plan.settings.verify);
-        let prediction = of_replay.prediction(replay, facts, &limits, verify, cores);
+        let prediction = of_replay.prediction(replay, facts, &runners, verify, cores);
         CheckedReplay { plan: replay, facts: of_replay, prediction }
     };
     plan.replays.iter().zip(replays).map(one).collect()

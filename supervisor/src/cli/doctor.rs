@@ -14,6 +14,7 @@ use self::timing::Trial;
 use super::{Answer, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
+use crate::driver::survey::interpreters::{self, Asked};
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
 use crate::memory::disturbance::Disturbance;
@@ -21,6 +22,9 @@ use crate::memory::features::Features;
 use crate::memory::host::Host;
 use crate::memory::machine::{MachineSample, MachineSampler};
 use crate::pool::Executable;
+
+/// As configs/default.toml has it.
+const PYTHON: &str = "python3";
 
 /// What was found out about this machine.
 struct Findings {
@@ -35,6 +39,8 @@ struct Findings {
     disturbance: Disturbance,
     /// Whether it was asked for, and what came of it.
     trial: Option<Result<Trial, String>>,
+    /// What a plan that names no interpreter gets.
+    python: Asked,
 }
 
 impl Findings {
@@ -61,6 +67,7 @@ impl Findings {
             features: Features::detect(root),
             disturbance: Disturbance::look(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
+            python: interpreters::ask(PYTHON),
         })
     }
 
@@ -161,6 +168,7 @@ impl Findings {
             "namespaces": self.namespaces(),
             "landlock_abi": self.landlock_abi(),
             "seccomp": self.has("system_calls"),
+            "python": { "found": self.python.as_ref().ok(), "refused": self.python.as_ref().err() },
             "gpu": { "driver": self.features.nvidia, "usable": false },
         })
     }
@@ -276,6 +284,7 @@ impl Findings {
             ("namespaces", self.namespaces().to_owned()),
             ("Landlock", self.landlock_abi().map_or("none".to_owned(), |abi| format!("ABI {abi}"))),
             ("seccomp", yes(self.has("system_calls")).to_owned()),
+            ("Python", self.python.clone().unwrap_or_else(|why| format!("none for kernels: {why}"))),
             ("GPU", gpu.to_owned()),
         ]
     }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::formula::{
-    self, COMPILER_BASE, SHARED_RUNNER, Term, load_timeout, runner_groups, stretched, total,
+    self, COMPILER_BASE, RunnerTerms, SHARED_RUNNER, Term, load_timeout, runner_groups, stretched, total,
 };
 use opt_shared::numbers::EntryNumbers;
-use opt_shared::settings::{LimitSettings, ProfileSettings, VerifySettings};
+use opt_shared::settings::{ProfileSettings, VerifySettings};
 use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
@@ -60,13 +60,13 @@ pub fn build(memory: Bytes, timeout: Duration) -> Prediction {
 /// Ways to verify: first with entries that share runners, then, if that reserves less, with one runner for each entry.
 pub fn verify_ways(
     entries: &[EntryNumbers],
-    limits: &LimitSettings,
+    runner: RunnerTerms<'_>,
     settings: &VerifySettings,
     cores: u32,
 ) -> Vec<Prediction> {
     let mut ways: Vec<Prediction> = Vec::new();
     for cap in [SHARED_RUNNER, Bytes::ZERO] {
-        let way = verify(entries, cap, limits, settings, cores);
+        let way = verify(entries, cap, runner, settings, cores);
         if ways.last().is_none_or(|last| way.spec.reserved < last.spec.reserved) {
             ways.push(way);
         }
@@ -78,7 +78,7 @@ pub fn verify_ways(
 pub fn verify(
     entries: &[EntryNumbers],
     shared: Bytes,
-    limits: &LimitSettings,
+    runner: RunnerTerms<'_>,
     settings: &VerifySettings,
     cores: u32,
 ) -> Prediction {
@@ -94,7 +94,7 @@ pub fn verify(
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
         formula::verify(&entries[group.clone()]),
-        beyond(&[limits], entries, cores),
+        beyond(&[runner], entries, cores),
         per_entry.saturating_mul(count).saturating_add(reading(entries)),
     );
     prediction.spec.batch = Some(shared);
@@ -110,7 +110,7 @@ pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
     steps: &[EntryNumbers],
-    limits: &[&LimitSettings],
+    runners: &[RunnerTerms<'_>],
     settings: &VerifySettings,
     cores: u32,
 ) -> Prediction {
@@ -118,7 +118,7 @@ pub fn replay(
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
     // Only one runner is alive at a time; it may belong to any job.
     let inputs = largest_inputs(steps);
-    let most = limits.iter().copied().max_by_key(|limits| limits.memory_for(inputs, cores));
+    let most = runners.iter().copied().max_by_key(|runner| runner.most(inputs, cores));
     let per_step =
         call(settings).saturating_mul(2).saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
@@ -133,8 +133,8 @@ pub fn replay(
 /// The limits of the timed sides: a candidate and, if there is one, its baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<'a> {
-    pub candidate: &'a LimitSettings,
-    pub baseline: Option<&'a LimitSettings>,
+    pub candidate: RunnerTerms<'a>,
+    pub baseline: Option<RunnerTerms<'a>>,
 }
 
 /// Ways to profile, each reserving less than the one before: first in batches of `batch_bytes`, then in ever smaller
@@ -180,8 +180,8 @@ fn profile_step(
     settings: &ProfileSettings,
     cores: u32,
 ) -> Prediction {
-    let limits: Vec<&LimitSettings> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
-    let count = limits.len() as u64;
+    let both: Vec<RunnerTerms<'_>> = std::iter::once(sides.candidate).chain(sides.baseline).collect();
+    let count = both.len() as u64;
     let terms = |batch: &[EntryNumbers]| formula::profile(batch, settings.inputs, &settings.vary, count);
     let worst = largest(batches.iter().map(|range| total(&terms(&entries[range.clone()]))));
     let batch = worst.map_or(0..0, |index| batches[index].clone());
@@ -201,7 +201,7 @@ fn profile_step(
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
         terms(&entries[batch]),
-        beyond(&limits, entries, cores),
+        beyond(&both, entries, cores),
         per_entry.saturating_mul(entry_count).saturating_add(reading(entries)),
     );
     prediction.spec.batch = Some(cap);
@@ -209,8 +209,8 @@ fn profile_step(
 }
 
 /// Terms for what the runners may owe beyond the formula.
-fn beyond(limits: &[&LimitSettings], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
-    formula::runners(limits, largest_inputs(entries), cores)
+fn beyond(runners: &[RunnerTerms<'_>], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
+    formula::runners(runners, largest_inputs(entries), cores)
 }
 
 fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {

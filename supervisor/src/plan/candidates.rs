@@ -17,6 +17,9 @@ use super::render::label;
 /// The function called in a candidate that names none.
 pub(super) const DEFAULT_SYMBOL: &str = "run";
 
+/// A baseline of a later version.
+const COMPILED: &str = "torch.compile";
+
 /// A candidate whose settings are not settled yet.
 pub(super) struct Draft {
     pub(super) name: String,
@@ -85,6 +88,15 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     if findings.count() > before {
         return None;
     }
+    if let Some(language) = language.filter(|language| !language.has_sources()) {
+        let spot = raw.name.as_ref().map_or(&raw.spot, |name| &name.spot);
+        let mut draft = draft_of_function(language, spot.clone());
+        if let Some(name) = &raw.name {
+            draft.name.clone_from(&name.value);
+        }
+        (draft.partial, draft.layers) = (raw.partial, layers_of(raw));
+        return Some(draft);
+    }
     let first = raw.sources.first()?;
     if language.is_some_and(is_prebuilt) && raw.sources.len() > 1 {
         findings
@@ -108,10 +120,26 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
             symbol: raw.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
         },
         partial: raw.partial,
-        layers: (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone())),
+        layers: layers_of(raw),
         spot: Rc::new(raw.name.as_ref().map_or(&raw.spot, |name| &name.spot).clone()),
         naming: Naming::Given,
     })
+}
+
+fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
+    (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone()))
+}
+
+/// The recorded function as a candidate.
+fn draft_of_function(language: Language, spot: Spot) -> Draft {
+    Draft {
+        name: language.name().to_owned(),
+        source: CandidateSource { sources: Vec::new(), language, symbol: DEFAULT_SYMBOL.to_owned() },
+        partial: None,
+        layers: None,
+        spot: Rc::new(spot),
+        naming: Naming::Given,
+    }
 }
 
 /// The one language that all sources of a candidate have by their suffixes.
@@ -254,7 +282,7 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
     }
 }
 
-/// A candidate's name comes first, then a file; a file that is no candidate yet becomes one.
+/// A candidate's name comes first, then the recorded function, then a file; what is no candidate yet becomes one.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
@@ -263,6 +291,19 @@ fn find_baseline(
 ) -> Option<usize> {
     if let Some(place) = drafts.iter().position(|draft| draft.name == baseline.value) {
         return Some(place);
+    }
+    if baseline.value == Language::Torch.name() {
+        drafts.push(draft_of_function(Language::Torch, baseline.spot.clone()));
+        return Some(drafts.len() - 1);
+    }
+    if baseline.value == COMPILED {
+        findings
+            .report(
+                &baseline.spot,
+                "`torch.compile` starts compilers while it runs, which this version does not let it",
+            )
+            .help("`torch` is the recorded function in eager mode");
+        return None;
     }
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
@@ -275,7 +316,7 @@ fn find_baseline(
                     &baseline.spot,
                     format!("`{}` is neither a candidate nor a file", quote(&baseline.value)),
                 )
-                .expected("the name of a candidate, or a file")
+                .expected("the name of a candidate, a file, or `torch`")
                 .help_if(help);
         }
         return None;

@@ -133,12 +133,18 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
         }
         Some(sources)
     });
-    if sources.is_none() {
+    let language = take::<Word<Language>>(&mut table, "language", findings);
+    let has_sources = language.as_ref().is_none_or(|language| language.value.has_sources());
+    if let (Some(Some(sources)), false) = (&sources, has_sources)
+        && let Some(first) = sources.first()
+    {
+        findings.report(&first.spot, "`torch` is the recorded function and has no sources");
+    }
+    if sources.is_none() && has_sources {
         findings
             .report(&table.spot.clone(), "the key `sources` is missing")
             .expected("the candidate's source files: `sources = [\"…\"]`");
     }
-    let language = take::<Word<Language>>(&mut table, "language", findings);
     let for_device = language.as_ref().is_some_and(|language| on_device(language.value));
     let device_source =
         |source: &Located<String>| Language::of_path(Path::new(&source.value)).is_some_and(on_device);

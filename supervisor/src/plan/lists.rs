@@ -116,6 +116,31 @@ impl Codec for Folder {
     }
 }
 
+/// A program: a name that is looked up on PATH, or a path, made absolute from the plan's folder. Links stay what they are: a
+/// virtual environment's interpreter is one.
+pub(super) struct Program;
+
+impl Codec for Program {
+    type Value = String;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
+        let written = NonEmptyText::read(value, spot, findings)?;
+        if !written.contains('/') {
+            return Some(written);
+        }
+        let path = findings.absolute(&written);
+        if !path.is_file() {
+            findings.report(spot, format!("cannot find the program `{}`", super::render::label(&path)));
+            return None;
+        }
+        Some(path.to_string_lossy().into_owned())
+    }
+
+    fn print(value: &String) -> String {
+        print::string(value)
+    }
+}
+
 /// Environment variables, merged key by key.
 pub(super) struct Environment;
 

@@ -88,13 +88,15 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
     line("name", &string(&candidate.name), text);
     let sources: Vec<String> =
         candidate.source.sources.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    line("sources", &List::<NonEmptyText>::print(&sources), text);
+    if !sources.is_empty() {
+        line("sources", &List::<NonEmptyText>::print(&sources), text);
+    }
     let by_suffix = candidate
         .source
         .sources
         .iter()
         .all(|path| Language::of_path(path) == Some(candidate.source.language));
-    if !by_suffix {
+    if !by_suffix || sources.is_empty() {
         line("language", &Word::print(&candidate.source.language), text);
     }
     line("symbol", &string(&candidate.source.symbol), text);

@@ -23,7 +23,7 @@ use super::codec::{
     Words, string, unknown_word,
 };
 use super::error::{Findings, Spot};
-use super::lists::{Appended, Environment, Folder, List, located_list};
+use super::lists::{Appended, Environment, Folder, List, Program, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
@@ -130,6 +130,7 @@ sections! {
     BuildLayer => BuildSettings, "build" {
         "cc" => cc: NonEmptyText,
         "cxx" => cxx: NonEmptyText,
+        "python" => python: Program,
         "flags" => flags: List<Text>,
         "extra_flags" => extra_flags: Appended,
         "include" => include: List<Folder>,

@@ -78,6 +78,7 @@ impl CandidateRecord {
             validated_bytes: verified.bytes_validated,
             ms: head.ms,
             reads: verified.reads,
+            output: verified.output,
         });
         self.absorb_runner_peak(head.peak_owed);
         self.absorb_evidence(head);

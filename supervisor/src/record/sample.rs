@@ -74,6 +74,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
             validated_bytes: Bytes::gib(51),
             ms: 9000.0,
             reads: opt_shared::outcome::ReadReport::default(),
+            output: opt_shared::outcome::OutputForm::Returned,
         }),
         profile: Some(ProfileRecord {
             stage: Some(Stage::Confirm),

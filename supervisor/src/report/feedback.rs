@@ -156,8 +156,8 @@ fn compilation(facts: &Facts<'_>, text: &mut Text) {
 
 fn loading(facts: &Facts<'_>, text: &mut Text) {
     text.line(
-        "The library was built but could not be loaded: an undefined symbol, a missing library, or a constructor \
-         of a global object that failed. Nothing may run before the first call.",
+        "It was built but could not be loaded: an undefined symbol, a missing library or module, or code that runs at \
+         the load (a constructor of a global object, the body of a module) and failed.",
     );
     ending(facts, text);
 }
@@ -166,7 +166,13 @@ fn returned(facts: &Facts<'_>, text: &mut Text) {
     if facts.status == Status::Unsupported {
         text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
     } else {
-        text.line("The function must return 0 and write its result into the output tensor, which is its last argument.");
+        let said = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
+        // A traceback's places, or the runner's own words about a value.
+        text.line(if said.contains(".py:") || said.contains("it returned") {
+            "Return the outputs as plain tensors on the CPU, or write them where they are taken, and let no exception out."
+        } else {
+            "The function must return 0 and write its result into the output tensor, which is its last argument."
+        });
     }
     entry(facts, text);
     ending(facts, text);
@@ -212,7 +218,7 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
 
 fn misshapen(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("Outputs are allocated by the caller with the recorded shape, dtype and strides; write into them and do not return others.");
+    text.line("Outputs are allocated by the caller with the recorded shape, dtype and strides; write into them, or return ones that agree with it where the language returns its outputs.");
 }
 
 fn wrong_values(facts: &Facts<'_>, text: &mut Text) {

@@ -40,10 +40,12 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// The modules of the worker, with the modules that each may use.
-const WORKER_MODULES: [(&str, &[&str]); 12] = [
+const WORKER_MODULES: [(&str, &[&str]); 13] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("machine", &[]),
+    // Asks programs of the user's, and knows nothing of what is run by them.
+    ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
     ("residency", &["memfd", "residency"]),
@@ -52,11 +54,12 @@ const WORKER_MODULES: [(&str, &[&str]); 12] = [
     // The untrusted side.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
-    ("toolchain", &["link", "runner", "sandbox"]),
+    ("toolchain", &["interpreter", "link", "runner", "sandbox"]),
     // The seam between policy and devices, and the code that runs kernels behind it.
     (
         "session",
         &[
+            "interpreter",
             "judge",
             "link",
             "machine",

@@ -155,6 +155,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             libraries: Vec::new(),
             library_path: Vec::new(),
             toolchain: Vec::new(),
+            python: String::new(),
             env: std::collections::BTreeMap::new(),
             memory: Bytes::gib(1),
             timeout: TIMEOUT,

@@ -87,6 +87,8 @@ pub(crate) struct Arguments {
     input_data: Vec<(usize, u32)>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
+    /// What functions get as `self`.
+    this: *mut c_void,
 }
 
 impl Arguments {
@@ -164,7 +166,12 @@ impl Arguments {
         }
         let pristine = live.clone();
         let count = i32::try_from(count).map_err(|_| "too many arguments")?;
-        Ok(Self { live, pristine, count, output_data, input_data, _texts: texts })
+        Ok(Self { live, pristine, count, output_data, input_data, _texts: texts, this: std::ptr::null_mut() })
+    }
+
+    /// Functions that belong to a loaded module of an interpreter are given what it knows of this entry.
+    pub(crate) fn belong_to(&mut self, this: *mut c_void) {
+        self.this = this;
     }
 
     /// Makes the block as new, with the outputs at `data` (null where an output has no elements).
@@ -188,9 +195,8 @@ impl Arguments {
     pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
         let mut returned = any(type_index::NONE, Payload { int: 0 });
         // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.
-        let code = unsafe {
-            enter(std::ptr::null_mut(), self.live.as_ptr().cast(), self.count, &raw mut returned, function)
-        };
+        let code =
+            unsafe { enter(self.this, self.live.as_ptr().cast(), self.count, &raw mut returned, function) };
         (code, returned.type_index)
     }
 }
@@ -344,6 +350,7 @@ mod tests {
             resident: false,
             pooled: false,
             variants: vec![],
+            call: None,
         };
         let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8]).expect("built");
         for slot in [3_u8, 4] {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use opt_shared::capture::store::MAX_BLOBS;
@@ -29,6 +30,8 @@ pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// Longest text a runner can send back.
 pub const MAX_REPLY_TEXT: usize = 2048;
+/// In a reply: outputs are returned.
+const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +58,18 @@ pub struct Setup {
     pub cpus: Vec<u32>,
     pub threads: u32,
     pub env: BTreeMap<String, String>,
+    /// The interpreter that an artifact needs.
+    pub python: Option<Python>,
+}
+
+/// An interpreter that hosts its runner from the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Python {
+    pub executable: PathBuf,
+    /// Its shared library.
+    pub library: PathBuf,
+    /// What tracebacks call the artifact; none where it is not loaded, because a function of torch is called.
+    pub module: Option<String>,
 }
 
 /// Everything one entry needs.
@@ -71,6 +86,17 @@ pub struct EntrySetup {
     pub pooled: bool,
     /// Inputs that are new for every call; none where nothing varies.
     pub variants: Vec<VariantRange>,
+    /// How an interpreter makes its call.
+    pub call: Option<WireCall>,
+}
+
+/// The call of an entry as an interpreter makes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireCall {
+    /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, and `outputs` with `path`, `dtype` and `shape`.
+    pub text: String,
+    /// Places among the arguments that hold tensors of the capture.
+    pub tensors: Vec<u32>,
 }
 
 /// The variants of one input, side by side in the memory that the worker writes them to.
@@ -211,27 +237,24 @@ pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<Owne
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Locked down, nothing foreign loaded yet: what is enforced (`+name: detail`) and what not (`-name: detail`).
-    Locked {
-        protections: String,
-    },
+    Locked { protections: String },
     Loaded {
         has_plan: bool,
+        /// It returns its outputs instead of writing them.
+        returned: bool,
     },
     /// `dlopen` or `dlsym` refused; its words.
-    LoadFailed {
-        text: String,
-    },
+    LoadFailed { text: String },
     /// Our own part of the runner could not do its work.
-    Trouble {
-        text: String,
-    },
+    Trouble { text: String },
 }
 
 /// Runner side.
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
     let (kind, text) = match reply {
-        Reply::Loaded { has_plan: false } => (1u32, ""),
-        Reply::Loaded { has_plan: true } => (2, ""),
+        Reply::Loaded { has_plan, returned } => {
+            (if *has_plan { 2u32 } else { 1 }, if *returned { RETURNED } else { "" })
+        }
         Reply::LoadFailed { text } => (3, text.as_str()),
         Reply::Trouble { text } => (4, text.as_str()),
         Reply::Locked { protections } => (5, protections.as_str()),
@@ -277,8 +300,7 @@ fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
     }
     let text = String::from_utf8_lossy(&frame[8..8 + length]).into_owned();
     match word(0) {
-        1 => Ok(Reply::Loaded { has_plan: false }),
-        2 => Ok(Reply::Loaded { has_plan: true }),
+        kind @ (1 | 2) => Ok(Reply::Loaded { has_plan: kind == 2, returned: text == RETURNED }),
         3 => Ok(Reply::LoadFailed { text }),
         4 => Ok(Reply::Trouble { text }),
         5 => Ok(Reply::Locked { protections: text }),
@@ -312,7 +334,8 @@ mod tests {
         let (worker, runner) = pair();
         for reply in [
             Reply::Locked { protections: "+landlock: ABI 7".into() },
-            Reply::Loaded { has_plan: true },
+            Reply::Loaded { has_plan: true, returned: false },
+            Reply::Loaded { has_plan: false, returned: true },
             Reply::LoadFailed { text: "undefined symbol: run".into() },
             Reply::Trouble { text: "é".repeat(2000) },
         ] {

@@ -9,4 +9,5 @@ mod ffi_error;
 pub mod frame;
 mod load;
 pub(crate) mod map;
+mod python;
 pub mod serve;

@@ -21,10 +21,11 @@ use super::control::{
 };
 use super::fault::{self, Place};
 use super::frame::{
-    EntrySetup, FrameError, InputRange, Reply, ToRunner, VariantRange, receive_from_worker, send_reply,
+    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, receive_from_worker, send_reply,
 };
-use super::load::{self, Loaded};
+use super::load::{self, Given, Loaded};
 use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
+use super::python::{self, Interpreter};
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
@@ -34,6 +35,10 @@ use crate::sandbox::turns;
 pub const CONTROL_FD: i32 = 4;
 /// Most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
+/// How an error begins whose cause is want of memory.
+const HOST_MEMORY: &str = "opt.HostMemory: ";
+/// How one begins that has no status of its own.
+const RAISED: &str = "opt.Raised: ";
 /// Slices of waiting on the futex.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
@@ -46,14 +51,42 @@ pub fn main() -> i32 {
     let page = page.leak();
     #[cfg(target_env = "gnu")]
     crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
-    match prepare(socket, page) {
+    match Order::receive(socket) {
+        Ok(order) => match order.setup.python.clone() {
+            Some(python) => python::host(
+                &python,
+                Box::new(move |interpreter| match interpreter {
+                    Ok(interpreter) => live(socket, page, order, Some(interpreter)),
+                    Err(text) => end(socket, Ending::Told(Reply::Trouble { text })),
+                }),
+            ),
+            None => live(socket, page, order, None),
+        },
+        Err(ending) => end(socket, ending),
+    }
+}
+
+/// From the order on. The process's exit code.
+fn live(
+    socket: BorrowedFd<'static>,
+    page: &'static ControlPage,
+    order: Order,
+    interpreter: Option<Interpreter>,
+) -> i32 {
+    match prepare(socket, page, order, interpreter) {
         Ok(runner) => runner.serve(page),
-        Err(Ending::Told(reply)) => {
+        Err(ending) => end(socket, ending),
+    }
+}
+
+fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
+    match ending {
+        Ending::Told(reply) => {
             let _ = send_reply(socket, &reply);
             // The worker reads the reply before it sees the death.
             2
         }
-        Err(Ending::Alone) => 0,
+        Ending::Alone => 0,
     }
 }
 
@@ -127,19 +160,38 @@ impl OutputMaps {
     }
 }
 
-fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner, Ending> {
-    let (first, mut descriptors) = receive_from_worker(socket)?;
-    let ToRunner::Setup(setup) = first else {
-        return Err(trouble("the first frame was no setup"));
-    };
-    if descriptors.len() != 1 + setup.libraries.len() {
-        return Err(trouble("the artifact or a library did not come with the setup"));
+/// What a runner is told first.
+struct Order {
+    setup: Setup,
+    artifact: OwnedFd,
+    libraries: Vec<OwnedFd>,
+}
+
+impl Order {
+    fn receive(socket: BorrowedFd<'_>) -> Result<Self, Ending> {
+        let (first, mut descriptors) = receive_from_worker(socket)?;
+        let ToRunner::Setup(setup) = first else {
+            return Err(trouble("the first frame was no setup"));
+        };
+        if descriptors.len() != 1 + setup.libraries.len() {
+            return Err(trouble("the artifact or a library did not come with the setup"));
+        }
+        let artifact = descriptors.remove(0);
+        Ok(Self { setup, artifact, libraries: descriptors })
     }
-    let artifact = descriptors.remove(0);
-    let libraries = descriptors;
+}
+
+fn prepare(
+    socket: BorrowedFd<'_>,
+    page: &'static ControlPage,
+    order: Order,
+    interpreter: Option<Interpreter>,
+) -> Result<Runner, Ending> {
+    let Order { setup, artifact, libraries } = order;
     pin(&setup.cpus);
     turns::take_short_turns();
     let mut entries = Vec::new();
+    let mut calls = Vec::new();
     let mut places = Vec::new();
     let mut inputs = Inputs::new();
     loop {
@@ -150,6 +202,7 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
             }
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, &mut inputs, &mut places)?);
+                calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
         }
@@ -169,9 +222,12 @@ fn prepare(socket: BorrowedFd<'_>, page: &'static ControlPage) -> Result<Runner,
     }
     fault::report_faults_in(page, places);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
-    let loaded = load::load(&setup, artifact, libraries, page)
-        .map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
-    send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some() })?;
+    let given = Given { artifact, libraries, interpreter, calls };
+    let loaded = load::load(&setup, given, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
+    for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
+        entry.arguments.belong_to(*this);
+    }
+    send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
     Ok(Runner { loaded, entries, last: None })
 }
 
@@ -310,7 +366,9 @@ impl Runner {
                 page.result.store(code, Ordering::Relaxed);
                 page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);
                 if let Some(text) = self.loaded.raised.take() {
-                    page.raised.tell(&text);
+                    // Want of memory is proved by a size that was refused, not by a word.
+                    let refused = page.refused_bytes.load(Ordering::Relaxed) != 0;
+                    page.raised.tell(&if refused { text } else { text.replacen(HOST_MEMORY, RAISED, 1) });
                 }
                 break;
             }

@@ -40,7 +40,7 @@ pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
     memory: Bytes,
-    library_path: &[PathBuf],
+    readable: &[PathBuf],
 ) -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -56,7 +56,7 @@ pub(crate) fn for_candidate(
             locked_memory: Bytes::ZERO,
         },
         user_number: user_number(),
-        readable: library_path.iter().filter(|folder| folder.exists()).cloned().collect(),
+        readable: readable.iter().filter(|folder| folder.exists()).cloned().collect(),
         toolchain: Vec::new(),
         hidden: Vec::new(),
         homes: Vec::new(),

@@ -21,6 +21,8 @@ pub(crate) enum SessionError {
     Artifact { candidate: String, source: io::Error },
     #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
     ArtifactChanged { candidate: String, found: String },
+    #[error("running {candidate}: {text}")]
+    Interpreter { candidate: String, text: String },
     #[error("copying the inputs of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(

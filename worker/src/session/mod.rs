@@ -209,8 +209,9 @@ pub(crate) enum Answer<T> {
 /// What a loader found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: it has a plan call, made once for each entry before its calls.
-    Ready { has_plan: bool },
+    /// `has_plan`: it has a plan call, made once for each entry before its calls. `returned`: it returns its outputs, and they are
+    /// copied before a call is over.
+    Ready { has_plan: bool, returned: bool },
     /// It cannot be called: the loader's words, and what can be done.
     Refused { text: String },
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(
                 return Ok(built);
             }
         },
-        Recipe::Keep(_) | Recipe::Refused(_) => files.clone(),
+        Recipe::Keep { .. } | Recipe::Refused(_) | Recipe::Unavailable(_) => files.clone(),
     };
     match opt_shared::digest::of_files(&built_from) {
         Ok(digest) => built.source_digest = digest,
@@ -68,13 +68,17 @@ pub(crate) fn run(
         }
     }
     match recipe {
-        Recipe::Keep(library) => {
-            head.end_as(Status::Passed, "prebuilt");
-            keep_for(task, &library, head, &mut built)?;
+        Recipe::Keep { artifact, by } => {
+            head.end_as(Status::Passed, if by.is_some() { "not compiled" } else { "prebuilt" });
+            built.compiler = by;
+            keep_for(task, &artifact, head, &mut built)?;
         }
         Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
         Recipe::Refused(why) => {
             head.end_as(Status::CompileError, why);
+        }
+        Recipe::Unavailable(why) => {
+            head.end_as(Status::InfraError, why);
         }
     }
     Ok(built)
@@ -83,7 +87,8 @@ pub(crate) fn run(
 /// Keeps a library within the plan's limits on it, and on all of the run.
 fn keep_for(task: &BuildTask, library: &Path, head: &mut Head, built: &mut Built) -> Result<(), BuildError> {
     let limit = task.build.max_artifact;
-    match keep(library, &task.artifacts, limit.min(task.artifacts_room))? {
+    let kind = task.source.language.kind().artifact;
+    match keep(library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
             let why = format!("the library has {bytes}, the limit is {limit} ([build] max_artifact)");

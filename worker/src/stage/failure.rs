@@ -60,12 +60,27 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
             Status::Unsupported,
             format!("the candidate does not do this entry (it returned {UNSUPPORTED})"),
         ),
+        _ if let Some((status, text)) = called.raised.as_deref().and_then(named) => {
+            verdict(status, text.to_owned())
+        }
         code => {
             let raised = called.raised.as_ref().map_or(String::new(), |text| format!(": {text}"));
             verdict(Status::RuntimeError, format!("{what} returned {code} (0 means done){raised}"))
         }
     }
 }
+
+/// What raised an error may say which status it is: glue of ours does, and nobody gains by saying it himself.
+fn named(raised: &str) -> Option<(Status, &str)> {
+    NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
+}
+
+const NAMED: [(&str, Status); 4] = [
+    ("opt.Raised: ", Status::RuntimeError),
+    ("opt.IncorrectShape: ", Status::IncorrectShape),
+    ("opt.IncorrectDtype: ", Status::IncorrectDtype),
+    ("opt.HostMemory: ", Status::HostMemoryLimit),
+];
 
 /// Wrong values, and what a kernel does about wrong indices, may come from a file that is damaged, or that somebody writes
 /// while it is used: its identity and its CRCs tell. So may values that differ from call to call, and inputs that are not what they were. Where
@@ -114,6 +129,7 @@ mod tests {
     fn every_claim_about_calls_has_its_verdict() {
         let done = |calls_done| Called { calls_done, ..Called::default() };
         let code = |result| Called { result, raised: Some("only float32".to_owned()), ..Called::default() };
+        let raised = |text: &str| Called { result: 1, raised: Some(text.to_owned()), ..Called::default() };
         let returned = Called { returned_value: true, ..done(1) };
         for (called, asked, calls, expected) in [
             (done(1), 1, Calls::Verified, None),
@@ -152,6 +168,18 @@ mod tests {
                 1,
                 Calls::Planned,
                 Some((Status::RuntimeError, "the plan call returned 3 (0 means done): only float32")),
+            ),
+            (
+                raised("opt.Raised: ValueError: no"),
+                8,
+                Calls::Timed,
+                Some((Status::RuntimeError, "ValueError: no")),
+            ),
+            (
+                raised("opt.IncorrectShape: `output` is short"),
+                1,
+                Calls::Verified,
+                Some((Status::IncorrectShape, "`output` is short")),
             ),
             (
                 returned,

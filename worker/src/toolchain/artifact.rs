@@ -1,10 +1,11 @@
-//! Built libraries, kept in the run's `artifacts` folder under their digests.
+//! Built libraries and modules, kept in the run's `artifacts` folder under their digests.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use opt_shared::language::ArtifactKind;
 use opt_shared::outcome::Artifact;
 use opt_shared::units::Bytes;
 
@@ -20,8 +21,13 @@ pub(crate) enum Kept {
     },
 }
 
-/// Copies a library of at most `limit` under its digest, atomically; a second build of the same bytes finds the first.
-pub(crate) fn keep(library: &Path, artifacts: &Path, limit: Bytes) -> Result<Kept, BuildError> {
+/// Copies an artifact of at most `limit` under its digest, atomically; a second build of the same bytes finds the first.
+pub(crate) fn keep(
+    library: &Path,
+    artifacts: &Path,
+    kind: ArtifactKind,
+    limit: Bytes,
+) -> Result<Kept, BuildError> {
     fs::create_dir_all(artifacts).map_err(file("making the folder", artifacts))?;
     let source = fs::File::open(library).map_err(file("opening", library))?;
     let size = source.metadata().map_err(file("asking for the size of", library))?.len();
@@ -52,7 +58,7 @@ pub(crate) fn keep(library: &Path, artifacts: &Path, limit: Bytes) -> Result<Kep
     }
     target.sync_all().map_err(file("writing", &part))?;
     let digest = hasher.finalize().to_hex().to_string();
-    let path = artifacts.join(format!("{digest}.so"));
+    let path = artifacts.join(format!("{digest}.{}", kind.suffix()));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
     // The name is on disk with its folder only.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
@@ -68,10 +74,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (library, artifacts) = (folder.path().join("k.so"), folder.path().join("artifacts"));
         fs::write(&library, [7; 100]).expect("written");
-        let kept = keep(&library, &artifacts, Bytes::new(99)).expect("readable");
+        let kept = keep(&library, &artifacts, ArtifactKind::SharedLibrary, Bytes::new(99)).expect("readable");
         assert!(matches!(kept, Kept::TooLarge { bytes } if bytes == Bytes::new(100)), "{kept:?}");
         assert_eq!(fs::read_dir(&artifacts).expect("a folder").count(), 0);
-        let kept = keep(&library, &artifacts, Bytes::new(100)).expect("readable");
+        let kept =
+            keep(&library, &artifacts, ArtifactKind::SharedLibrary, Bytes::new(100)).expect("readable");
         let Kept::Artifact(artifact) = kept else { panic!("{kept:?}") };
         assert_eq!((artifact.bytes, fs::read(artifact.path).expect("kept").len()), (Bytes::new(100), 100));
     }

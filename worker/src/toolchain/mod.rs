@@ -8,6 +8,7 @@ mod c;
 pub(crate) mod compiler;
 pub(crate) mod log;
 mod prebuilt;
+mod python;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,12 +36,14 @@ pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::
 
 /// What makes an artifact of some sources.
 pub(crate) enum Recipe {
-    /// This file is the artifact.
-    Keep(PathBuf),
+    /// This file is the artifact. `by`: what it is for, where that is known.
+    Keep { artifact: PathBuf, by: Option<String> },
     /// This command, run in a confined process, writes it.
     Run(Step),
     /// There is none; the reason, for whoever wrote the candidate.
     Refused(String),
+    /// This machine lacks what is needed; the reason, for whoever runs it.
+    Unavailable(String),
 }
 
 /// One command of a build.
@@ -81,7 +84,9 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
     match language.kind().toolchain {
         language::Toolchain::Cc | language::Toolchain::Cxx => &c::C,
         language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
-        language::Toolchain::Nvcc | language::Toolchain::Python => &Missing,
+        language::Toolchain::Python => &python::Python,
+        language::Toolchain::Torch => &python::Torch,
+        language::Toolchain::Nvcc => &Missing,
     }
 }
 

@@ -12,7 +12,7 @@ impl Toolchain for Prebuilt {
             return Recipe::Refused(why.to_owned());
         }
         match task.source.sources.as_slice() {
-            [library] => Recipe::Keep(library.clone()),
+            [library] => Recipe::Keep { artifact: library.clone(), by: None },
             _ => Recipe::Refused("a prebuilt library is one file".to_owned()),
         }
     }

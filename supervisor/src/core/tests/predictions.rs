@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::batch::Constant;
-use opt_shared::formula::{SHARED_RUNNER, ring, total};
+use opt_shared::formula::{RunnerTerms, SHARED_RUNNER, ring, total};
+use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
     CacheState, InputMemory, LimitSettings, Nonfinite, ProfileEntries, ProfileSettings, Protocol,
@@ -14,6 +15,11 @@ use opt_shared::settings::{
 use opt_shared::units::Bytes;
 
 use crate::core::predict::{Prediction, Sides, build, profile, replay, verify, verify_ways};
+
+/// A shared library's runner.
+fn of(limits: &LimitSettings) -> RunnerTerms<'_> {
+    RunnerTerms { limits, launcher: Launcher::Dlopen }
+}
 
 fn limits(memory: Option<Bytes>, threads: Option<u32>) -> LimitSettings {
     LimitSettings {
@@ -97,17 +103,17 @@ fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     let entries = [entry(300, 200, 100, 1), entry(80, 10, 60, 50), entry(10, 5, 5, 0)];
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
-    let stage = verify(&entries, Bytes::ZERO, &limits, &settings, 4);
+    let stage = verify(&entries, Bytes::ZERO, of(&limits), &settings, 4);
     adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
     // max(256, 200) + 8 and 4 of its own.
     assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
-    let doubled = verify(&twice, Bytes::ZERO, &limits, &settings, 4);
+    let doubled = verify(&twice, Bytes::ZERO, of(&limits), &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
-    let nothing = verify(&[], Bytes::ZERO, &limits, &settings, 4);
+    let nothing = verify(&[], Bytes::ZERO, of(&limits), &settings, 4);
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
@@ -118,7 +124,7 @@ fn a_verification_with_shared_runners_owes_its_worst_group() {
     let settings = verify_settings(Duration::from_secs(60), 2);
     // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
-    let ways = verify_ways(&entries, &limits, &settings, 4);
+    let ways = verify_ways(&entries, of(&limits), &settings, 4);
     ways.iter().for_each(adds_up);
     let told: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
@@ -126,18 +132,18 @@ fn a_verification_with_shared_runners_owes_its_worst_group() {
     // Inputs of all, outputs of one at a time.
     assert_eq!(told, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
-    assert_eq!(ways[1], verify(&entries, Bytes::ZERO, &limits, &settings, 4));
+    assert_eq!(ways[1], verify(&entries, Bytes::ZERO, of(&limits), &settings, 4));
     // Whoever fails in a shared runner is tried in one of its own.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
     // One entry decides in either way: there is nothing to choose.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
-    assert_eq!(verify_ways(&large, &limits, &settings, 4).len(), 1);
-    assert_eq!(verify_ways(&[], &limits, &settings, 4).len(), 1);
+    assert_eq!(verify_ways(&large, of(&limits), &settings, 4).len(), 1);
+    assert_eq!(verify_ways(&[], of(&limits), &settings, 4).len(), 1);
 }
 
 fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: bool) -> Vec<Prediction> {
     let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
-    let sides = Sides { candidate: &small, baseline: paired.then_some(&large) };
+    let sides = Sides { candidate: of(&small), baseline: paired.then_some(of(&large)) };
     let settings = verify_settings(Duration::from_secs(1), 2);
     let steps = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
     steps.iter().for_each(adds_up);
@@ -216,16 +222,16 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
-        let deadline = verify(&entries, Bytes::ZERO, &limits, &settings, 4).spec.deadline;
+        let deadline = verify(&entries, Bytes::ZERO, of(&limits), &settings, 4).spec.deadline;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
         let timing = profile_settings(Bytes::mib(10), InputMemory::Mapped);
-        let sides = Sides { candidate: &limits, baseline: Some(&limits) };
+        let sides = Sides { candidate: of(&limits), baseline: Some(of(&limits)) };
         let deadline = profile(&entries, sides, &settings, &timing, 4)[0].spec.deadline;
         let allowed = (load * 2 + call * 16) * 100;
         assert!(allowed < deadline, "{call_timeout:?}: {deadline:?}");
     }
     let endless = verify_settings(Duration::MAX, u32::MAX);
-    assert_eq!(verify(&entries, Bytes::ZERO, &limits, &endless, 4).spec.deadline, Duration::MAX);
+    assert_eq!(verify(&entries, Bytes::ZERO, of(&limits), &endless, 4).spec.deadline, Duration::MAX);
 }
 
 /// Four for waiting for a CPU, two seconds for a runner's birth and death, 20 MiB a second from the slowest disk.
@@ -237,18 +243,18 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     let entries = [entry(600, 1, 1, 0), entry(400, 1, 1, 0)];
     let reading = 60 + 4 * 1000 / 20;
     let limits = limits(None, Some(1));
-    let verified = verify(&entries, Bytes::ZERO, &limits, &settings, 1);
+    let verified = verify(&entries, Bytes::ZERO, of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
     // 44 calls and 32 runners: of twelve pairs, a trial and a repetition.
     let profiles = profile(
         &entries,
-        Sides { candidate: &limits, baseline: None },
+        Sides { candidate: of(&limits), baseline: None },
         &settings,
         &profile_settings(Bytes::gib(2), InputMemory::Mapped),
         1,
     );
     assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 44 + 32 * (40 + 2)) + reading));
-    let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[&limits], &settings, 1);
+    let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
     // The pool, catalog and schedule, four slots of staging, one step's outputs, two chunks.
@@ -272,7 +278,7 @@ fn the_entry_that_takes_most_decides() {
         {
             let steps = profile(
                 &entries,
-                Sides { candidate: &alone, baseline: None },
+                Sides { candidate: of(&alone), baseline: None },
                 &verify_settings(Duration::from_secs(10), 3),
                 &profile_settings(batch, inputs),
                 1,
@@ -285,7 +291,7 @@ fn the_entry_that_takes_most_decides() {
     for batch in [Bytes::gib(2), Bytes::new(1)] {
         let steps = profile(
             &[large.clone(), copied.clone()],
-            Sides { candidate: &alone, baseline: None },
+            Sides { candidate: of(&alone), baseline: None },
             &verify_settings(Duration::from_secs(10), 3),
             &profile_settings(batch, InputMemory::Copied),
             1,

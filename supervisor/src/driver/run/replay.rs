@@ -3,10 +3,10 @@
 //! Owns the way from a plan's `[[replay]]` to a task, and from its end to the store. What is in the pool when is the
 //! worker's.
 
+use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::{CandidateId, EntryId, JobId};
 use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Role, Task, Work};
 use opt_shared::outcome::{Body, ReplayResult, Report, Status};
-use opt_shared::settings::LimitSettings;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
@@ -244,11 +244,13 @@ impl Agenda<'_> {
 
     /// Its times are a result: nothing runs beside it.
     fn replay_step(&self, place: usize, underway: &Underway) -> Step {
-        let limits: Vec<&LimitSettings> = underway.chosen.iter().map(|it| &it.callee.callee.limits).collect();
+        let callees = underway.chosen.iter().map(|it| &it.callee.callee);
+        let runners: Vec<RunnerTerms<'_>> =
+            callees.map(|it| RunnerTerms { limits: &it.limits, launcher: it.launcher }).collect();
         let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
         let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
         let (replay, facts) = (&self.plan.replays[place], &self.replays.facts[place]);
-        let way = facts.prediction(replay, self.facts, &limits, verify, self.cores).spec;
+        let way = facts.prediction(replay, self.facts, &runners, verify, self.cores).spec;
         Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
     }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId, LeaseId};
+use opt_shared::language::Language;
 use opt_shared::message::{BuildTask, Callee, Depth, EntryRef, ProfileTask, Task, VerifyTask, Work};
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
@@ -120,14 +122,17 @@ impl Agenda<'_> {
 
     pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.of(candidate)?;
+        let is_recorded = plan.source.language == Language::Torch;
         Some(Callee {
             candidate: plan.name.clone(),
             artifact: self.known.get(candidate.index())?.artifact.clone()?,
             launcher: plan.source.language.kind().launcher,
-            symbol: plan.source.symbol.clone(),
+            symbol: if is_recorded { facts.function.clone()? } else { plan.source.symbol.clone() },
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),
             library_path: plan.build.library_path.clone(),
+            python: plan.build.python.clone(),
+            form: if is_recorded { Form::Recorded } else { Form::Settled },
         })
     }
 }

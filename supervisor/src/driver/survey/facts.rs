@@ -4,7 +4,7 @@
 //! is open at a time, and what is kept of it is a handful of numbers. Arguments have their names only when every entry was
 //! seen: until then small entries stay, as many as there is room for, and the others are opened once more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
 use opt_shared::causes::{chain, is_want_of_means};
 use opt_shared::ids::EntryId;
+use opt_shared::language::Language;
 use opt_shared::message::EntryRef;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::units::Bytes;
@@ -47,6 +48,8 @@ pub struct JobFacts {
     /// Every distinct storage content cannot be known from headers; equal (size, CRC) counts once.
     pub unique_bytes: Bytes,
     pub digest: String,
+    /// The function that all of them name.
+    pub function: Option<String>,
     /// From headers: which form the captures have.
     pub form: Option<CapturesForm>,
     /// Why the captures cannot be used.
@@ -62,10 +65,12 @@ impl JobFacts {
         let mut kept = Vec::new();
         let mut room = Room::default();
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
+        let mut functions = BTreeSet::new();
         for path in files {
             match look(path, job.dtypes.as_deref()) {
                 Ok(Some(looked)) => {
                     builder.observe(&looked.name, &looked.entry);
+                    functions.insert(looked.entry.function_name.clone());
                     let is_small = room.take(&looked.entry, &looked.storages);
                     kept.push((path, is_small.then_some(looked)));
                 }
@@ -76,6 +81,16 @@ impl JobFacts {
         }
         if kept.is_empty() && problems.is_empty() {
             problems.push("no entry is left to run (see `entries` and `dtypes`)".to_owned());
+        }
+        facts.function = match (functions.len(), functions.pop_first().flatten()) {
+            (1, Some(name)) => Some(name.to_string()),
+            _ => None,
+        };
+        if facts.function.is_none() && job.candidates.iter().any(|it| it.source.language == Language::Torch) {
+            problems.push(
+                "`torch` calls the recorded function, and the captures do not all name the same one (`function_name`)"
+                    .to_owned(),
+            );
         }
         match builder.finish() {
             Ok(signature) => facts.signature = Some(signature),

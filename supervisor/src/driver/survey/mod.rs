@@ -3,6 +3,7 @@
 mod choice;
 mod constants;
 pub mod facts;
+pub mod interpreters;
 mod kept;
 pub mod limits;
 pub mod needs;

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use opt_shared::formula::RunnerTerms;
+use opt_shared::language::Launcher;
 use opt_shared::message::Role;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
@@ -50,6 +52,7 @@ struct Known {
     limits: Arc<LimitSettings>,
     verify: Arc<VerifySettings>,
     profile: Arc<ProfileSettings>,
+    launcher: Launcher,
     is_baseline: bool,
     partial: bool,
     needs: Needs,
@@ -139,6 +142,7 @@ impl<'a> JobNeeds<'a> {
                 && Arc::ptr_eq(&known.limits, &candidate.limits)
                 && Arc::ptr_eq(&known.verify, &candidate.verify)
                 && Arc::ptr_eq(&known.profile, &candidate.profile)
+                && known.launcher == runner_terms(candidate).launcher
                 && known.is_baseline == is_baseline
                 && known.partial == candidate.partial
         });
@@ -157,6 +161,7 @@ impl<'a> JobNeeds<'a> {
                 limits: candidate.limits.clone(),
                 verify: candidate.verify.clone(),
                 profile: candidate.profile.clone(),
+                launcher: runner_terms(candidate).launcher,
                 is_baseline,
                 partial: candidate.partial,
                 route: self.route_of(candidate, &needs),
@@ -174,7 +179,7 @@ impl<'a> JobNeeds<'a> {
     pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
-        predict::verify_ways(&numbers, &candidate.limits, &candidate.verify, self.cores)
+        predict::verify_ways(&numbers, runner_terms(candidate), &candidate.verify, self.cores)
     }
 
     /// From the largest batches to the smallest; `paired` with the job's baseline beside it.
@@ -188,9 +193,14 @@ impl<'a> JobNeeds<'a> {
             ProfileEntries::Distinct => &self.distinct,
             ProfileEntries::All => &self.all,
         };
-        let sides = Sides { candidate: &candidate.limits, baseline: baseline.map(|it| &*it.limits) };
+        let sides = Sides { candidate: runner_terms(candidate), baseline: baseline.map(runner_terms) };
         predict::profile(entries, sides, &candidate.verify, &candidate.profile, self.cores)
     }
+}
+
+/// What decides how much a candidate's runners may owe.
+pub fn runner_terms(candidate: &CandidatePlan) -> RunnerTerms<'_> {
+    RunnerTerms { limits: &candidate.limits, launcher: candidate.source.language.kind().launcher }
 }
 
 #[cfg(test)]

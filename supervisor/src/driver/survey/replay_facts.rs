@@ -3,10 +3,11 @@
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
 use opt_shared::causes::chain;
+use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::JobId;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::replay::{PoolFloor, Recorder, needs};
-use opt_shared::settings::{LimitSettings, VerifySettings};
+use opt_shared::settings::VerifySettings;
 use opt_shared::units::Bytes;
 
 use super::facts::{EntryFact, JobFacts};
@@ -144,7 +145,7 @@ impl ReplayFacts {
         &self,
         replay: &ReplayPlan,
         facts: &[JobFacts],
-        limits: &[&LimitSettings],
+        runners: &[RunnerTerms<'_>],
         verify: &VerifySettings,
         cores: u32,
     ) -> Prediction {
@@ -156,7 +157,7 @@ impl ReplayFacts {
             replay.budget.min(self.floor.whole),
             self.bookkeeping,
             &entries,
-            limits,
+            runners,
             verify,
             cores,
         )

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use super::Loaded;
+use super::{Loaded, Raised};
 use crate::runner::abi::Function;
 use crate::runner::control::{ControlPage, Phase};
 use crate::runner::ffi_error::RaisedErrors;
@@ -38,7 +38,13 @@ pub(super) fn load(
     })?;
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
-    Ok(Loaded { run, plan, raised: RaisedErrors::find(handle) })
+    Ok(Loaded {
+        run,
+        plan,
+        raised: Raised::Library(RaisedErrors::find(handle)),
+        returned: false,
+        entries: Vec::new(),
+    })
 }
 
 /// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.

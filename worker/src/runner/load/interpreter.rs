@@ -1,9 +1,29 @@
-//! Modules of an interpreted language: refused until a runner has an interpreter.
+//! Modules of an interpreted language: loaded by the interpreter that hosts this runner.
 
-use opt_shared::language::NO_PYTHON;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
-use super::Loaded;
+use super::{Loaded, Raised};
+use crate::runner::control::{ControlPage, Phase};
+use crate::runner::frame::{Setup, WireCall};
+use crate::runner::python::{self, Interpreter};
 
-pub(super) fn load() -> Result<Loaded, String> {
-    Err(NO_PYTHON.to_owned())
+/// Loads the module for entries with these calls and numbers of arguments; the error is the exception.
+pub(super) fn load(
+    interpreter: Interpreter,
+    setup: &Setup,
+    artifact: OwnedFd,
+    entries: &[(WireCall, usize)],
+    page: &ControlPage,
+) -> Result<Loaded, String> {
+    page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
+    let calls = python::load(interpreter, setup, artifact, entries)?;
+    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
+    Ok(Loaded {
+        run: python::run,
+        plan: calls.has_plan.then_some(python::plan),
+        raised: Raised::Interpreter,
+        returned: calls.returned,
+        entries: calls.entries,
+    })
 }

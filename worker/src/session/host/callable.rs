@@ -4,27 +4,37 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use opt_shared::formula::RUNNER_BASE;
+use opt_shared::arguments::Form;
+use opt_shared::formula::{PYTHON_FILES, runner_base};
 use opt_shared::ids::LeaseId;
+use opt_shared::language::Launcher;
 use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
 use super::libraries::Libraries;
 use super::placed::{self, Placed};
 use super::process::{Process, RunnerError, RunnerSpec};
+use crate::interpreter::{self, Interpreter};
 use crate::link::Link;
 use crate::machine::cpus;
-use crate::runner::frame::Setup;
+use crate::runner::frame::{Python, Setup};
 use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError};
+
+/// What torch asks of the machine.
+const INTERPRETER_FILES: [&str; 4] =
+    ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
 pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
     libraries: Libraries,
+    /// What hosts its runners, if that is needed.
+    interpreter: Option<Arc<Interpreter>>,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     /// Started ahead of the next session.
@@ -45,6 +55,13 @@ impl Callable {
         }
         let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
         let libraries = Libraries::find(&file, &callee.library_path, copies);
+        let interpreter = match callee.launcher {
+            Launcher::Interpreter => Some(
+                interpreter::find(&callee.python)
+                    .map_err(|text| SessionError::Interpreter { candidate: candidate(), text })?,
+            ),
+            Launcher::Dlopen | Launcher::Kernel => None,
+        };
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
@@ -55,6 +72,7 @@ impl Callable {
             callee: callee.clone(),
             artifact: file.into(),
             libraries,
+            interpreter,
             cpus: pinned,
             threads,
             waiting: RefCell::default(),
@@ -80,19 +98,47 @@ impl Callable {
                 launcher: self.callee.launcher,
                 symbol: self.callee.symbol.clone(),
                 libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
-                confinement: policy::for_candidate(limits, self.threads, private, &self.callee.library_path),
+                confinement: policy::for_candidate(limits, self.threads, private, &self.readable()),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
                 env: limits.env.clone(),
+                python: self.interpreter.as_ref().map(|it| Python {
+                    executable: it.executable.clone(),
+                    library: it.library.clone(),
+                    module: match self.callee.form {
+                        Form::Settled => Some(format!("{}.py", self.callee.candidate)),
+                        Form::Recorded => None,
+                    },
+                }),
             },
             artifact: self.artifact.as_fd(),
             libraries: self.libraries.as_slice(),
-            limit: memory + outputs + materialised + sum(Placed::unmapped_bytes) + RUNNER_BASE,
+            limit: memory
+                + outputs
+                + materialised
+                + sum(Placed::unmapped_bytes)
+                + runner_base(self.callee.launcher),
             shared: outputs + materialised,
             of_worker: placed::of_worker(entries),
-            mapped: sum(Placed::mapped_bytes),
+            mapped: sum(Placed::mapped_bytes)
+                + if self.interpreter.is_some() { PYTHON_FILES } else { Bytes::ZERO },
             tasks: limits.processes.unwrap_or_else(|| policy::tasks(self.threads)),
         }
+    }
+
+    /// In which form an interpreter makes its calls; none where a library is called.
+    pub(super) fn form(&self) -> Option<Form> {
+        self.interpreter.as_ref().map(|_| self.callee.form)
+    }
+
+    /// What its runners may read beyond the system's libraries.
+    fn readable(&self) -> Vec<PathBuf> {
+        let mut readable = self.callee.library_path.clone();
+        if let Some(interpreter) = &self.interpreter {
+            readable.extend(interpreter.folders.iter().cloned());
+            readable.extend(INTERPRETER_FILES.map(PathBuf::from));
+        }
+        readable
     }
 
     /// Starts the process of the next session, if none is waiting for one.
@@ -115,6 +161,11 @@ impl Callable {
             ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
             ("LC_ALL".to_owned(), "C".to_owned()),
         ]);
+        if self.interpreter.is_some() {
+            // One thread must be all there is when the runner locks itself down, and there is no device for CUDA to look for.
+            env.insert("OPENBLAS_NUM_THREADS".to_owned(), "1".to_owned());
+            env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
+        }
         if !library_path.is_empty() {
             let folders: Vec<String> =
                 library_path.iter().map(|folder| folder.display().to_string()).collect();

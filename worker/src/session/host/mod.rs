@@ -19,6 +19,7 @@ pub mod read_ahead;
 mod session;
 mod variants;
 mod view;
+mod wire_call;
 
 use std::fs::File;
 use std::sync::Arc;

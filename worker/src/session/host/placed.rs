@@ -190,6 +190,7 @@ impl Placed {
             resident: self.memory != InputMemory::Files,
             pooled: self.memory == InputMemory::Pool,
             variants: Vec::new(),
+            call: None,
         }
     }
 

@@ -246,8 +246,8 @@ impl Runner {
                     })?;
                 }
                 Ok(Some(Reply::Trouble { text })) if !locked => return Err(RunnerError::Setup { text }),
-                Ok(Some(Reply::Loaded { has_plan })) if locked => {
-                    return Ok(Heard::Done(Loaded::Ready { has_plan }));
+                Ok(Some(Reply::Loaded { has_plan, returned })) if locked => {
+                    return Ok(Heard::Done(Loaded::Ready { has_plan, returned }));
                 }
                 Ok(Some(Reply::LoadFailed { text })) if locked => {
                     return Ok(Heard::Done(Loaded::Refused { text }));

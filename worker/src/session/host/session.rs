@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use opt_shared::causes::chain;
 use opt_shared::ids::LeaseId;
 use opt_shared::units::Bytes;
 
@@ -15,6 +16,7 @@ use super::placed::Placed;
 use super::process::{Heard, Runner, RunnerError};
 use super::variants::HostVariants;
 use super::view::View;
+use super::wire_call::wire_call;
 use crate::judge::BytesSource;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
@@ -70,7 +72,7 @@ impl<'b> HostSession<'b> {
         let runner = callable
             .process(link)
             .and_then(|process| Runner::start(link, process, &spec))
-            .and_then(|runner| Self::show(runner, entries, &outputs, varied))
+            .and_then(|runner| Self::show(runner, callable, entries, &outputs, varied))
             .map_err(|error| callable.error(error))?;
         for entry in entries {
             entry.runs_in(runner.pid());
@@ -93,12 +95,17 @@ impl<'b> HostSession<'b> {
     /// Shows the runner its entries.
     fn show(
         runner: Runner,
+        callable: &Callable,
         entries: &[Placed],
         outputs: &[Outputs],
         varied: Option<Varied<'_, HostVariants>>,
     ) -> Result<Runner, RunnerError> {
         for (number, (entry, outputs)) in entries.iter().zip(outputs).enumerate() {
             let mut setup = entry.setup(outputs.wire());
+            if let Some(form) = callable.form() {
+                let call = wire_call(entry.as_ref(), &callable.callee.signature, form);
+                setup.call = Some(call.map_err(|error| RunnerError::Setup { text: chain(&error) })?);
+            }
             let mut descriptors = entry.descriptors(outputs.descriptor());
             if let Some(varied) = varied {
                 setup.variants = entry.variant_ranges(&varied.entries[number]);

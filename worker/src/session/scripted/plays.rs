@@ -85,7 +85,7 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn of(calls: &[Play]) -> Self {
         Self {
-            load: Answer::Done(Loaded::Ready { has_plan: false }),
+            load: Answer::Done(Loaded::Ready { has_plan: false, returned: false }),
             plan: Answer::Done(done(1)),
             calls: calls.to_vec(),
             handoff: Duration::from_micros(1),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use opt_shared::arguments::{Entry, Signature, SignatureBuilder};
+use opt_shared::arguments::{Entry, Form, Signature, SignatureBuilder};
 use opt_shared::capture::CaptureFile;
 use opt_shared::ids::EntryId;
 use opt_shared::language::Launcher;
@@ -57,6 +57,8 @@ pub(crate) fn callee(candidate: &str, signature: Signature) -> Callee {
             env: BTreeMap::new(),
         },
         library_path: Vec::new(),
+        python: String::new(),
+        form: Form::Settled,
     }
 }
 

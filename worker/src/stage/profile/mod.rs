@@ -346,7 +346,7 @@ fn start<'b, B: Backend>(
 ) -> Result<(Side<'b>, Option<Stop>), SessionError> {
     let mut session = backend.start_timed(candidate, placed, varied)?;
     let loaded = session.load(load_timeout(task.verify.call_timeout))?;
-    let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true }));
+    let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
     let stop = match loaded {
         Answer::Done(Loaded::Ready { .. }) => None,
         Answer::Done(Loaded::Refused { text }) => Some(failed(placed, 0, Status::LoadError, text)),

@@ -173,7 +173,7 @@ fn drive(
     let tolerances = recorded.tolerances(&callee.verify).map_err(CapturesError::from)?;
     let mut calls = EntryCalls::new(&callee.verify, recorded, &tolerances, 0);
     let has_plan = match session.load(load_timeout(callee.verify.call_timeout))? {
-        Answer::Done(Loaded::Ready { has_plan }) => has_plan,
+        Answer::Done(Loaded::Ready { has_plan, .. }) => has_plan,
         Answer::Done(Loaded::Refused { text }) => {
             return Ok(Err(Over::Failed(Box::new(of(recorded, Status::LoadError, text)))));
         }

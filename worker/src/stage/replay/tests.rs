@@ -142,7 +142,7 @@ fn replay_blames_the_host_where_it_lacks_the_means() {
 #[test]
 fn replay_names_every_answer_of_a_step() {
     let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
-    let ready = Answer::Done(Loaded::Ready { has_plan: true });
+    let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
     let planned = |plan| Script { load: ready.clone(), plan, ..right() };
     let returned = Called { returned_value: true, ..called(1) };
     let table: [(&str, Script, Status, &str); 12] = [
@@ -231,7 +231,7 @@ fn replay_prepares_the_session_of_every_step() {
 #[test]
 fn replay_calls_a_plan_before_the_call() {
     let folder = tempfile::tempdir().expect("a folder");
-    let planned = Script { load: Answer::Done(Loaded::Ready { has_plan: true }), ..right() };
+    let planned = Script { load: Answer::Done(Loaded::Ready { has_plan: true, returned: false }), ..right() };
     let report = replay(&task(&folder, &[0]), &[planned]);
     assert_eq!(report.head.status, Status::Passed);
     assert_eq!(report.asked[2..4], [Asked::Plan(0), Asked::Call(0, 0, 0xff)]);

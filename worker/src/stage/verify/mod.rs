@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::VerifyTask;
-use opt_shared::outcome::{EntryFailure, Head, RunnerEnd, Status, Verified, WorstError};
+use opt_shared::outcome::{EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
 use super::calls::{Checked, EntryCalls, Over};
 use super::failure::{of, of_the_capture, unless_damaged};
@@ -165,7 +165,8 @@ impl<B: Backend> Verification<'_, B> {
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
         let loaded = session.load(self.load_timeout())?;
         let mut died = loaded == Answer::Died;
-        if let Answer::Done(Loaded::Ready { has_plan }) = loaded {
+        if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
+            self.returns(returned);
             for (at, entry) in placed.iter().enumerate() {
                 let outcome = match self.with_company(&mut *session, at, entry.as_ref(), has_plan)? {
                     Company::Settled(outcome) => *outcome,
@@ -233,7 +234,10 @@ impl<B: Backend> Verification<'_, B> {
         let mut session = self.backend.start(self.candidate, alone)?;
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
         let over = match session.load(self.load_timeout())? {
-            Answer::Done(Loaded::Ready { has_plan }) => entry::drive(&mut calls, &mut *session, has_plan)?,
+            Answer::Done(Loaded::Ready { has_plan, returned }) => {
+                self.returns(returned);
+                entry::drive(&mut calls, &mut *session, has_plan)?
+            }
             Answer::Done(Loaded::Refused { text }) => {
                 Some(Over::Failed(Box::new(of(recorded, Status::LoadError, text))))
             }
@@ -272,6 +276,13 @@ impl<B: Backend> Verification<'_, B> {
 
     fn load_timeout(&self) -> Duration {
         load_timeout(self.task.verify.call_timeout)
+    }
+
+    /// Whether the loaded candidate returns its outputs.
+    fn returns(&mut self, returned: bool) {
+        if returned {
+            self.report.output = OutputForm::Returned;
+        }
     }
 
     /// What every session leaves in the report, whatever its calls came to.

@@ -221,7 +221,7 @@ fn profile_starts_no_baseline_for_a_candidate_that_does_not_load() {
 fn profile_times_the_plan_call_apart() {
     let plan = Called { ..done(1) };
     let planned = |plan| Script {
-        load: Answer::Done(Loaded::Ready { has_plan: true }),
+        load: Answer::Done(Loaded::Ready { has_plan: true, returned: false }),
         plan,
         handoff: 2 * US,
         ..honest(100 * US)

@@ -169,7 +169,7 @@ fn verify_tells_a_refused_load_from_a_death_while_loading() {
 
 #[test]
 fn verify_calls_a_plan_first_and_blames_it() {
-    let ready = Answer::Done(Loaded::Ready { has_plan: true });
+    let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
     let planned = |plan| Script { load: ready.clone(), plan, ..Script::of(&[Play::Right]) };
     let backend = ScriptedBackend::playing(&[planned(Answer::Done(done(1)))]);
     assert_eq!(verify(&backend, &task(&[0])).head.status, Status::Passed);

@@ -1,0 +1,4 @@
+def run(*arguments):
+    eaten = []
+    while True:
+        eaten.append(bytearray(64 << 20))

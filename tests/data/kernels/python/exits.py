@@ -1,0 +1,5 @@
+import sys
+
+
+def run(*arguments):
+    sys.exit("enough")

@@ -1,0 +1,2 @@
+def softmax(input, dim, *rest):
+    return input

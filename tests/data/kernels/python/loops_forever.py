@@ -1,0 +1,3 @@
+def run(*arguments):
+    while True:
+        pass

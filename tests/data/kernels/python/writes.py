@@ -1,0 +1,6 @@
+"""Right: takes the output behind the inputs."""
+import torch
+
+
+def run(input, dim, _stacklevel, dtype, output):
+    torch.softmax(input, dim, out=output)

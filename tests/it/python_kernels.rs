@@ -1,0 +1,187 @@
+//! Kernels written in Python: right ones in every form, and the misbehaviours of the demo. All of them need an interpreter with
+//! torch: OPT_TEST_PYTHON, or the environment that `.ci/run` makes, or `python3`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use opt_tests::python::python_with;
+use opt_tests::{Scenario, Summary, data, repository};
+
+use crate::report::browser::skipped;
+
+/// Candidates that pass, and how their outputs come about.
+const GOOD: [(&str, &str); 6] = [
+    ("returns", "returned"),
+    ("writes", "written"),
+    ("model", "returned"),
+    // These only try to misbehave.
+    ("floods_stdout", "returned"),
+    ("forks", "returned"),
+    ("reads_what_it_may_not", "returned"),
+];
+
+/// What each misbehaviour comes to, and what is said of it.
+const BAD: [(&str, &str, &str); 21] = [
+    ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
+    ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
+    ("leaves_a_tail_unwritten", "UNWRITTEN_OUTPUT", "elements"),
+    ("leaves_it_to_a_thread", "UNWRITTEN_OUTPUT", "elements"),
+    ("writes_past_the_end", "OUT_OF_BOUNDS", "`output`"),
+    ("writes_into_an_input", "INPUT_MUTATED", "stored into the input `input`"),
+    ("segfaults", "CRASHED", "SIGSEGV"),
+    ("exits_at_once", "CRASHED", "exited with code 0 in a call"),
+    ("exits", "CRASHED", "exited with code 1 in a call"),
+    ("loops_forever", "TIMEOUT", "not done after"),
+    ("eats_memory", "HOST_MEMORY_LIMIT", "MemoryError"),
+    ("patches_torch", "INCORRECT_NUMERICAL", "elements"),
+    (
+        "raises",
+        "RUNTIME_ERROR",
+        "ValueError: only float64, and only large (at raises.py:6 in run: return helper(input); raises.py:2",
+    ),
+    ("wrong_shape", "INCORRECT_SHAPE", "`output` has the shape"),
+    ("wrong_dtype", "INCORRECT_DTYPE", "`output` is torch.float64, expected torch.float32"),
+    ("returns_nothing", "RUNTIME_ERROR", "it returned None where `output` is expected"),
+    ("returns_a_subclass", "RUNTIME_ERROR", "return plain tensors"),
+    ("does_not_do_this", "UNSUPPORTED", "not supported"),
+    ("imports_what_is_not_there", "LOAD_ERROR", "No module named 'a_module_that_nobody_has'"),
+    ("has_another_name", "LOAD_ERROR", "no `run` and no `ModelNew`"),
+    ("takes_too_few", "LOAD_ERROR", "`run` takes 1 arguments by place; it has to take the 4"),
+];
+
+fn interpreter() -> Option<PathBuf> {
+    let named = std::env::var_os("OPT_TEST_PYTHON").map(PathBuf::from);
+    let found = named.or_else(|| python_with("torch", "torch"));
+    if found.is_none() {
+        skipped("Python kernels were not tried: there is no python3 with torch here (set OPT_TEST_PYTHON)");
+    }
+    found
+}
+
+fn plan(python: &PathBuf, stages: &str, candidates: &[&str], more: &str) -> String {
+    let kernels = data("kernels/python");
+    let files: Vec<String> =
+        candidates.iter().map(|name| format!("{}/{name}.py", kernels.display())).collect();
+    format!(
+        "[run]\nstages = {stages}\n[build]\npython = {python:?}\n[verify]\nstop_after = 1\ncall_timeout = \"5s\"\n\
+         [limits]\nmemory = \"256MiB\"\nthreads = 1\n\
+         [[job]]\nname = \"softmax\"\ncaptures = {captures:?}\ncandidates = {files:?}\n{more}\n",
+        captures = data("demo/torch_nn_functional_softmax"),
+    )
+}
+
+#[test]
+fn every_kernel_in_python_ends_as_it_was_made_to() {
+    let Some(python) = interpreter() else { return };
+    let good = GOOD.iter().map(|(name, _)| *name);
+    let all: Vec<&str> = good.chain(BAD.iter().map(|(name, ..)| *name)).collect();
+    let scenario = Scenario::with_plan(&plan(
+        &python,
+        "[\"build\", \"verify\"]",
+        &all,
+        "entries = [\"entry_000001.pt\"]",
+    ));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let found = |name: &str| summary.candidate("softmax", name);
+    for (name, output) in GOOD {
+        let it = found(name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
+    }
+    for (name, status, says) in BAD {
+        let it = found(name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        let feedback = it["feedback"].as_str().unwrap_or_default();
+        outcome.expect(feedback.contains(says), format_args!("the feedback of {name} says so: {feedback:?}"));
+    }
+    outcome.expect(found("floods_stdout")["output_truncated"] == true, "a flood is cut");
+    outcome.expect(
+        found("returns")["build"]["compiler"].as_str().is_some_and(|it| it.contains("with torch")),
+        "the interpreter is named",
+    );
+}
+
+/// One table: the recorded function, kernels in Python and one in C.
+#[test]
+fn kernels_of_both_languages_are_timed_beside_torch() {
+    let Some(python) = interpreter() else { return };
+    let naive = repository().join("configs/demo/softmax/naive.c");
+    let more = format!(
+        "entries = [\"entry_000001.pt\"]\nbaseline = \"torch\"\nprofile = {{ entry_timeout = \"500ms\" }}\n\
+         [[job.candidate]]\nsources = [{naive:?}]\n"
+    );
+    let stages = "[\"build\", \"verify\", \"profile\"]";
+    let scenario = Scenario::with_plan(&plan(&python, stages, &["returns", "writes"], &more));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (name, output) in
+        [("torch", "returned"), ("returns", "returned"), ("writes", "written"), ("naive", "written")]
+    {
+        let it = summary.candidate("softmax", name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
+        let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
+        outcome.expect(timed, format_args!("{name} is timed: {}", it["profile"]));
+    }
+    let faster = summary.candidate("softmax", "writes");
+    outcome.expect(
+        faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
+        "there is a speed-up against torch",
+    );
+    // What is printed of the plan is a plan.
+    scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
+}
+
+/// No name of a capture leads out of torch.
+#[test]
+fn a_capture_that_names_no_function_of_torch_is_refused() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::create();
+    scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "captures");
+    let renamed = "import sys, torch; path = sys.argv[1]; call = torch.load(path, weights_only=False); \
+                   call['function_name'] = 'torch.nn.functional.sys.exit'; torch.save(call, path)";
+    let capture = scenario.path().join("captures/entry_000001.pt");
+    let made = Command::new(&python).args(["-c", renamed]).arg(&capture).status().expect("python starts");
+    assert!(made.success(), "{made}");
+    let text = plan(
+        &python,
+        "[\"build\", \"verify\"]",
+        &[],
+        "entries = [\"entry_000001.pt\"]\nbaseline = \"torch\"",
+    );
+    let own = format!("captures = {:?}", scenario.path().join("captures"));
+    let theirs = format!("captures = {:?}", data("demo/torch_nn_functional_softmax"));
+    scenario.write("plan.toml", text.replace(&theirs, &own));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let it = summary.candidate("softmax", "torch");
+    let detail = it["detail"].as_str().unwrap_or_default();
+    outcome.expect_equal(it["status"].as_str(), Some("LOAD_ERROR"), detail);
+    outcome.expect(detail.contains("no function of torch"), detail);
+}
+
+#[test]
+fn check_says_what_the_interpreter_of_a_plan_is() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::with_plan(&plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));
+    scenario.run(&["check", "plan.toml"]).expect_exit(0).expect_stdout(&["with torch", "runners"]);
+}
+
+#[test]
+fn an_interpreter_without_torch_is_nobodys_kernels_fault() {
+    let scenario = Scenario::create();
+    let answer =
+        r#"{"version": [3, 11, 0], "free_threaded": false, "folders": [], "libraries": [], "torch": null}"#;
+    let python = scenario.write("python", format!("#!/bin/sh\necho '{answer}'\n"));
+    opt_tests::users::set_mode(&python, 0o755);
+    scenario.write("plan.toml", plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));
+    scenario.run(&["check", "plan.toml"]).expect_exit(3).expect_stdout(&["it has no torch"]);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let it = summary.candidate("softmax", "returns");
+    outcome.expect_equal(it["status"].as_str(), Some("INFRA_ERROR"), "its status");
+    outcome.expect(it["detail"].as_str().is_some_and(|it| it.contains("it has no torch")), "why");
+}

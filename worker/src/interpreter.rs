@@ -1,0 +1,206 @@
+//! Interpreters of the user's machine: which one a plan means, and where its parts lie.
+//!
+//! An interpreter is asked once in a worker's life, plainly: it is the user's own program, as a compiler is.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+const QUESTION: &str = include_str!("interpreter.py");
+/// It imports next to nothing to answer; this is a disk that is slow to wake.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const SLICE: Duration = Duration::from_millis(5);
+const LONGEST_ANSWER: u64 = 256 << 10;
+/// Of what it says on standard error.
+const LONGEST_COMPLAINT: usize = 300;
+/// Of the name on PATH that are asked.
+const MOST_ASKED: usize = 16;
+/// Since this version a call's arguments may lie in an array.
+const OLDEST: (u32, u32) = (3, 9);
+
+/// An interpreter with torch.
+#[derive(Clone, Debug)]
+pub(crate) struct Interpreter {
+    pub(crate) executable: PathBuf,
+    /// Its shared library.
+    pub(crate) library: PathBuf,
+    /// Folders that modules are imported from, and libraries beside them.
+    pub(crate) folders: Vec<PathBuf>,
+    /// `Python 3.11.7 with torch 2.10.0`.
+    pub(crate) said: String,
+}
+
+/// What it answers.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    version: (u32, u32, u32),
+    free_threaded: bool,
+    folders: Vec<PathBuf>,
+    libraries: Vec<PathBuf>,
+    torch: Option<String>,
+}
+
+/// The interpreter that a plan's `[build] python` means: a path, or the first of this name on PATH that has torch. The error
+/// says what can be done.
+pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
+    static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = found.get(named) {
+        return Ok(Arc::clone(known));
+    }
+    let interpreter = Arc::new(look_for(named, &std::env::var_os("PATH").unwrap_or_default())?);
+    found.insert(named.to_owned(), Arc::clone(&interpreter));
+    Ok(interpreter)
+}
+
+/// One line for who asks what a plan's `python` means here: `yes`, then what it is, or `no`, then why not.
+pub(crate) fn tell(named: &str, path: &OsStr) -> String {
+    match look_for(named, path) {
+        Ok(found) => format!("yes {} ({})", found.said, found.executable.display()),
+        Err(why) => format!("no {why}"),
+    }
+}
+
+/// `path`: folders that a name is looked up in.
+fn look_for(named: &str, path: &OsStr) -> Result<Interpreter, String> {
+    if named.contains('/') {
+        return ask(Path::new(named)).map_err(|why| format!("{named}: {why} ([build] python)"));
+    }
+    let mut refused = Vec::new();
+    let programs = std::env::split_paths(path).map(|folder| folder.join(named)).filter(|it| it.is_file());
+    for program in programs.take(MOST_ASKED) {
+        match ask(&program) {
+            Ok(interpreter) => return Ok(interpreter),
+            Err(why) => refused.push(format!("{}: {why}", program.display())),
+        }
+    }
+    let asked = if refused.is_empty() { "there is none".to_owned() } else { refused.join("; ") };
+    Err(format!("no `{named}` on PATH can run candidates ({asked}); name one in [build] python"))
+}
+
+fn ask(program: &Path) -> Result<Interpreter, String> {
+    let mut child = Command::new(program)
+        .args(["-I", "-c", QUESTION])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("it cannot be started: {error}"))?;
+    let ended = ends_in_time(&mut child);
+    let mut said = String::new();
+    let mut complaint = String::new();
+    // Both are shorter than a pipe holds, or the child did not end.
+    if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+        let _ = out.take(LONGEST_ANSWER).read_to_string(&mut said);
+        let _ = err.take(LONGEST_ANSWER).read_to_string(&mut complaint);
+    }
+    if !ended {
+        return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}"));
+    }
+    let last = complaint.trim().lines().last().unwrap_or("it said nothing");
+    let complaint: String = last.chars().take(LONGEST_COMPLAINT).collect();
+    let answer: Answer =
+        serde_json::from_str(&said).map_err(|_| format!("it does not answer as Python does: {complaint}"))?;
+    understood(program, answer)
+}
+
+/// Kills it otherwise.
+fn ends_in_time(child: &mut Child) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < ANSWER_TIMEOUT {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(SLICE),
+            Ok(Some(_)) => return true,
+            Err(_) => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
+    let (major, minor, patch) = answer.version;
+    let Some(torch) = answer.torch else { return Err("it has no torch".to_owned()) };
+    if (major, minor) < OLDEST {
+        return Err(format!(
+            "it is Python {major}.{minor}; {}.{} is the oldest that works",
+            OLDEST.0, OLDEST.1
+        ));
+    }
+    if answer.free_threaded {
+        return Err("it is built without its global lock, which is not supported yet".to_owned());
+    }
+    let Some(library) = answer.libraries.into_iter().find(|library| library.is_file()) else {
+        return Err(format!(
+            "it has no shared library libpython{major}.{minor}.so (install it: Debian has it in libpython{major}.{minor}, \
+             others build Python with --enable-shared)"
+        ));
+    };
+    // Not resolved: an environment's interpreter is known by the path that it is started by.
+    let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
+    Ok(Interpreter {
+        executable,
+        library,
+        folders: answer.folders.into_iter().filter(|folder| folder.is_dir()).collect(),
+        said: format!("Python {major}.{minor}.{patch} with torch {torch}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that prints `answer`.
+    fn program(folder: &Path, answer: &str) -> PathBuf {
+        let path = folder.join("python");
+        std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n"))
+            .expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        path
+    }
+
+    #[test]
+    fn every_interpreter_that_cannot_be_used_is_told_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let here = folder.path();
+        let library = here.join("libpython3.11.so");
+        std::fs::write(&library, "").expect("written");
+        let answer = |version: &str, free: bool, library: &Path, torch: &str| {
+            let folders = here.display();
+            let library = library.display();
+            format!(
+                r#"{{"version": {version}, "free_threaded": {free}, "folders": ["{folders}", "/nowhere"], "libraries": ["/nowhere.so", "{library}"], "torch": {torch}}}"#
+            )
+        };
+        let missing = here.join("missing.so");
+        for (answer, part) in [
+            ("hello".to_owned(), "it does not answer as Python does: no such option"),
+            (answer("[3, 11, 7]", false, &library, "null"), "it has no torch"),
+            (answer("[3, 8, 0]", false, &library, r#""2.4""#), "3.9 is the oldest"),
+            (answer("[3, 14, 0]", true, &library, r#""2.4""#), "global lock"),
+            (answer("[3, 11, 7]", false, &missing, r#""2.4""#), "libpython3.11.so (install it"),
+        ] {
+            let path = program(here, &answer);
+            let error = look_for(&path.display().to_string(), OsStr::new("")).expect_err(part);
+            assert!(error.contains(part) && error.contains("[build] python"), "{error}");
+        }
+        let path = program(here, &answer("[3, 11, 7]", false, &library, r#""2.10.0""#));
+        let found = look_for(&path.display().to_string(), OsStr::new("")).expect("usable");
+        assert_eq!((found.library, found.executable), (library, path));
+        assert_eq!(found.said, "Python 3.11.7 with torch 2.10.0");
+        assert_eq!(found.folders, [here.to_owned()]);
+        let error = look_for("/nowhere/python", OsStr::new("")).expect_err("not there");
+        assert!(error.contains("cannot be started"), "{error}");
+        let error = look_for("no-such-interpreter", OsStr::new("/nowhere")).expect_err("not there");
+        assert!(error.contains("there is none"), "{error}");
+    }
+}

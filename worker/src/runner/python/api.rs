@@ -1,0 +1,86 @@
+//! The few functions of Python's stable ABI that a runner needs, found by name in the interpreter's own library.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+
+/// `PyObject`, of which nothing is known here.
+#[repr(C)]
+pub(super) struct Object {
+    opaque: [u8; 0],
+}
+
+type Handle = *mut Object;
+
+/// A function of the library as its type says; the reason why not.
+///
+/// # Safety
+/// `T` is the type of a function pointer, of the signature that the function has.
+unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: a handle that dlopen returned and a NUL-terminated name.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if address.is_null() {
+        return Err(format!("the interpreter's library lacks `{}`", name.to_string_lossy()));
+    }
+    // SAFETY: as large, and the caller's promise.
+    Ok(unsafe { std::mem::transmute_copy(&address) })
+}
+
+macro_rules! api {
+    ($($field:ident: $name:literal => $type:ty;)*) => {
+        pub(super) struct Api {
+            $(pub(super) $field: $type,)*
+            pub(super) none: Handle,
+        }
+
+        impl Api {
+            /// `library`: a handle of the interpreter's library.
+            pub(super) fn find(library: *mut c_void) -> Result<Self, String> {
+                // SAFETY: the signatures are those of Python's documentation.
+                unsafe {
+                    Ok(Self {
+                        $($field: find::<$type>(library, $name)?,)*
+                        none: find::<Handle>(library, c"_Py_NoneStruct")?,
+                    })
+                }
+            }
+        }
+    };
+}
+
+api! {
+    main: c"Py_BytesMain" => unsafe extern "C" fn(c_int, *const *const c_char) -> c_int;
+    release: c"Py_DecRef" => unsafe extern "C" fn(Handle);
+    capsule: c"PyCapsule_New" => unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void) -> Handle;
+    attribute: c"PyObject_GetAttrString" => unsafe extern "C" fn(Handle, *const c_char) -> Handle;
+    call: c"PyObject_Vectorcall" => unsafe extern "C" fn(Handle, *const Handle, usize, Handle) -> Handle;
+    integer: c"PyLong_FromLong" => unsafe extern "C" fn(c_long) -> Handle;
+    as_integer: c"PyLong_AsLong" => unsafe extern "C" fn(Handle) -> c_long;
+    bytes: c"PyBytes_FromStringAndSize" => unsafe extern "C" fn(*const c_char, isize) -> Handle;
+    text: c"PyUnicode_FromStringAndSize" => unsafe extern "C" fn(*const c_char, isize) -> Handle;
+    as_text: c"PyUnicode_AsUTF8AndSize" => unsafe extern "C" fn(Handle, *mut isize) -> *const c_char;
+    tuple: c"PyTuple_New" => unsafe extern "C" fn(isize) -> Handle;
+    set_item: c"PyTuple_SetItem" => unsafe extern "C" fn(Handle, isize, Handle) -> c_int;
+    item: c"PyTuple_GetItem" => unsafe extern "C" fn(Handle, isize) -> Handle;
+    size: c"PyTuple_Size" => unsafe extern "C" fn(Handle) -> isize;
+    forget_error: c"PyErr_Clear" => unsafe extern "C" fn();
+}
+
+impl Api {
+    /// A text object's text; none of anything else.
+    ///
+    /// # Safety
+    /// The interpreter's lock is held, and `object` lives.
+    pub(super) unsafe fn read(&self, object: Handle) -> Option<String> {
+        let mut length = 0;
+        // SAFETY: the caller's promise, and a place for the length.
+        let start = unsafe { (self.as_text)(object, &raw mut length) };
+        if start.is_null() {
+            // SAFETY: the lock is held.
+            unsafe { (self.forget_error)() };
+            return None;
+        }
+        // SAFETY: so many bytes are there for as long as the object lives.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length.unsigned_abs()) };
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}

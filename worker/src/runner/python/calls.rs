@@ -1,0 +1,232 @@
+//! A candidate's module, loaded, and the calls of its entries as functions of C's candidate interface.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_long, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use opt_shared::units::Bytes;
+
+use super::Interpreter;
+use super::api::{Api, Object};
+use crate::runner::abi::{Any, DlTensor};
+use crate::runner::frame::{Setup, WireCall};
+
+/// Largest source that is taken.
+const LARGEST_SOURCE: Bytes = Bytes::mib(16);
+/// The driver's word for `OPT_UNSUPPORTED`.
+const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
+const UNSUPPORTED: c_int = -2;
+const FAILED: c_int = 1;
+
+thread_local! {
+    /// What the last failed call said.
+    static RAISED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What the last failed call said, once.
+pub(in crate::runner) fn take_raised() -> Option<String> {
+    RAISED.take()
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: DlTensor,
+    context: *mut c_void,
+    /// Nothing: the memory is mapped for as long as the process lives.
+    deleter: *mut c_void,
+}
+
+/// One entry's calls. Lives as long as the process.
+struct EntryCalls {
+    api: &'static Api,
+    call: *mut Object,
+    plan: *mut Object,
+    /// Places of tensors among the arguments.
+    tensors: Vec<usize>,
+    /// Behind which outputs follow.
+    arguments: usize,
+    managed: Vec<Managed>,
+    capsules: Vec<*mut Object>,
+}
+
+/// A loaded candidate.
+pub(in crate::runner) struct Calls {
+    /// What each entry's calls are given as `self`.
+    pub(in crate::runner) entries: Vec<*mut c_void>,
+    pub(in crate::runner) has_plan: bool,
+    /// It returns its outputs, and they are copied.
+    pub(in crate::runner) returned: bool,
+}
+
+/// Loads the module for these entries; or the exception.
+pub(in crate::runner) fn load(
+    interpreter: Interpreter,
+    setup: &Setup,
+    artifact: OwnedFd,
+    entries: &[(WireCall, usize)],
+) -> Result<Calls, String> {
+    let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
+    let name = setup.python.as_ref().and_then(|python| python.module.as_deref()).unwrap_or_default();
+    let Interpreter { api, driver } = interpreter;
+    // SAFETY: the lock is held from `ready` on. Every object is released once or given away; null goes through to the
+    // next function only where that is checked first.
+    unsafe {
+        let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
+        let text = |text: &str| (api.text)(text.as_ptr().cast(), length(text.len()));
+        let texts = (api.tuple)(length(entries.len()));
+        let method = (api.attribute)(driver, c"load".as_ptr());
+        let arguments = [
+            bytes(&source),
+            text(name),
+            text(&setup.symbol),
+            (api.integer)(c_long::from(setup.threads)),
+            texts,
+        ];
+        if method.is_null() || arguments.iter().any(|argument| argument.is_null()) {
+            return Err(OUT_OF_OBJECTS.to_owned());
+        }
+        for (at, (call, _)) in entries.iter().enumerate() {
+            (api.set_item)(texts, length(at), text(&call.text));
+        }
+        let answer = (api.call)(method, arguments.as_ptr(), arguments.len(), std::ptr::null_mut());
+        for argument in arguments.into_iter().chain([method]) {
+            (api.release)(argument);
+        }
+        if answer.is_null() {
+            (api.forget_error)();
+            return Err(OUT_OF_OBJECTS.to_owned());
+        }
+        read_answer(api, answer, entries)
+    }
+}
+
+/// The worker and its other runners have the same open file, so its place in it means nothing.
+fn read(artifact: &File) -> io::Result<Vec<u8>> {
+    let size = Bytes::new(artifact.metadata()?.len());
+    if LARGEST_SOURCE < size {
+        return Err(io::Error::other(format!("it is larger than {LARGEST_SOURCE}")));
+    }
+    let mut source = vec![0; size.to_usize()];
+    artifact.read_exact_at(&mut source, 0)?;
+    Ok(source)
+}
+
+const OUT_OF_OBJECTS: &str = "the interpreter has no memory left to load the module with";
+
+/// # Safety
+/// The lock is held, and `answer` is what the driver's `load` returned. It is kept: entries refer to its parts.
+unsafe fn read_answer(
+    api: &'static Api,
+    answer: *mut Object,
+    entries: &[(WireCall, usize)],
+) -> Result<Calls, String> {
+    // SAFETY: a tuple of four; what its items are is the driver's.
+    unsafe {
+        let trouble = (api.item)(answer, 0);
+        if trouble != api.none {
+            return Err(api.read(trouble).unwrap_or_default());
+        }
+        let returned = (api.as_integer)((api.item)(answer, 1)) != 0;
+        let (calls, plans) = ((api.item)(answer, 2), (api.item)(answer, 3));
+        let has_plan = (api.size)(plans) != 0;
+        let entries = entries.iter().enumerate().map(|(at, (call, arguments))| {
+            let calls = EntryCalls {
+                api,
+                call: (api.item)(calls, length(at)),
+                plan: if has_plan { (api.item)(plans, length(at)) } else { std::ptr::null_mut() },
+                tensors: call.tensors.iter().map(|&place| place as usize).collect(),
+                arguments: *arguments,
+                managed: Vec::new(),
+                capsules: Vec::new(),
+            };
+            Box::into_raw(Box::new(calls)).cast::<c_void>()
+        });
+        Ok(Calls { entries: entries.collect(), has_plan, returned })
+    }
+}
+
+/// # Safety
+/// As `call`.
+pub(in crate::runner) unsafe extern "C" fn run(
+    this: *mut c_void,
+    arguments: *const Any,
+    count: i32,
+    _: *mut Any,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { call(this, arguments, count, false) }
+}
+
+/// # Safety
+/// As `call`.
+pub(in crate::runner) unsafe extern "C" fn plan(
+    this: *mut c_void,
+    arguments: *const Any,
+    count: i32,
+    _: *mut Any,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { call(this, arguments, count, true) }
+}
+
+/// # Safety
+/// `this` is one of `Calls::entries`, the arguments are that entry's, and the interpreter's lock is held.
+unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bool) -> i32 {
+    // SAFETY: as above; nobody else uses it while it is called.
+    let entry = unsafe { &mut *this.cast::<EntryCalls>() };
+    let api = entry.api;
+    let outputs = entry.arguments..usize::try_from(count).unwrap_or(0);
+    entry.managed.clear();
+    for place in entry.tensors.iter().copied().chain(outputs) {
+        // SAFETY: within `count`, and a tensor's structure behind each of these.
+        let tensor = unsafe { *(*arguments.add(place)).payload.pointer.cast::<DlTensor>() };
+        entry.managed.push(Managed { tensor, context: std::ptr::null_mut(), deleter: std::ptr::null_mut() });
+    }
+    entry.capsules.clear();
+    for managed in &mut entry.managed {
+        // SAFETY: the structure stays where it is until the next call; it is read when a tensor is made of the capsule.
+        let capsule =
+            unsafe { (api.capsule)((&raw mut *managed).cast(), c"dltensor".as_ptr(), std::ptr::null()) };
+        entry.capsules.push(capsule);
+    }
+    let function = if planned { entry.plan } else { entry.call };
+    // SAFETY: live objects; a capsule that could not be made is null, which makes the call fail.
+    let answer = unsafe {
+        if entry.capsules.iter().any(|capsule| capsule.is_null()) {
+            std::ptr::null_mut()
+        } else {
+            (api.call)(function, entry.capsules.as_ptr(), entry.capsules.len(), std::ptr::null_mut())
+        }
+    };
+    for &capsule in entry.capsules.iter().filter(|capsule| !capsule.is_null()) {
+        // SAFETY: made above and released once.
+        unsafe { (api.release)(capsule) };
+    }
+    if answer.is_null() {
+        // SAFETY: the lock is held.
+        unsafe { (api.forget_error)() };
+        RAISED.set(Some("the interpreter could not make the call".to_owned()));
+        return FAILED;
+    }
+    let done = answer == api.none;
+    // SAFETY: a live object.
+    let text = if done { None } else { unsafe { api.read(answer) } };
+    // SAFETY: ours, released once.
+    unsafe { (api.release)(answer) };
+    match text {
+        None if done => 0,
+        Some(text) if text == UNSUPPORTED_TEXT => UNSUPPORTED,
+        text => {
+            RAISED.set(text);
+            FAILED
+        }
+    }
+}
+
+fn length(count: usize) -> isize {
+    isize::try_from(count).unwrap_or(0)
+}

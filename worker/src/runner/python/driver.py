@@ -1,0 +1,361 @@
+"""What a runner's interpreter runs first: it imports torch while nothing foreign is there, then loads a candidate's
+module and makes the calls of its entries.
+
+The runner calls `Driver.load` once, and then one function for each entry. Such a function is given DLPack capsules over
+mapped memory, of the inputs and then of the outputs, and returns None, or a text that says what went wrong. Whatever the
+candidate does to these objects is its own affair: verdict, clock and expected outputs are in another process.
+"""
+
+import ctypes
+import gc
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import linecache
+import os
+import sys
+import traceback
+import types
+
+exit_now = os._exit
+write_now = os.write
+
+# What a candidate most often imports. Where the interpreter lies in a folder that is closed to the runner's own user,
+# nothing can be imported any more once the runner has become that user.
+IMPORTED_EARLY = (
+    "abc array base64 bisect collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
+    "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy operator pathlib "
+    "pickle platform queue random re shutil signal socket statistics string struct subprocess tempfile textwrap threading "
+    "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
+).split()
+
+# Frames of a traceback that are told, counted from the innermost.
+TOLD_FRAMES = 4
+UNSUPPORTED = "opt.Unsupported"
+
+
+class KeptStream(io.RawIOBase):
+    """A standard stream that is kept up to a limit. What goes beyond is dropped, as C's `printf` drops it."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return self.number
+
+    def write(self, data):
+        try:
+            write_now(self.number, data)
+        except OSError:
+            pass
+        return len(data)
+
+
+def text_stream(number):
+    return io.TextIOWrapper(KeptStream(number), encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+class WrongResult(Exception):
+    """What a candidate returned is not what its outputs have to be."""
+
+
+def explain(error):
+    """An exception on one line, with the places in the candidate that it came by."""
+    try:
+        said = "".join(traceback.format_exception_only(type(error), error)).strip()
+        frames = traceback.extract_tb(error.__traceback__)
+        told = [frame for frame in frames if frame.filename != "<string>"][-TOLD_FRAMES:]
+        places = "; ".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in told)
+        return f"{said} (at {places})" if places else said
+    except BaseException:
+        return type(error).__name__
+
+
+def leave(end):
+    """An exit that was asked for is an exit, wherever it happens."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            pass
+    code = end.code
+    if code is not None and not isinstance(code, int):
+        write_now(2, f"{code}\n".encode("utf-8", "backslashreplace"))
+        code = 1
+    exit_now((code or 0) & 0xFF)
+
+
+def failed(error):
+    """The text for an exception that came out of a candidate."""
+    if type(error) is WrongResult:
+        return error.args[0]
+    if isinstance(error, SystemExit):
+        leave(error)
+    try:
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.__stderr__)
+    except BaseException:
+        pass
+    said = explain(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in said:
+        return f"opt.HostMemory: {said}"
+    return f"opt.Raised: {said}"
+
+
+def module_of(source, name):
+    """The candidate's module."""
+    module = types.ModuleType("candidate")
+    module.__file__ = name
+    sys.modules["candidate"] = module
+    text = importlib.util.decode_source(source)
+    # With no time of change the lines are never looked for in a file.
+    linecache.cache[name] = (len(source), None, text.splitlines(True), name)
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+def function_of(module, symbol):
+    """What is called: a function, or an instance of a class."""
+    found = getattr(module, symbol, None)
+    if found is None and symbol == "run":
+        found = getattr(module, "ModelNew", None)
+    if found is None:
+        others = " and no `ModelNew`" if symbol == "run" else ""
+        raise LookupError(f"the module has no `{symbol}`{others} (define it, or name another one with `symbol`)")
+    if isinstance(found, type):
+        initial = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+        found = found(*initial)
+        if isinstance(found, torch.nn.Module):
+            found.eval()
+    if not callable(found):
+        raise TypeError(f"`{symbol}` is {type(found).__name__}, which cannot be called")
+    return found
+
+
+def recorded_function(name):
+    """The function that a capture names. It is looked for in torch and in nothing that torch imports."""
+    first, *rest = name.split(".")
+    found = torch if first == "torch" and rest else None
+    for part in rest:
+        home = found.__name__ if isinstance(found, types.ModuleType) else getattr(type(found), "__module__", "")
+        if isinstance(found, type):
+            home = found.__module__
+        if not (home == "torch" or home.startswith("torch.")):
+            found = None
+            break
+        found = getattr(found, part, None)
+    if not callable(found) or isinstance(found, type):
+        raise LookupError(f"the captures name `{name}`, which is no function of torch here")
+    return found
+
+
+def takes_outputs(function, symbol, inputs, outputs):
+    """Whether a function takes its outputs behind its inputs; otherwise it returns them."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_place = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+    least = sum(it.default is it.empty for it in by_place)
+    most = None if any(it.kind is it.VAR_POSITIONAL for it in parameters) else len(by_place)
+
+    def fits(count):
+        return least <= count and (most is None or count <= most)
+
+    if least == inputs + outputs:
+        return True
+    if fits(inputs):
+        return False
+    if fits(inputs + outputs):
+        return True
+    raise TypeError(
+        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} arguments by place; it has to take the {inputs} of "
+        f"the captures, or {inputs + outputs} with the outputs behind them"
+    )
+
+
+def only(value, path):
+    """The one tensor of a returned value that is no plain tensor itself."""
+    if isinstance(value, (tuple, list)):
+        (leaf,) = several(value, (path,))
+        return leaf
+    if isinstance(value, Tensor):
+        raise WrongResult(f"opt.Raised: `{path}` is a {type(value).__module__}.{type(value).__qualname__}: return plain tensors")
+    raise WrongResult(
+        f"opt.Raised: it returned {'None' if value is None else 'a value of type ' + type(value).__name__} where `{path}` is expected (return a "
+        "tensor, or take the outputs behind the inputs and write into them)"
+    )
+
+
+def several(value, paths):
+    """The tensors of a returned value, in order."""
+    leaves = []
+
+    def collect(part):
+        if isinstance(part, (tuple, list)):
+            for item in part:
+                collect(item)
+        elif part is not None:
+            leaves.append(part if type(part) is Tensor else only(part, paths[min(len(leaves), len(paths) - 1)]))
+
+    collect(value)
+    if len(leaves) != len(paths):
+        raise WrongResult(f"opt.IncorrectShape: it returned {len(leaves)} tensors, expected {len(paths)}")
+    return leaves
+
+
+def wrong(leaf, path, dtype, shape):
+    """What is wrong with a returned tensor."""
+    if leaf.dtype is not dtype:
+        raise WrongResult(f"opt.IncorrectDtype: `{path}` is {leaf.dtype}, expected {dtype}")
+    if leaf.shape != shape:
+        raise WrongResult(f"opt.IncorrectShape: `{path}` has the shape {tuple(leaf.shape)}, expected {tuple(shape)}")
+    if not leaf.is_cpu:
+        raise WrongResult(f"opt.Raised: `{path}` is on the device {leaf.device}, expected cpu")
+    raise WrongResult(f"opt.Raised: `{path}` has the layout {leaf.layout}, expected torch.strided")
+
+
+class Text:
+    """The text of a function that makes the call of one entry, and the values that it speaks of."""
+
+    def __init__(self, tensors):
+        self.values = {}
+        self.place_of = {place: index for index, place in enumerate(tensors)}
+
+    def value(self, value):
+        name = f"v{len(self.values)}"
+        self.values[name] = value
+        return name
+
+    def part(self, part):
+        """An expression for a part of the call."""
+        if part == "none":
+            return "None"
+        ((kind, it),) = part.items()
+        if kind == "tensor":
+            return f"tensor(t{self.place_of[it]})"
+        if kind == "list":
+            return "[" + ", ".join(map(self.part, it)) + "]"
+        if kind == "tuple":
+            return "(" + "".join(self.part(item) + ", " for item in it) + ")"
+        if kind == "float":
+            return self.value(float(it))
+        if kind == "torch":
+            return self.value(getattr(torch, it))
+        if kind == "device":
+            return self.value(torch.device(it))
+        return self.value(it)
+
+    def arguments(self, call):
+        """What stands between the brackets."""
+        parts = [self.part(part) for part in call["positional"]]
+        if call["named"]:
+            # Names come from a capture, and need not be words of the language.
+            named = ", ".join(f"{self.value(name)}: {self.part(part)}" for name, part in call["named"])
+            parts.append("**{" + named + "}")
+        return parts
+
+
+def caller(function, entry, destination, kept=True):
+    """A function that makes the call of an entry. `kept`: what is returned are its outputs."""
+    text = Text(entry["tensors"])
+    arguments = text.arguments(entry["call"])
+    outputs = entry["outputs"]
+    given = [f"t{index}" for index in range(len(entry["tensors"]))] + [f"o{index}" for index in range(len(outputs))]
+    if destination:
+        arguments += [f"tensor(o{index})" for index in range(len(outputs))]
+    lines = [f"y = function({', '.join(arguments)})", "if y is NotImplemented: return unsupported"]
+    if kept and not destination:
+        paths = text.value(tuple(output["path"] for output in outputs))
+        if len(outputs) == 1:
+            lines.append(f"y0 = y if type(y) is Tensor else only(y, {paths}[0])")
+        else:
+            lines.append(f"{', '.join(f'y{index}' for index in range(len(outputs)))}, = several(y, {paths})")
+        for index, output in enumerate(outputs):
+            dtype = text.value(getattr(torch, output["dtype"]))
+            shape = text.value(torch.Size(output["shape"]))
+            leaf = f"y{index}"
+            lines.append(
+                f"if {leaf}.dtype is not {dtype} or {leaf}.shape != {shape} or not {leaf}.is_cpu or {leaf}.layout is not "
+                f"strided: wrong({leaf}, {paths}[{index}], {dtype}, {shape})"
+            )
+            lines.append(f"copy(tensor(o{index}), {leaf})")
+    body = "\n".join(f"        {line}" for line in lines)
+    source = f"def call({', '.join(given)}):\n    try:\n{body}\n    except BaseException as error:\n        return failed(error)\n"
+    names = {
+        "function": function,
+        "tensor": from_capsule,
+        "copy": copy_into,
+        "strided": torch.strided,
+        "Tensor": Tensor,
+        "only": only,
+        "several": several,
+        "wrong": wrong,
+        "failed": failed,
+        "unsupported": UNSUPPORTED,
+        **text.values,
+    }
+    exec(compile(source, "<string>", "exec"), names)
+    return names["call"]
+
+
+class Driver:
+    """What the runner calls."""
+
+    def load(self, source, name, symbol, threads, entries):
+        """Loads a candidate for these entries, or the recorded function where no module is named: what went wrong or None, whether it returns its outputs, the calls of the
+        entries, and their plan calls."""
+        try:
+            torch.set_num_threads(threads)
+            entries = [json.loads(entry) for entry in entries]
+            if name:
+                module = module_of(source, name)
+                function, plan = function_of(module, symbol), getattr(module, f"{symbol}_plan", None)
+                inputs, outputs = len(entries[0]["call"]["positional"]), len(entries[0]["outputs"])
+                destination = takes_outputs(function, symbol, inputs, outputs)
+            else:
+                function, plan, destination = recorded_function(symbol), None, False
+            calls = tuple(caller(function, entry, destination) for entry in entries)
+            plans = tuple(caller(plan, entry, destination, kept=False) for entry in entries) if callable(plan) else ()
+            gc.collect()
+            gc.freeze()
+            return None, 0 if destination else 1, calls, plans
+        except BaseException as error:
+            return failed(error).split(": ", 1)[-1], 0, (), ()
+
+
+def boot():
+    global torch, Tensor, from_capsule, copy_into
+    address = int(sys.argv[1])
+    sys.argv[1:] = []
+    sys.stdout = sys.__stdout__ = text_stream(1)
+    sys.stderr = sys.__stderr__ = text_stream(2)
+    trouble = None
+    try:
+        import torch
+        from torch import Tensor
+        from torch._C import TensorBase
+        from torch._C import _from_dlpack as from_capsule
+
+        copy_into = TensorBase.copy_
+        torch.set_grad_enabled(False)
+        for name in IMPORTED_EARLY:
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                pass
+    except BaseException as error:
+        trouble = explain(error)
+    gc.collect()
+    gc.freeze()
+    ready = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(address)
+    exit_now(ready(Driver(), trouble))
+
+
+boot()

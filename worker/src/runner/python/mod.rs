@@ -1,0 +1,93 @@
+//! An interpreter in a runner: it is the host of the process from the start, and the runner's own life goes on inside of it.
+//!
+//! ```text
+//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, die
+//! ```
+//!
+//! torch is imported before anything is locked down and before anything foreign is there: it reads folders that the
+//! runner's own user may not enter, and it is the user's own as the compiler is. The interpreter's lock is held whenever our
+//! code runs, so that threads of a candidate make no step in Python between its calls. What is called is C's candidate
+//! interface, as for a library: a function here makes Python's call of it.
+
+mod api;
+mod calls;
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use self::api::{Api, Object};
+pub(super) use self::calls::{load, plan, run, take_raised};
+use super::frame::Python;
+
+const DRIVER: &str = include_str!("driver.py");
+
+/// An interpreter that is ready to load a candidate. There is one, and it lives as long as the process.
+#[derive(Clone, Copy)]
+pub(super) struct Interpreter {
+    api: &'static Api,
+    driver: *mut Object,
+}
+
+type Rest = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
+
+thread_local! {
+    /// What this process does once its interpreter is ready.
+    static REST: RefCell<Option<(&'static Api, Rest)>> = const { RefCell::new(None) };
+}
+
+/// Makes this process an interpreter's and goes on with `rest` in it, whose answer is the exit code.
+pub(super) fn host(python: &Python, rest: Rest) -> i32 {
+    let ready = ready as extern "C" fn(*mut Object, *mut Object) -> c_int;
+    let arguments = [
+        CString::new(python.executable.as_os_str().as_bytes()),
+        CString::new("-I"),
+        CString::new("-B"),
+        CString::new("-c"),
+        CString::new(DRIVER),
+        CString::new((ready as usize).to_string()),
+    ];
+    let (api, arguments) = match (open(&python.library), arguments.into_iter().collect::<Result<Vec<_>, _>>())
+    {
+        (Ok(api), Ok(arguments)) => (api, arguments),
+        (Err(error), _) => return rest(Err(error)),
+        (_, Err(error)) => return rest(Err(error.to_string())),
+    };
+    let pointers: Vec<*const c_char> =
+        arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
+    REST.set(Some((api, rest)));
+    let count = c_int::try_from(arguments.len()).unwrap_or(0);
+    // SAFETY: a null-terminated array of NUL-terminated arguments, all of which outlive the call.
+    let code = unsafe { (api.main)(count, pointers.as_ptr()) };
+    match REST.take() {
+        // It ended before it called back.
+        Some((_, rest)) => {
+            rest(Err(format!("the interpreter {} ended with code {code}", python.executable.display())))
+        }
+        None => code,
+    }
+}
+
+fn open(library: &Path) -> Result<&'static Api, String> {
+    let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // Global: Python's extension modules expect its functions to be there.
+    // SAFETY: a NUL-terminated path; the library is the user's own interpreter.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if handle.is_null() {
+        return Err(format!("the interpreter's library {} cannot be loaded", library.display()));
+    }
+    Ok(Box::leak(Box::new(Api::find(handle)?)))
+}
+
+/// Called by the driver, with the interpreter's lock held: itself, and what went wrong or None.
+extern "C" fn ready(driver: *mut Object, trouble: *mut Object) -> c_int {
+    let Some((api, rest)) = REST.take() else { return 2 };
+    if trouble == api.none {
+        rest(Ok(Interpreter { api, driver }))
+    } else {
+        // SAFETY: the lock is held, and the caller keeps its objects.
+        let text = unsafe { api.read(trouble) }.unwrap_or_default();
+        rest(Err(format!("the interpreter could not import torch: {text}")))
+    }
+}

@@ -1,0 +1,73 @@
+//! How a runner's interpreter is told to call an entry.
+
+use opt_shared::arguments::{ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call};
+use serde::Serialize;
+
+use crate::recorded::Recorded;
+use crate::runner::frame::WireCall;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("the call of {entry}")]
+    Entry { entry: String, source: EntryError },
+    #[error("the arguments of {entry}")]
+    Bind { entry: String, source: BindError },
+    #[error("writing down the call of {entry}")]
+    Text { entry: String, source: serde_json::Error },
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    call: Call,
+    tensors: &'a [u32],
+    outputs: Vec<Output<'a>>,
+}
+
+/// What a returned value is held to before it is copied.
+#[derive(Serialize)]
+struct Output<'a> {
+    path: &'a str,
+    dtype: &'a str,
+    shape: &'a [u64],
+}
+
+pub(super) fn wire_call(
+    recorded: &Recorded,
+    signature: &Signature,
+    form: Form,
+) -> Result<WireCall, CallError> {
+    let name = || recorded.name.clone();
+    let entry = Entry::from_value(recorded.capture.root())
+        .map_err(|source| CallError::Entry { entry: name(), source })?;
+    let call = call(&entry, signature, &recorded.arguments, form)
+        .map_err(|source| CallError::Bind { entry: name(), source })?;
+    let is_tensor = |(place, argument): (u32, &opt_shared::arguments::Argument)| {
+        matches!(argument.value, ArgumentValue::Tensor(_)).then_some(place)
+    };
+    let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(is_tensor).collect();
+    let outputs = recorded.leaves.iter().map(|leaf| Output {
+        path: &leaf.path,
+        dtype: leaf.tensor.dtype.name(),
+        shape: &leaf.tensor.shape,
+    });
+    let told = Told { call, tensors: &tensors, outputs: outputs.collect() };
+    let text = serde_json::to_string(&told).map_err(|source| CallError::Text { entry: name(), source })?;
+    Ok(WireCall { text, tensors })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::scripted::entries_of;
+
+    #[test]
+    fn an_entry_is_told_with_its_tensors_and_what_it_returns() {
+        let (entries, signature) = entries_of("torch_nn_functional_embedding", &[0]);
+        let recorded = Recorded::open(&entries[0], &signature).expect("a fixture");
+        let told = wire_call(&recorded, &signature, Form::Settled).expect("told");
+        let text: serde_json::Value = serde_json::from_str(&told.text).expect("JSON");
+        assert_eq!(told.tensors, [0, 1]);
+        assert_eq!(text["call"]["positional"][0]["tensor"], 0, "{text}");
+        assert_eq!(text["outputs"][0]["dtype"], "float32", "{text}");
+    }
+}
