@@ -95,8 +95,8 @@ impl Timing {
             },
         };
         let timed = match timed {
-            Ok(timed) if context.task.depth == Depth::Full => idle_rounds(&mut pairing)?.map(|()| timed),
-            timed => timed,
+            Ok(timed) => idle_rounds(&mut pairing)?.map(|()| timed),
+            Err(stop) => Err(stop),
         };
         self.handoff = pairing.sides[CANDIDATE].session.clock().handoff();
         self.samples = samples;

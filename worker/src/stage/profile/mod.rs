@@ -257,16 +257,19 @@ impl<B: Backend> Profile<'_, B> {
         variations: &mut [Variation],
         first: usize,
     ) -> Result<(), SessionError> {
-        // So few blocks prove nothing against anybody.
         let screened = self.task.depth == Depth::Screen;
-        for (timing, context) in timings
-            .iter()
-            .zip(contexts)
-            .filter(|(timing, _)| !screened && !timing.samples[CANDIDATE].ms.is_empty())
+        for (timing, context) in
+            timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].ms.is_empty())
         {
-            if let Some((number, stop)) = timing.doubt(context)? {
-                self.fail(placed, number, stop, None);
-                return Ok(());
+            match timing.doubt(context) {
+                Ok(None) => {}
+                // So few blocks prove nothing against anybody; but whoever is in doubt is timed in full.
+                Ok(Some(_)) | Err(_) if screened => self.blind = true,
+                Ok(Some((number, stop))) => {
+                    self.fail(placed, number, stop, None);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             }
         }
         if let Some((stop, ending)) = self.repeat_kept(placed, contexts, timings, variations)? {

@@ -432,3 +432,29 @@ fn profile_blames_a_capture_that_cannot_be_opened() {
     assert_eq!(report.head.status, Status::CaptureError);
     assert_eq!(report.head.failures[0].entry, "entry_000001");
 }
+
+fn screen() -> ProfileTask {
+    ProfileTask { depth: Depth::Screen, ..task(&[0], true) }
+}
+
+#[test]
+fn screen_takes_one_process_of_each_side_and_allows_for_what_it_cannot_see() {
+    let backend = beside(honest(100 * US), honest(200 * US));
+    let report = profile(&backend, &screen());
+    let entry = &report.body.entries[0];
+    assert_eq!((report.head.status, entry.runners), (Status::Passed, 1), "{}", report.head.detail);
+    assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 2);
+    let speedup = entry.speedup.expect("paired");
+    assert!(
+        (speedup.value - 2.0).abs() < 1e-6 && speedup.ci_low <= 1.82 && 2.2 <= speedup.ci_high,
+        "{speedup:?}"
+    );
+}
+
+#[test]
+fn screen_has_no_figures_of_whoever_is_in_doubt() {
+    let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
+    let report = profile(&beside(working, honest(200 * US)), &screen());
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
+}
