@@ -49,6 +49,8 @@ pub(super) struct Timing {
     ratios: Vec<f64>,
     /// Those of a screen's only runners, pair by pair.
     pairs: Vec<f64>,
+    /// A pair of runners had too few pairs that nobody disturbed.
+    disturbed: bool,
     /// Of each runner of a side: the median of its blocks, in milliseconds.
     medians: Vec<Vec<f64>>,
     runners: u32,
@@ -109,6 +111,7 @@ impl Timing {
         self.calls = calls;
         self.runners += 1;
         let used = believed(timed);
+        self.disturbed |= used.iter().any(|pair| pair.preempted.contains(&true));
         let thrown_away = u32::try_from(timed.len() - used.len()).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
         for (side, medians) in self.medians.iter_mut().enumerate() {
@@ -149,8 +152,21 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
+    /// Where everybody is disturbed, the slower side is disturbed more: its blocks are longer. The interval then reaches to the ratio
+    /// of the shortest blocks, which nobody may have disturbed.
     fn speedup(&self) -> Option<Estimate> {
-        if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }
+        let estimate =
+            if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }?;
+        let least = |side: usize| self.samples.get(side)?.ms.iter().copied().reduce(f64::min);
+        let calmest = least(1).zip(least(CANDIDATE)).map(|(baseline, candidate)| baseline / candidate);
+        Some(match calmest.filter(|ratio| self.disturbed && ratio.is_finite()) {
+            Some(ratio) => Estimate {
+                ci_low: estimate.ci_low.min(ratio),
+                ci_high: estimate.ci_high.max(ratio),
+                ..estimate
+            },
+            None => estimate,
+        })
     }
 
     /// Whose figures cannot be true.

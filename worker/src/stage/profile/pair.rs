@@ -24,6 +24,10 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
+/// A block may take this many times what its calls were seen to take ...
+const PATIENCE: u32 = 20;
+/// ... and this much more.
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 /// In one pair of this many, every output slot is checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
@@ -155,7 +159,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             cold: self.context.is_cold() && what == Calls::Timed,
             looks,
             expected: self.samples[number].estimate * calls,
-            limit: self.context.task.verify.call_timeout.saturating_mul(calls),
+            limit: self.limit(number, calls),
         };
         let Self { context, sides, variation, memory, .. } = self;
         let mut renew = || match memory {
@@ -170,6 +174,17 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
             None => Ok(block),
         })
+    }
+
+    /// `call_timeout` for each call; and once its calls are known to be quick, not many times what they took: a kernel that dawdles
+    /// would take the time of all others.
+    fn limit(&self, number: usize, calls: u32) -> Duration {
+        let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
+        let estimate = self.samples[number].estimate;
+        if estimate.is_zero() {
+            return allowed;
+        }
+        allowed.min(LEAST_PATIENCE + estimate.saturating_mul(calls).saturating_mul(PATIENCE))
     }
 
     fn deferred(&self, look: &Look, calls: u32) -> Stop {

@@ -3,6 +3,7 @@
 //! Owns which inputs of an entry vary: those that may by their header, by the plan and by what they hold (`source`, `structure`), and
 //! with which the kernel that everybody is compared with still works (`trial`). Where the variants lie is `layout`'s.
 
+mod fresh;
 mod layout;
 mod source;
 mod structure;

@@ -14,6 +14,7 @@ use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::fresh::{between, is_fresh};
 use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
@@ -24,10 +25,10 @@ const PIECE: usize = 64 << 10;
 /// How one input gets its values.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is one of these, which are sorted.
-    Drawn { values: Vec<u8>, width: usize, bytes: u64 },
-    /// The captured elements, in another order.
-    Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize },
+    /// Each element is one of these, which are sorted, or between it and the next.
+    Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
+    /// The captured elements in another order; where they are `fresh` they are sorted, and each is between itself and the next.
+    Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
 /// Why an input keeps its captured values, in a few words.
@@ -51,8 +52,17 @@ impl Source {
         let width = tensor.dtype.element_len();
         Ok(match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
-            None if shuffled => Ok(Self::Shuffled { order: captured.clone(), captured, width }),
-            None => Ok(Self::Drawn { values: sorted_sample(tensor.dtype, &captured, room), width, bytes }),
+            None if shuffled => {
+                let fresh = is_fresh(tensor.dtype, &captured);
+                if fresh {
+                    captured = sorted_sample(tensor.dtype, &captured, bytes);
+                }
+                Ok(Self::Shuffled { order: captured.clone(), captured, width, fresh })
+            }
+            None => {
+                let fresh = is_fresh(tensor.dtype, &captured);
+                Ok(Self::Drawn { values: sorted_sample(tensor.dtype, &captured, room), width, bytes, fresh })
+            }
         })
     }
 
@@ -63,12 +73,19 @@ impl Source {
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         match self {
-            Self::Shuffled { captured, order, width } => {
+            Self::Shuffled { captured, order, width, fresh } => {
                 order.copy_from_slice(captured);
+                if *fresh {
+                    let next = captured.chunks_exact(*width).skip(1);
+                    for (element, high) in order.chunks_exact_mut(*width).zip(next) {
+                        let value = between(element, high, random.random());
+                        element.copy_from_slice(&value[..*width]);
+                    }
+                }
                 shuffle(order, *width, random);
                 write(0, order)
             }
-            Self::Drawn { values, width, bytes } => {
+            Self::Drawn { values, width, bytes, fresh } => {
                 let larger: u8 = random.random_range(25..=230);
                 let mut piece = Vec::with_capacity(PIECE);
                 let mut at = 0;
@@ -76,7 +93,14 @@ impl Source {
                     let length = to_index((*bytes - at).min(PIECE as u64));
                     piece.clear();
                     while piece.len() < length {
-                        piece.extend_from_slice(drawn(values, *width, larger, random));
+                        let at = drawn(values, *width, larger, random);
+                        let low = &values[at..at + *width];
+                        match values.get(at + *width..at + 2 * *width) {
+                            Some(high) if *fresh => {
+                                piece.extend_from_slice(&between(low, high, random.random())[..*width]);
+                            }
+                            _ => piece.extend_from_slice(low),
+                        }
                     }
                     write(at, &piece[..length])?;
                     at += length as u64;
@@ -93,15 +117,15 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|leaf| leaf.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// The larger of two values with a chance of `larger` in 256, else the smaller.
-fn drawn<'v>(values: &'v [u8], width: usize, larger: u8, random: &mut SmallRng) -> &'v [u8] {
+/// Where the larger of two values starts, with a chance of `larger` in 256; else the smaller.
+fn drawn(values: &[u8], width: usize, larger: u8, random: &mut SmallRng) -> usize {
     let count = (values.len() / width) as u64;
     let bits: u64 = random.random();
     // 28 bits each place one of at most a million values; the other eight choose between the two.
     let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
     let (one, other) = (place(bits), place(bits >> 28));
     let at = if (bits >> 56) < u64::from(larger) { one.max(other) } else { one.min(other) };
-    &values[at * width..][..width]
+    at * width
 }
 
 fn shuffle(elements: &mut [u8], width: usize, random: &mut SmallRng) {
@@ -169,7 +193,7 @@ mod tests {
         let values = sorted_sample(DType::Float32, &captured, 8 << 10);
         assert!((4 << 10..=8 << 10).contains(&values.len()), "{}", values.len());
         assert!(floats(&values).is_sorted());
-        let mut source = Source::Drawn { values, width: 4, bytes: captured.len() as u64 };
+        let mut source = Source::Drawn { values, width: 4, bytes: captured.len() as u64, fresh: false };
         let variants: Vec<Vec<f32>> =
             (0..8).map(|seed| floats(&written(&mut source, seed, captured.len()))).collect();
         let mean = |values: &[f32]| values.iter().sum::<f32>() / 50_000.0;
@@ -206,9 +230,26 @@ mod tests {
     }
 
     #[test]
+    fn fresh_floats_were_never_captured_and_stay_distinct() {
+        let captured: Vec<u8> = (1..=1000u16).flat_map(|at| (f32::from(at) / 7.0).to_le_bytes()).collect();
+        let known: std::collections::BTreeSet<u32> =
+            floats(&captured).iter().map(|it| it.to_bits()).collect();
+        let new = |bytes: &[u8]| floats(bytes).iter().filter(|it| !known.contains(&it.to_bits())).count();
+        let mut drawn = Source::Drawn { values: captured.clone(), width: 4, bytes: 4000, fresh: true };
+        assert!(950 < new(&written(&mut drawn, 1, 4000)));
+        let mut shuffled =
+            Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 4, fresh: true };
+        let one = written(&mut shuffled, 1, 4000);
+        assert!(950 < new(&one));
+        let distinct: std::collections::BTreeSet<u32> = floats(&one).iter().map(|it| it.to_bits()).collect();
+        assert_eq!(distinct.len(), 1000, "no two became alike");
+    }
+
+    #[test]
     fn integers_are_put_into_another_order_and_stay_what_they_are() {
         let captured: Vec<u8> = (0..1000i64).flat_map(i64::to_le_bytes).collect();
-        let mut source = Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 8 };
+        let mut source =
+            Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 8, fresh: false };
         let (one, other) = (written(&mut source, 1, 8000), written(&mut source, 2, 8000));
         let sorted = |bytes: &[u8]| {
             let mut all: Vec<i64> =

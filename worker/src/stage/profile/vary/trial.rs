@@ -165,7 +165,8 @@ fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
 
 /// The sources of the chosen inputs go into the variation …
 fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
-    let empty = || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1 };
+    let empty =
+        || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1, fresh: false };
     let sources = choice.iter().map(|&at| std::mem::replace(&mut it.eligible[at].source, empty())).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
     Variation { variants, sources, names, unvaried: None }

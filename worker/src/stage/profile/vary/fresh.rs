@@ -1,0 +1,83 @@
+//! Floats that were never seen before, between two that were captured.
+//!
+//! Drawn again and again from a million captured values, every value would come back, and an elementwise kernel could look its
+//! result up instead of computing it. A value in between stays in their range and is new.
+
+use opt_shared::capture::DType;
+
+use crate::judge::element;
+
+/// The widest float that is drawn.
+const WIDEST: usize = 8;
+
+/// Whether values of this type are drawn between those that were captured. Whole numbers, as labels and counts are, stay whole.
+pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
+    let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
+    let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
+    drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
+}
+
+/// A value from `low` on and below `high`, its neighbour among the captured ones, any of those that can be represented with equal
+/// chance. `low` itself where there is none, where the signs differ, and beside zeros and what is not finite: most of the
+/// numbers between those are so small that computing with them is slow.
+pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
+    let (a, b) = (bits(low), bits(high));
+    let width = low.len().min(WIDEST);
+    let sign = 1_u64 << (width * 8 - 1);
+    let magnitudes = (a & !sign, b & !sign);
+    let apart = magnitudes.0.abs_diff(magnitudes.1);
+    let usable = a & sign == b & sign && magnitudes.0 != 0 && magnitudes.1 != 0;
+    // 32 bits of chance, spread over however many numbers there are.
+    let step = u64::try_from((u128::from(apart) * u128::from(random)) >> 32).unwrap_or(0);
+    let drawn = match () {
+        () if !usable => a,
+        () if magnitudes.0 <= magnitudes.1 => a + step,
+        () => a - step,
+    };
+    let mut value = [0; WIDEST];
+    value[..width].copy_from_slice(&drawn.to_le_bytes()[..width]);
+    value
+}
+
+fn bits(element: &[u8]) -> u64 {
+    let mut bytes = [0; WIDEST];
+    let width = element.len().min(WIDEST);
+    bytes[..width].copy_from_slice(&element[..width]);
+    u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn f32_between(low: f32, high: f32, random: u32) -> f32 {
+        let found = between(&low.to_le_bytes(), &high.to_le_bytes(), random);
+        f32::from_le_bytes(found[..4].try_into().expect("four bytes"))
+    }
+
+    #[test]
+    fn values_lie_between_their_neighbours() {
+        for (low, high) in [(1.0_f32, 1.5_f32), (-1.5, -1.0), (0.1, 1000.0), (-3e30, -1e-30)] {
+            for random in [0, 1, 1 << 31, u32::MAX] {
+                let found = f32_between(low, high, random);
+                assert!(low <= found && found < high, "{found} between {low} and {high}");
+            }
+            assert_eq!(f32_between(low, high, 0), low);
+            assert_ne!(f32_between(low, high, 1 << 31), low);
+        }
+        for (low, high) in [(0.0_f32, 1.0_f32), (-1.0, 1.0), (-1.0, -0.0), (2.0, 2.0)] {
+            assert_eq!(f32_between(low, high, 1 << 31).to_bits(), low.to_bits(), "{low} and {high}");
+        }
+        let half = between(&0x3c00_u16.to_le_bytes(), &0x4000_u16.to_le_bytes(), 1 << 31);
+        assert_eq!(half[..2], 0x3e00_u16.to_le_bytes(), "half of the way from 1 to 2 in float16");
+    }
+
+    #[test]
+    fn whole_numbers_and_other_types_are_left_alone() {
+        let of = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        assert!(is_fresh(DType::Float32, &of(&[1.0, 0.5])));
+        assert!(!is_fresh(DType::Float32, &of(&[1.0, 3.0, 0.0])));
+        assert!(!is_fresh(DType::Int64, &[1; 16]));
+        assert!(!is_fresh(DType::Complex64, &of(&[0.5, 0.5])));
+    }
+}
