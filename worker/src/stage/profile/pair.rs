@@ -24,10 +24,10 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// A block may take this many times what its calls were seen to take ...
-const PATIENCE: u32 = 20;
+/// A block may take this many times what its calls were seen to take, ...
+const LIMIT_FACTOR: u32 = 20;
 /// ... and this much more.
-const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// In one pair of this many, every output slot is checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
@@ -184,7 +184,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         if estimate.is_zero() {
             return allowed;
         }
-        allowed.min(LEAST_PATIENCE + estimate.saturating_mul(calls).saturating_mul(PATIENCE))
+        allowed.min(LEAST_LIMIT + estimate.saturating_mul(calls).saturating_mul(LIMIT_FACTOR))
     }
 
     fn deferred(&self, look: &Look, calls: u32) -> Stop {
