@@ -1,14 +1,14 @@
-//! Rules for names that people will type, read in tables and find as folder names.
+//! Rules for names. People type them, read them in tables, and find them as folder names.
 
-/// Names stand in one column of a table and in `--only JOB/CANDIDATE`.
+/// The longest name, in characters. Names have to fit into a column of a table and into `--only JOB/CANDIDATE`.
 pub(super) const LONGEST_NAME: usize = 128;
 
-/// What kind of thing bears the name: it decides what may stand in it.
+/// What the name is for. This decides which characters it may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
-    /// Becomes a folder beside `latest`.
+    /// A run's name, which becomes a folder beside the link `latest`.
     Run,
-    /// Stands before the slash of `JOB/CANDIDATE`.
+    /// A job's name, which comes before the slash in `JOB/CANDIDATE`.
     Job,
     Candidate,
     Parameter,
@@ -35,12 +35,12 @@ pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
         return Some("begins with a dot");
     }
     if of == NameOf::Run && name == "latest" {
-        return Some("is kept for the link to the newest run");
+        return Some("is reserved for the link to the newest run");
     }
     None
 }
 
-/// Neither a control character nor one that changes how the rest of a line is shown.
+/// Whether a character is visible. Control characters, and characters that change how the rest of a line is shown, are not.
 pub(super) fn is_printable(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_people_can_type() {
+    fn objection_refuses_names_that_cannot_be_typed_or_stored() {
         for name in ["a", "naive v2", "größe", "a/b.c"] {
             assert_eq!(objection(name, NameOf::Candidate), None, "{name}");
         }

@@ -1,4 +1,4 @@
-//! The terminal: taken over, and restored however the view ends. What is drawn is up to others.
+//! Takes over the terminal, and restores it however the view ends. Callers decide what is drawn.
 
 use std::io::{self, Stdout, Write};
 use std::panic::PanicHookInfo;
@@ -20,7 +20,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Call once in a process: a panic of any thread restores the terminal before it prints its message.
+    /// Takes over the terminal. Call this only once in a process: it installs a panic hook, which restores the terminal before
+    /// the message of a panic in any thread is printed.
     pub(super) fn take() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| on_panic(panic, &before)));
@@ -39,8 +40,8 @@ impl Screen {
 
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
-            // A thread panicked and said so on what is no longer our screen.
-            return Err(io::Error::other("the terminal was given back after a panic"));
+            // A thread has panicked, and its message is on the restored terminal.
+            return Err(io::Error::other("the terminal was restored after a panic"));
         }
         self.terminal.draw(draw).map(|_| ())
     }
@@ -57,7 +58,7 @@ fn on_panic(panic: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
     before(panic);
 }
 
-/// Errors are ignored: the terminal is the only place where they could be reported.
+/// Restores the terminal. Errors are ignored, because they could be reported only on this terminal.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = disable_raw_mode();
@@ -81,10 +82,10 @@ mod tests {
 
     use super::*;
 
-    /// Set by the test for the copy of itself that panics.
+    /// The environment variable that the test sets for the copy of itself that panics.
     const PANICS: &str = "OPT_TEST_TOP_PANICS";
 
-    /// A terminal and the other end of it.
+    /// A pseudo-terminal: our end, and the end for the child.
     fn terminal() -> (File, OwnedFd) {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&ours).expect("granted");
@@ -122,7 +123,7 @@ mod tests {
             .expect("started");
         let reader = std::thread::spawn(move || {
             let mut said = Vec::new();
-            // The end of a pseudo-terminal is an error.
+            // Reading fails once the other end of a pseudo-terminal is closed.
             let _ = ours.read_to_end(&mut said);
             (String::from_utf8_lossy(&said).into_owned(), ours)
         });

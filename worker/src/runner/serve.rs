@@ -1,8 +1,8 @@
 //! A runner's life: map inputs, lock down, load the candidate, serve calls, die.
 //!
-//! Straight-line code in a process of its own. It holds the inputs and the outputs of one candidate and nothing
-//! else; it decides nothing, compares nothing and keeps no clock that counts. From the load on, everything in
-//! this process belongs to the candidate, so nothing here is relied upon afterwards.
+//! A runner is a process of its own. It holds only the inputs and the outputs of one candidate. It decides nothing, compares
+//! nothing, and nobody relies on its clock. Once the candidate is loaded, it controls everything in this process, so nothing
+//! that the process says can be relied upon.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,20 +31,20 @@ use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::turns;
 
-/// Where a runner finds its control page.
+/// The file descriptor of a runner's control page.
 pub const CONTROL_FD: i32 = 4;
-/// Most entries in one runner.
+/// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
-/// How an error begins whose cause is want of memory.
+/// The prefix of an error that was caused by lack of memory.
 const HOST_MEMORY: &str = "opt.HostMemory: ";
-/// How one begins that has no status of its own.
+/// The prefix of an error that has no status of its own.
 const RAISED: &str = "opt.Raised: ";
-/// Slices of waiting on the futex.
+/// The longest single wait on the futex; waiting is repeated until a command comes.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// The entry point behind the hidden argument. Returns the process's exit code.
 pub fn main() -> i32 {
-    // SAFETY: the worker that started us put these two descriptors here and nobody else uses them.
+    // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
         unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
     let Ok(page) = ControlMap::attach(control) else { return 3 };
@@ -92,7 +92,7 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
 
 enum Ending {
     Told(Reply),
-    /// The worker is gone.
+    /// The worker has ended.
     Alone,
 }
 
@@ -114,7 +114,7 @@ impl From<MapError> for Ending {
 struct Runner {
     loaded: Loaded,
     entries: Vec<Entry>,
-    /// The entry that was called last.
+    /// The number of the entry that was called last.
     last: Option<usize>,
 }
 
@@ -124,14 +124,14 @@ struct Entry {
     variants: Vec<VariantMap>,
 }
 
-/// All variants of one input.
+/// The map that holds all variants of one input.
 struct VariantMap {
     mapped: Mapped,
     range: VariantRange,
 }
 
 impl VariantMap {
-    /// That of a call. There are as many as a block has calls.
+    /// The variant for a call. Variants repeat if there are fewer than slots.
     fn of(&self, slot: u32) -> *mut u8 {
         let variant = slot % self.range.count.max(1);
         self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
@@ -241,12 +241,12 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // Refused only where the machine's CPUs changed meanwhile; the kernel then places us, which costs noise.
+        // This fails only if the machine's CPUs have changed meanwhile. The kernel then chooses the CPU, and times are noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
-/// What is mapped already: a file, by its device and number, its range, and which input that is.
+/// The inputs that are mapped already, by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
 fn map_entry(
@@ -268,7 +268,8 @@ fn map_entry(
         let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| trouble("a file that an input lies in is missing"))?;
-        // The same input of several entries is one map: it counts once with us, too. A slot holds one thing after another.
+        // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool are not
+        // shared, because their contents change.
         let name = (*device, *number, InputRange { source: 0, ..*range }, index);
         if let Some(mapped) = known.get(&name).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
@@ -308,7 +309,7 @@ fn map_entry(
     Ok(Entry { arguments, outputs, variants })
 }
 
-/// Seals every input against remapping and mprotect; says why it could not, where the kernel cannot.
+/// Seals every input against remapping and mprotect. If the kernel cannot do this, returns why.
 fn seal_inputs(places: &[Place]) -> Option<String> {
     for place in places.iter().filter(|place| !place.output) {
         let Mapped { start, end, .. } = place.mapped;
@@ -339,7 +340,8 @@ impl Runner {
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // Entries of a batch map the same pages for their outputs: they would count with each that touched them.
+        // The entries of a batch map the same pages for their outputs. Drop the previous entry's maps, or the pages would
+        // count once for each entry that touched them.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {
@@ -360,7 +362,7 @@ impl Runner {
             if flags & FLAG_VARIED != 0 {
                 variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
             }
-            // SAFETY: the plan says that the symbol has this signature; the process exists to find out.
+            // SAFETY: the plan claims that the symbol has this signature. If it has not, only this process is harmed.
             let (code, returned) = unsafe { arguments.call(function) };
             if code != 0 || returned != 0 {
                 page.result.store(code, Ordering::Relaxed);
@@ -377,8 +379,8 @@ impl Runner {
         let elapsed = start.elapsed().as_nanos();
         page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
         if flags & FLAG_VERIFY != 0 {
-            // What the candidate printed should be kept even if it is killed later.
-            // SAFETY: flushing all streams; no stream is being closed by another thread of ours.
+            // Flush what the candidate printed, so that it is kept even if the candidate is killed later.
+            // SAFETY: this flushes all streams, and no other thread of ours closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             entry.let_go_of_outputs();
         }
@@ -386,13 +388,13 @@ impl Runner {
 }
 
 impl Entry {
-    /// Drops this process's view of the output pages: they are counted once, as the memfd that the worker holds.
+    /// Drops the output pages from this process's maps, so that they count only once: as the memfd that the worker holds.
     fn let_go_of_outputs(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
             let bytes = usize::try_from(region.bytes).unwrap_or(0);
             if 0 < bytes {
-                // SAFETY: our own shared map between its guards; its content stays in the memfd.
+                // SAFETY: this is our own shared map, without its guard pages; its content stays in the memfd.
                 let _ = unsafe {
                     rustix::mm::madvise(
                         (mapped.start + page) as *mut _,

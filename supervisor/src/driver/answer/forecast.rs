@@ -1,8 +1,8 @@
-//! How long the rest of a run takes, from what its attempts have taken so far. An estimate for people, on which nothing
-//! is decided.
+//! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown to
+//! people; no decision depends on it.
 //!
-//! A candidate that has not ended costs the mean time of its stage, and of each stage after it as often as candidates
-//! got that far. A job that has not been seen yet is taken for like the others.
+//! A candidate that has not ended is expected to take the mean time of its current stage. The mean time of each later stage is
+//! added, times the share of candidates that got that far. A job without attempts is assumed to be like the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use opt_shared::ids::JobId;
 
 use crate::core::event::Stage;
 
-/// How many are confirmed is known at the end only: it is not foreseen.
+/// The stages that are estimated. `Confirm` is left out, because how many candidates are confirmed is known only at the end.
 const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,12 +21,12 @@ struct Tally {
     time: Duration,
 }
 
-/// A candidate that has not ended.
+/// A candidate that has not ended, and its current stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     pub job: JobId,
     pub stage: Stage,
-    /// How long its attempt has been running.
+    /// How long its current attempt has been running.
     pub held: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Forecast {
         self.ended
     }
 
-    /// None while a stage that is to come has never been seen.
+    /// The estimated time until all `open` candidates have ended; `None` while a remaining stage has never been run.
     pub fn remaining(
         &self,
         open: impl Iterator<Item = Open>,
@@ -67,7 +67,7 @@ impl Forecast {
                     break;
                 }
                 let Some(tally) = self.tally(stage, it.job) else {
-                    // Few candidates are not screened.
+                    // A job with few candidates has no screening.
                     if stage == Stage::Screen {
                         continue;
                     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_to_come_count_as_often_as_candidates_reach_them() {
+    fn later_stages_count_by_the_share_of_candidates_that_reach_them() {
         let forecast = seen();
         let of = |open: &[Open], profiled: bool| {
             let is_run = |stage| profiled || stage != Stage::Profile;
@@ -132,18 +132,18 @@ mod tests {
         assert_eq!(of(&[], true), Some(0.0));
         assert_eq!(of(&[open(FIRST, Stage::Build, 0)], true), Some(2.0 + 10.0 + 50.0));
         assert_eq!(of(&[open(FIRST, Stage::Build, 0)], false), Some(12.0));
-        assert_eq!(of(&[open(SECOND, Stage::Profile, 0)], true), Some(100.0), "taken for like the other");
+        assert_eq!(of(&[open(SECOND, Stage::Profile, 0)], true), Some(100.0), "assumed to be like the other job");
         let running = [open(FIRST, Stage::Verify, 4), open(FIRST, Stage::Profile, 400)];
-        assert_eq!(of(&running, true), Some(6.0 + 50.0), "what ran longer than usual ends at once");
+        assert_eq!(of(&running, true), Some(6.0 + 50.0), "an attempt that ran longer than the mean has no time left");
     }
 
     #[test]
-    fn what_was_never_seen_is_not_guessed() {
+    fn remaining_is_unknown_while_a_stage_was_never_run() {
         let mut forecast = Forecast::default();
         let one = || std::iter::once(open(FIRST, Stage::Build, 0));
         assert_eq!(forecast.remaining(one(), |_| true), None);
         forecast.attempt_ended(FIRST, Stage::Build, false, Duration::from_secs(2));
-        assert_eq!(forecast.remaining(one(), |_| true), Some(Duration::from_secs(2)), "nobody gets beyond");
+        assert_eq!(forecast.remaining(one(), |_| true), Some(Duration::from_secs(2)), "no candidate gets beyond the build");
         forecast.attempt_ended(FIRST, Stage::Build, true, Duration::from_secs(2));
         assert_eq!(forecast.remaining(one(), |_| true), None);
     }

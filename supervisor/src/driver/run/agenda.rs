@@ -1,5 +1,5 @@
-//! What a run has to do and what it knows of it: plan, captures, candidates, replays; and the names that its numbers stand
-//! for.
+//! The work of a run and what is known about it: plan, captures, candidates and replays. Also finds the names that belong to
+//! ids.
 
 use opt_shared::ids::{CandidateId, UnitId};
 use opt_shared::units::Bytes;
@@ -16,23 +16,23 @@ use crate::record::Numbers;
 pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],
-    /// What is known of each candidate.
+    /// What is known about each candidate, in the order of their ids.
     pub(crate) known: Vec<Known>,
     pub(crate) replays: Replaying<'a>,
-    /// What the core calls all these.
+    /// Maps the core's unit ids to candidates and replays.
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
-    /// Captures of a job that are larger than this together are not kept in the page cache.
+    /// If a job's captures are larger than this in total, they are not kept in the page cache.
     pub(crate) cache_budget: Bytes,
-    /// For jobs whose plan leaves it to chance.
+    /// The random seed for jobs whose plan sets none.
     pub(crate) seed: u64,
-    /// Below it a candidate does not make the run a good one.
+    /// The speed-up that a candidate needs for the run to count as a success.
     pub(crate) min_speedup: Option<f64>,
 }
 
 impl Agenda<'_> {
-    /// JOB/CANDIDATE, as `--only` takes it.
+    /// A candidate's name as JOB/CANDIDATE, the form that `--only` takes.
     pub(crate) fn full_name(&self, id: CandidateId) -> String {
         let Some(candidate) = self.plan.candidate(id) else { return id.to_string() };
         let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());
@@ -48,7 +48,7 @@ impl Agenda<'_> {
         source.name(self, place)
     }
 
-    /// What the numbers of a decision stand for, by their fields.
+    /// The names of the ids among the numbers of a decision, by field.
     pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
         let names = numbers
             .iter()
@@ -56,7 +56,7 @@ impl Agenda<'_> {
         Value::Object(names.collect())
     }
 
-    /// The name of what a field's number stands for.
+    /// The name that belongs to the id in a field; `None` if the field does not hold an id.
     pub(crate) fn name_of(&self, field: &str, number: &Value) -> Option<String> {
         let id = u32::try_from(number.as_u64()?).ok()?;
         match field {
