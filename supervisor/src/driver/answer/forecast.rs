@@ -132,9 +132,17 @@ mod tests {
         assert_eq!(of(&[], true), Some(0.0));
         assert_eq!(of(&[open(FIRST, Stage::Build, 0)], true), Some(2.0 + 10.0 + 50.0));
         assert_eq!(of(&[open(FIRST, Stage::Build, 0)], false), Some(12.0));
-        assert_eq!(of(&[open(SECOND, Stage::Profile, 0)], true), Some(100.0), "assumed to be like the other job");
+        assert_eq!(
+            of(&[open(SECOND, Stage::Profile, 0)], true),
+            Some(100.0),
+            "assumed to be like the other job"
+        );
         let running = [open(FIRST, Stage::Verify, 4), open(FIRST, Stage::Profile, 400)];
-        assert_eq!(of(&running, true), Some(6.0 + 50.0), "an attempt that ran longer than the mean has no time left");
+        assert_eq!(
+            of(&running, true),
+            Some(6.0 + 50.0),
+            "an attempt that ran longer than the mean has no time left"
+        );
     }
 
     #[test]
@@ -143,7 +151,11 @@ mod tests {
         let one = || std::iter::once(open(FIRST, Stage::Build, 0));
         assert_eq!(forecast.remaining(one(), |_| true), None);
         forecast.attempt_ended(FIRST, Stage::Build, false, Duration::from_secs(2));
-        assert_eq!(forecast.remaining(one(), |_| true), Some(Duration::from_secs(2)), "no candidate gets beyond the build");
+        assert_eq!(
+            forecast.remaining(one(), |_| true),
+            Some(Duration::from_secs(2)),
+            "no candidate gets beyond the build"
+        );
         forecast.attempt_ended(FIRST, Stage::Build, true, Duration::from_secs(2));
         assert_eq!(forecast.remaining(one(), |_| true), None);
     }
