@@ -1,8 +1,8 @@
-//! Reading a long range once, front to back, at the disk's rate and without filling the page cache.
+//! Reads a long range once, from front to back, at the disk's speed and without filling the page cache.
 //!
-//! Reader threads fill slots in turn and the caller gets them in order, so that the disk does not wait for who uses
-//! the bytes. Memory is the slots, whatever the range. How a chunk is read is `ladder`'s; an advice or a method that
-//! is not taken changes the speed and never the bytes.
+//! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller. A
+//! stream needs memory only for its slots, however long the range is. `ladder` decides how a chunk is read. If the system
+//! does not support a method, the stream is slower, but the bytes are the same.
 
 mod ladder;
 
@@ -15,33 +15,33 @@ pub use ladder::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
-/// Slots start at such an address and such a place of the file: what every disk accepts for direct reads.
+/// Slots start at a multiple of this, in memory and in the file. Every disk accepts this alignment for direct reads.
 const ALIGNMENT: u64 = 4096;
-/// Each reader fills one slot while its other one is used.
+/// How many slots each reader has: it fills one while the caller uses the other.
 const SLOTS_PER_READER: usize = 2;
 
-/// What a stream holds in memory, and how many read at a time.
+/// The size of a stream's chunks, and its number of reader threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub chunk: Bytes,
     pub readers: usize,
 }
 
-/// What a stream reads from.
+/// The file that a stream reads, and the method by which it is read.
 pub trait Disk: Sync {
     fn method(&self) -> ReadMethod;
 
-    /// This method does not work here; what follows is read by the next one.
+    /// Gives up a method that does not work here. Later reads use the next one.
     fn step_down(&self, from: ReadMethod);
 
-    /// What places and lengths of direct reads are multiples of.
+    /// The alignment, in bytes, that direct reads need for their offset and length.
     fn alignment(&self) -> u64;
 
-    /// As `FileExt::read_at`: may bring less than was asked for, and nothing at the end.
+    /// Reads like `FileExt::read_at`: may return fewer bytes than requested, and returns 0 at the end.
     fn read_at(&self, method: ReadMethod, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
-/// Bytes that could not be read.
+/// A range that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("reading {length} at byte {offset} (was the file truncated meanwhile?)")]
 pub struct ReadFault {
@@ -51,7 +51,7 @@ pub struct ReadFault {
     pub source: io::Error,
 }
 
-/// Hands the range to `sink` in order, in pieces of a chunk at most. Stops at the first error.
+/// Passes the bytes of the range to `sink`, in order, in pieces of at most one chunk. Stops at the first error.
 pub fn stream<E: From<ReadFault>>(
     disk: &impl Disk,
     bytes: Range<u64>,
@@ -59,7 +59,7 @@ pub fn stream<E: From<ReadFault>>(
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let chunk = shape.chunk.get().max(ALIGNMENT);
-    // Cut where the file is aligned, so that direct reads overlap nowhere but at the ends.
+    // Chunks are cut at aligned offsets of the file, so that direct reads overlap only at the two ends of the range.
     let first = bytes.start / chunk;
     let chunks = bytes.end.div_ceil(chunk).saturating_sub(first);
     let chunk_at = |number: u64| {
@@ -89,7 +89,7 @@ pub fn stream<E: From<ReadFault>>(
                     }
                 }
             };
-            // A reader that cannot be started is read for by the caller.
+            // If a reader cannot be started, the caller reads its chunks.
             let started = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
             lanes.push(started.ok().map(|_| (full, back)));
         }
@@ -97,7 +97,7 @@ pub fn stream<E: From<ReadFault>>(
         let done = (0..chunks).try_for_each(|number| {
             match lanes.get(usize::try_from(number % readers).unwrap_or(0)) {
                 Some(Some((full, back))) => {
-                    let gone = |_| fault(&chunk_at(number), io::Error::other("its reader has ended"));
+                    let gone = |_| fault(&chunk_at(number), io::Error::other("its reader thread has ended"));
                     let slot = full.recv().map_err(gone)??;
                     let done = sink(slot.bytes());
                     let _ = back.send(slot);
@@ -107,14 +107,14 @@ pub fn stream<E: From<ReadFault>>(
             }
         });
         stop.store(true, Ordering::Relaxed);
-        // Readers that wait for a slot, or to give one, see that nobody is there any more.
+        // Closes the channels, so that readers which still wait on them end.
         lanes.clear();
         done
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, by the method that the disk is on. Where a direct read is not possible
-/// for its place or length, it goes through the cache and out of it again.
+/// Fills `buffer` from the bytes at `offset`, by the disk's current method. If the offset or the length does not allow a direct
+/// read, the bytes are read through the page cache and then dropped from it.
 pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;
@@ -142,7 +142,7 @@ pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<()
     Ok(())
 }
 
-/// Between one reader and the caller.
+/// The channels between one reader and the caller.
 struct Lane {
     full: Receiver<Result<Slot, ReadFault>>,
     give: SyncSender<Result<Slot, ReadFault>>,
@@ -161,7 +161,7 @@ impl Lane {
     }
 }
 
-/// Aligned memory for one chunk and what direct reads bring beside it.
+/// Aligned memory for one chunk, and for the extra bytes that direct reads return around it.
 struct Slot {
     memory: Vec<u8>,
     aligned: usize,
@@ -202,7 +202,7 @@ impl Slot {
             match disk.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
-                // Less than was there before: the next method knows how to read half a block.
+                // An aligned read ended before the bytes that are missing. The next method needs no alignment.
                 Ok(_) => disk.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
@@ -214,7 +214,7 @@ impl Slot {
     }
 }
 
-/// The kernel or the file system does not do this, or not like this.
+/// Whether the error means that the kernel or the file system does not support this method, or not for this read.
 fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,9 +1,9 @@
-//! The run's folder: made once, never overwritten, locked while a supervisor works in it.
+//! The run's folder: created once, never overwritten, and locked while a supervisor works in it.
 //!
-//! Also the short temporary folder in which the one-shot sockets of workers lie (a socket path holds 107 bytes).
-//! What a killed supervisor left in either is cleared at the next start; whose it is the lock tells, not a pid.
-//! A supervisor's death frees its lock an instant before its workers die of it: what they may still touch or hold
-//! is asked for again, for a bounded time.
+//! Also the temporary folder for the one-shot sockets of workers. Its path is short, because a socket path holds only 107
+//! bytes. The next start clears what a killed supervisor left in either folder; whether a folder is in use is decided by its
+//! lock, not by a pid. When a supervisor dies, its lock is freed an instant before its workers die. So locking, and clearing
+//! files that they may still write, is retried for a limited time.
 
 pub(super) mod books;
 pub(super) mod evidence;
@@ -40,23 +40,24 @@ pub enum FolderError {
     TooMany { limit: u32, name: String },
 }
 
-/// Where runs are, beside their plan, unless they are told to be elsewhere.
+/// The folder for runs, beside their plan, unless the command names another one.
 pub(crate) const RUNS: &str = "runs";
-/// Runs of one name that are looked for.
+/// The most runs of one name.
 const MOST_RUNS: u32 = 100_000;
-/// A worker caught between fork and exec by the death of its supervisor holds the lock for an instant longer.
+/// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker still holds the lock
+/// for an instant.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Processes that are being killed may still write into the folder that is cleared.
+/// How long clearing a folder is retried, because processes that are being killed may still write into it.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Supervisors of one number that may live at a time, each in a pid namespace of its own.
+/// How many supervisors may have the same pid at a time, each in its own pid namespace.
 const MOST_NAMESAKES: u32 = 64;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
 }
 
-/// A run's folder, locked by us.
+/// A run's folder, whose lock this process holds.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -64,7 +65,7 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// `runs/<name>`, then `runs/<name>-2` …, or `wanted`.
+    /// Creates and locks `wanted` or, without it, the first free one of `runs/<name>`, `runs/<name>-2` and so on.
     pub fn create(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => {
@@ -93,7 +94,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The newest run of this name, or `wanted`.
+    /// Locks an existing run: `wanted` or, without it, the newest run of this name.
     pub fn resume(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => path.to_owned(),
@@ -132,7 +133,7 @@ impl RunFolder {
             .last()
     }
 
-    /// Waits out an instant's hold, and is refused by one that lasts.
+    /// Locks the folder. Waits up to `LOCK_TIMEOUT` if another process holds the lock, then fails.
     fn lock(path: &Path) -> Result<File, FolderError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -158,7 +159,7 @@ impl RunFolder {
         Ok(file)
     }
 
-    /// Makes the folders inside, and clears what an earlier supervisor left half done.
+    /// Creates the folders inside, and removes unfinished files of an earlier supervisor.
     fn furnish(&self) -> Result<(), FolderError> {
         let scratch = self.scratch();
         clear(&scratch).map_err(io_error("clearing", &scratch))?;
@@ -169,7 +170,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Artifacts that a killed worker had not copied to their end.
+    /// Removes artifacts that a killed worker had not finished copying.
     fn clear_parts(&self) {
         let Ok(entries) = fs::read_dir(self.artifacts()) else { return };
         for entry in entries.flatten() {
@@ -195,11 +196,11 @@ impl RunFolder {
         self.path.join("workers")
     }
 
-    /// Removes what only a running supervisor needs.
+    /// Removes files that only a running supervisor needs.
     pub fn tidy(&self) {
         let _ = clear(&self.scratch());
         self.clear_parts();
-        // Logs of workers that had nothing to say.
+        // Remove empty logs of workers.
         if let Ok(entries) = fs::read_dir(self.worker_logs()) {
             for entry in entries.flatten() {
                 if entry.metadata().is_ok_and(|metadata| metadata.len() == 0) {
@@ -211,12 +212,12 @@ impl RunFolder {
     }
 }
 
-/// A folder that a supervisor has made its own, however soon it was killed after that.
+/// Whether a folder is a run. It is one even if its supervisor was killed right after locking it.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join("lock").is_file()
 }
 
-/// Removes a folder and all it holds, though somebody who is dying may still add to it.
+/// Removes a folder and everything in it, even if a dying process still adds files.
 fn clear(path: &Path) -> io::Result<()> {
     let deadline = Instant::now() + CLEARING_TIMEOUT;
     loop {
@@ -234,10 +235,11 @@ fn numbered(runs: &Path, name: &str, number: u32) -> PathBuf {
     if number == 1 { runs.join(name) } else { runs.join(format!("{name}-{number}")) }
 }
 
-/// `runs/latest`, replaced in one step. A convenience: that it cannot be made stops nothing.
+/// Points the link `runs/latest` at this run, replacing it atomically. Errors are ignored, because the link is only a
+/// convenience.
 fn point_latest(path: &Path) {
     let (Some(runs), Some(name)) = (path.parent(), path.file_name()) else { return };
-    // One name for all: what a kill leaves behind is replaced by the next run.
+    // All runs use the same temporary name, so a link that a killed run leaves behind is replaced by the next run.
     let fresh = runs.join(".latest.new");
     let _ = fs::remove_file(&fresh);
     if symlink(name, &fresh).is_ok() && fs::rename(&fresh, runs.join("latest")).is_err() {
@@ -245,12 +247,12 @@ fn point_latest(path: &Path) {
     }
 }
 
-/// Whether a supervisor works in this run folder now. The lock is its word for it, and is held for an instant to ask.
+/// Whether a supervisor works in this run folder now. To find out, this takes the lock for an instant.
 pub fn is_locked(path: &Path) -> bool {
     path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }
 
-/// Clears what belongs to a run that nobody works in, holding its lock so that nobody can begin to meanwhile.
+/// Calls `clear` if no supervisor works in the run. Holds the run's lock meanwhile, so that none can start.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
@@ -261,7 +263,7 @@ pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     }
 }
 
-/// The folder for sockets; removed with this value, or by the next supervisor.
+/// The folder for sockets. It is removed when this value is dropped or, after a kill, by the next supervisor.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
@@ -269,7 +271,7 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Makes one below `/tmp` (or `XDG_RUNTIME_DIR`), and clears those whose supervisor is gone.
+    /// Creates a folder below `XDG_RUNTIME_DIR` or `/tmp`, and removes those whose supervisor has ended.
     pub fn create() -> Result<Self, FolderError> {
         let parent = Self::parent();
         fs::DirBuilder::new()
@@ -280,18 +282,18 @@ impl TemporaryFolder {
         let metadata = fs::symlink_metadata(&parent).map_err(io_error("looking at", &parent))?;
         let owner = std::os::unix::fs::MetadataExt::uid(&metadata);
         if owner != rustix::process::geteuid().as_raw() || !metadata.is_dir() {
-            let source = io::Error::other("it belongs to somebody else");
+            let source = io::Error::other("it belongs to another user");
             return Err(FolderError::Io { action: "using", path: parent, source });
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
             .map_err(io_error("closing to others", &parent))?;
-        // One at a time: a folder that is made and not yet locked looks abandoned. The folder itself is the lock, so that
-        // no file of it is left behind.
+        // Only one supervisor at a time creates a folder, because a new folder that is not yet locked looks abandoned. The
+        // parent folder itself serves as the lock, so that no lock file is left behind.
         let gate = File::open(&parent).map_err(io_error("opening", &parent))?;
         rustix::io::retry_on_intr(|| flock(&gate, FlockOperation::LockExclusive))
             .map_err(|errno| io_error("locking", &parent)(errno.into()))?;
         clear_abandoned(&parent);
-        // Another pid namespace may have a living supervisor of this number.
+        // A supervisor in another pid namespace may have the same pid.
         let pid = std::process::id();
         for number in 0..MOST_NAMESAKES {
             let path = parent.join(if number == 0 { pid.to_string() } else { format!("{pid}-{number}") });
@@ -304,7 +306,7 @@ impl TemporaryFolder {
                 Err(error) => return Err(io_error("making the folder", &path)(error)),
             }
         }
-        let source = io::Error::other("every name for it is taken");
+        let source = io::Error::other("every name for the folder is taken");
         Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
@@ -333,7 +335,7 @@ fn clear_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // Only our own kind of folder, and only where nobody holds its lock.
+        // Only folders with a name of our form whose lock is free are removed.
         let name = entry.file_name();
         let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if ours && RunFolder::try_lock(&path).is_ok() {
@@ -347,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_folder_is_never_used_twice_and_never_by_two() {
+    fn run_folder_is_never_reused_and_never_shared() {
         let base = tempfile::tempdir().expect("a folder");
         let first = RunFolder::create(base.path(), "demo", None).expect("made");
         let second = RunFolder::create(base.path(), "demo", None).expect("made");
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(RunFolder::resume(base.path(), "demo", Some(&path)).expect("free now").path(), path);
         let newest = second.path().to_owned();
         drop(second);
-        // Killed before it had a database: there is nothing to go on with, but it is this run and no older one.
+        // This run was killed before it had a database. It has no results to continue from, but it is still the newest run.
         assert_eq!(RunFolder::resume(base.path(), "demo", None).expect("free now").path(), newest);
         let strange = tempfile::tempdir().expect("a folder");
         assert!(matches!(
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_supervisor_left_is_cleared() {
+    fn resume_clears_files_of_a_killed_supervisor() {
         let base = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(base.path(), "demo", None).expect("made");
         let (work, part) = (folder.scratch().join("build-1"), folder.artifacts().join(".part-7"));
@@ -392,7 +394,7 @@ mod tests {
         drop(folder);
         let folder = RunFolder::resume(base.path(), "demo", None).expect("taken up");
         assert!(!work.exists() && !part.exists());
-        // And what a killed worker left, at the end of the run.
+        // At the end of the run, files of a killed worker are cleared too.
         fs::write(&part, "half").expect("written");
         folder.tidy();
         assert!(!part.exists() && !path.join("scratch").exists());

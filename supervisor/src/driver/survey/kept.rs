@@ -1,12 +1,12 @@
-//! How many entries may stay in memory until their job's signature is known.
+//! Limits how many entries stay in memory until their job's signature is known.
 
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// Most bytes for all entries of a job together: the metadata of some hundred calls.
+/// The most bytes for all entries of a job together. That is enough for the metadata of some hundred calls.
 const MOST: usize = 1 << 20;
 
-/// What is left of it.
+/// The bytes that are left for a job's entries.
 pub(super) struct Room(usize);
 
 impl Default for Room {
@@ -16,13 +16,13 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes what the entry holds, or nothing if that is more than is left.
+    /// Takes the size of the entry from what is left, and returns true. If the entry does not fit, takes nothing.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
         let mut left = self.0;
         let values =
             entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value)).chain(&entry.output);
         let fits = spend(&mut left, size_of::<Entry>() + size_of_val(storages))
-            // What the capturing side knew of the parameters is not worth a walk.
+            // Signatures are small, so their size is estimated without looking at their values.
             && entry.signature.as_ref().is_none_or(|it| spend(&mut left, (it.params.len() + it.defaults.len()) * 128))
             && values.into_iter().all(|value| holds(value, &mut left));
         if fits {
@@ -38,14 +38,15 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Ends as soon as nothing is left, however often a value stands in others.
+/// Takes the size of `value` from `left`; false if it does not fit. Stops as soon as nothing is left, even if shared values would
+/// unfold to many more.
 fn holds(value: &Value, left: &mut usize) -> bool {
     let own = size_of::<Value>()
         + match value {
             Value::Str(text) => text.len(),
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
-            // Of any size, and seldom.
+            // These are rare and may have any size: they never fit.
             Value::Int(int) if 64 < int.bits() => MOST,
             Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MOST,
             _ => 0,
@@ -81,17 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn small_entries_stay_until_there_is_no_room() {
+    fn take_accepts_entries_while_they_fit() {
         let mut room = Room::default();
         let text = entry(Value::Str("x".repeat(MOST / 4).into()));
         let stay = [(); 5].map(|()| room.take(&text, &[]));
         assert_eq!(stay, [true, true, true, false, false]);
-        assert!(room.take(&entry(Value::None), &[]), "what did not fit took nothing");
+        assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit took nothing");
     }
 
     /// A list of lists of one list, which would unfold to 2^100 values.
     #[test]
-    fn a_value_that_stands_in_itself_many_times_is_left_soon() {
+    fn take_refuses_deeply_shared_values_quickly() {
         let list = |items: Vec<Value>| Value::Sequence { kind: SequenceKind::List, items: Arc::from(items) };
         let deep = (0..100).fold(Value::None, |inner, _| list(vec![inner.clone(), inner]));
         assert!(!Room::default().take(&entry(deep), &[]));

@@ -1,17 +1,17 @@
-//! Replays for a pull request: a row for each, what is behind it folded away.
+//! Replays in the report for a pull request: a table with a row for each, and details folded away.
 
 use super::{Figures, Outcome, ReplayText, Step};
 use crate::report::digest::Digest;
 use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
-/// Longest section: a comment must not grow too long.
+/// The longest section, in bytes, because the length of a comment is limited.
 pub(in crate::report) const MOST: usize = 12_000;
-/// Steps told one by one: those that waited longest.
+/// How many steps are listed: the ones that waited longest.
 const MOST_STEPS: usize = 10;
 const MAX_NAME: usize = 80;
 
-/// Nothing where the plan has none.
+/// The section about replays; empty if the plan has none.
 pub(in crate::report) fn section(digest: &Digest) -> String {
     if digest.replays.is_empty() {
         return String::new();
@@ -86,7 +86,7 @@ mod tests {
     use crate::report::digest::tests::{LIMITS, digest_of};
 
     #[test]
-    fn a_replay_has_its_row_and_its_slowest_steps() {
+    fn section_has_a_row_and_the_slowest_steps_of_each_replay() {
         let page = section(&digest_of(sample(), LIMITS));
         let row = "| `model` | PASSED | 18.0 s | 900 ms | 512 MiB | 300 MiB | 5.00 GiB | 510 MiB | 9.00 GiB | 600 | 100 | 90 |";
         assert!(page.contains(row), "{page}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn many_replays_of_strangers_names_stay_short_and_are_no_markup() {
+    fn section_limits_length_and_escapes_hostile_names() {
         let mut run = sample();
         let hostile = "`x` | <script> @all\n\n# a".repeat(200);
         let mut replay = run.replays.remove(0);
@@ -118,7 +118,7 @@ mod tests {
         (failed.status, failed.detail) = (Some(Status::InfraError), Some(hostile));
         run.replays = [vec![replay; 8], vec![failed; 8]].concat();
         let page = section(&digest_of(run, LIMITS));
-        // The rows always stand there.
+        // The rows of the table are never left out.
         assert!(page.len() < MOST + 8_000, "{}", page.len());
         assert!(page.contains("more."), "{page}");
         for line in page.lines() {

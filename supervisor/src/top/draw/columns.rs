@@ -1,9 +1,9 @@
-//! Rows of cells as lines: each column as wide as its widest cell, one of them as wide as what is left.
+//! Lays out rows of cells as lines of text. Each column is as wide as its widest cell, except for one elastic column.
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-/// Cells with their styles; numbers stand at the right.
+/// A cell and its style. Numbers are aligned to the right.
 pub(super) struct Cell {
     text: String,
     style: Style,
@@ -24,8 +24,8 @@ impl Cell {
     }
 }
 
-/// The elastic column takes what the others leave, but no more than it needs. Where it would have less than `least`,
-/// the last columns are left out.
+/// Lays out `rows` in `width` columns of the terminal. The elastic column takes the width that the others leave, but no more
+/// than it needs. If that is less than `least`, columns are dropped from the end.
 pub(super) fn lines<const N: usize>(
     rows: Vec<[Cell; N]>,
     elastic: usize,
@@ -63,7 +63,8 @@ pub(super) fn lines<const N: usize>(
     rows.into_iter().map(line).collect()
 }
 
-/// Cut in the middle where it is too long: names differ at their ends, sentences begin with what matters.
+/// Shortens a text that is too wide, by cutting out its middle: names often differ at their ends, and sentences begin with what
+/// matters.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_wider_than_its_place() {
+    fn fit_never_exceeds_the_width() {
         assert_eq!(fit("softmax/fast", 12), "softmax/fast");
         assert_eq!(fit("softmax/fast", 7), "sof…ast");
         assert_eq!(fit("softmax", 1), "…");
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_elastic_column_shrinks_then_the_last_ones_go() {
+    fn lines_shrink_the_elastic_column_before_dropping_others() {
         let row = || {
             [
                 Cell::right("7"),
