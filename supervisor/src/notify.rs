@@ -1,6 +1,7 @@
-//! The word to a service manager that the run is ready, or ending: systemd's notify protocol, one datagram.
+//! Notifies a service manager when the run is ready, alive or stopping. Each notice is one datagram of systemd's notify
+//! protocol.
 //!
-//! Nobody is told where nobody asked (`NOTIFY_SOCKET`), and that nobody listens is no error.
+//! Nothing is sent if `NOTIFY_SOCKET` is not set. If sending fails, a warning is logged and the run continues.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,12 +17,13 @@ pub fn stopping() {
     tell("STOPPING=1\n");
 }
 
-/// The run goes on, where the manager wants to know.
+/// Tells the manager's watchdog that the run is alive.
 pub fn alive() {
     tell("WATCHDOG=1\n");
 }
 
-/// How often the manager wants a sign of life, if it does (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+/// The longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for this process
+/// (`WATCHDOG_USEC`, `WATCHDOG_PID`).
 pub fn watchdog_every() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     every(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))
@@ -45,7 +47,7 @@ fn tell(state: &str) {
     };
     let sent = address.and_then(|address| {
         let socket = UnixDatagram::unbound()?;
-        // A manager that does not read must not hold the run up.
+        // A manager that does not read must not block the run.
         socket.set_nonblocking(true)?;
         socket.send_to_addr(state.as_bytes(), &address)
     });
@@ -59,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sign_of_life_is_given_to_whom_it_was_asked_of() {
+    fn watchdog_is_ignored_if_it_is_for_another_process() {
         let (second, own) = (Some(Duration::from_secs(1)), Some(u64::from(std::process::id())));
         assert_eq!(every(Some(1_000_000), None), second);
         assert_eq!(every(Some(1_000_000), own), second);

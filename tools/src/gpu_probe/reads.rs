@@ -1,4 +1,4 @@
-//! Whether a file can be read straight into pinned memory, past the page cache, and how fast.
+//! Measures whether, and how fast, a file can be read directly into pinned memory without the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,9 +15,9 @@ use crate::table::Row;
 
 const FILE: usize = 512 << 20;
 const BLOCK: usize = 8 << 20;
-/// Linux 6.14; not in every libc's headers yet.
+/// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
-/// O_DIRECT asks for the alignment of the device's blocks; pages are enough for all.
+/// `O_DIRECT` needs buffers that are aligned to the device's blocks. The size of a page is enough for every device.
 const ALIGNMENT: usize = 4096;
 
 pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
@@ -53,18 +53,19 @@ pub(crate) fn rows(device: i32, dir: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Removed when dropped.
+/// A scratch file, which is removed when this value is dropped.
 struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
     fn write(dir: &Path) -> Result<Self> {
-        let disk = rustix::fs::statvfs(dir).with_context(|| format!("asking {} for room", dir.display()))?;
+        let disk = rustix::fs::statvfs(dir)
+            .with_context(|| format!("asking for the free space of {}", dir.display()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         ensure!(
             2 * FILE as u64 <= free,
-            "{} has no room for 1 GiB, which is twice what is written (pass --dir)",
+            "{} has less than 1 GiB of free space, twice the size of the test file (pass --dir)",
             dir.display()
         );
         let path = dir.join(format!("gpu-probe-{}.tmp", std::process::id()));
@@ -73,7 +74,7 @@ impl Scratch {
             let mut file = File::create_new(&scratch.path)?;
             let mut block = vec![0u8; BLOCK];
             for number in 0..FILE / BLOCK {
-                // No two blocks alike, and nothing that a file system could compress away to nothing.
+                // All blocks differ, and their contents cannot be compressed or deduplicated by a file system.
                 let mut state = number as u64 + 1;
                 for word in block.chunks_exact_mut(8) {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -87,7 +88,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// The whole file, cold; bytes per second in GB.
+    /// Reads the whole file, after dropping it from the page cache. Returns the speed in GB/s.
     fn read(
         &self,
         flags: i32,
@@ -101,7 +102,7 @@ impl Scratch {
         let mut at = 0;
         while at < FILE {
             let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            // SAFETY: one vector over a live buffer that nothing else refers to.
+            // SAFETY: the single vector covers a live buffer that nothing else refers to.
             let read = unsafe {
                 libc::preadv2(file.as_raw_fd(), &raw const part, 1, i64::try_from(at)?, read_flags)
             };
@@ -120,7 +121,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is ours; a folder that cannot be written any more has no remedy here.
+        // An error is ignored: nothing can be done here about a folder that is no longer writable.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,21 +1,21 @@
-//! Figures of a stream of elements: how much its values vary, and how large they are.
+//! Computes figures of a stream of elements: how much the values vary, and how large they are.
 //!
-//! Pure: chunks of bytes in, numbers out; one pass, no values kept.
+//! This makes one pass over chunks of bytes, and keeps no values.
 
 use opt_shared::arguments::numbers;
 use opt_shared::capture::DType;
 
-/// What one pass over a tensor's values finds. A complex element counts as its two parts.
+/// The figures of a tensor's values. A complex element counts as two values, its parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     pub finite: u64,
     pub nan: u64,
     pub infinite: u64,
-    /// Least of the finite values, which all fields below are about; NaN if there are none.
+    /// The smallest finite value. This field and those below count finite values only; they are NaN if there are none.
     pub minimum: f64,
     pub maximum: f64,
     pub mean: f64,
-    /// Standard deviation of the whole population.
+    /// The standard deviation of all values, as a population.
     pub standard_deviation: f64,
 }
 
@@ -24,13 +24,13 @@ impl Statistics {
         self.minimum.abs().max(self.maximum.abs())
     }
 
-    /// One finite value everywhere.
+    /// Whether all values are equal and finite.
     pub fn is_constant(&self) -> bool {
         self.nan == 0 && self.infinite == 0 && self.finite > 0 && self.minimum == self.maximum
     }
 }
 
-/// The same, while it is made.
+/// The figures so far, while chunks are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gathering {
     finite: u64,
@@ -38,15 +38,15 @@ pub(super) struct Gathering {
     infinite: u64,
     minimum: f64,
     maximum: f64,
-    /// The first finite value. Sums are taken of what lies above it, so that values that hardly differ are not lost
-    /// beside their mean.
+    /// The first finite value. It is subtracted from every value before summing, so that small differences between large
+    /// values are not lost in rounding.
     origin: f64,
     sum: f64,
     squares: f64,
 }
 
 impl Gathering {
-    /// Whole elements of one dtype.
+    /// Adds a chunk of whole elements.
     pub(super) fn add(&mut self, dtype: DType, chunk: &[u8]) {
         for value in numbers(dtype, chunk) {
             if value.is_nan() {
@@ -101,7 +101,7 @@ impl Gathering {
     }
 }
 
-/// One pass over chunks, each of whole elements.
+/// The figures of all chunks. Each chunk must hold whole elements.
 pub fn statistics<C: AsRef<[u8]>>(dtype: DType, chunks: impl IntoIterator<Item = C>) -> Statistics {
     let mut gathering = Gathering::default();
     for chunk in chunks {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_few_values() {
+    fn statistics_of_a_few_values_are_exact() {
         let bytes = floats(&[1.0, 3.0, f32::NAN, f32::INFINITY, -4.0, 0.0]);
         let found = statistics(DType::Float32, [bytes]);
         assert_eq!((found.finite, found.nan, found.infinite), (4, 1, 1));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_constant_has_no_deviation_and_a_small_one_beside_it_shows() {
+    fn deviation_is_exact_for_large_values_that_differ_little() {
         let constant = statistics(DType::Float32, vec![floats(&[12_345.678; 1000]); 50]);
         assert!(constant.is_constant());
         assert_eq!(constant.standard_deviation, 0.0);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_finite_has_no_figures() {
+    fn statistics_without_finite_values_are_nan() {
         for bytes in [vec![], floats(&[f32::NAN; 3])] {
             let found = statistics(DType::Float32, [bytes]);
             assert!(found.mean.is_nan() && found.largest_magnitude().is_nan() && !found.is_constant());
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_the_chunks_end_changes_nothing(
+        fn statistics_do_not_depend_on_chunk_boundaries(
             values in prop::collection::vec(any::<f32>(), 0..200), size in 1..50_usize,
         ) {
             let bytes = floats(&values);
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn the_mean_lies_between_the_extremes(values in prop::collection::vec(-1e6..1e6_f32, 1..200)) {
+        fn mean_lies_between_minimum_and_maximum(values in prop::collection::vec(-1e6..1e6_f32, 1..200)) {
             let found = statistics(DType::Float32, [floats(&values)]);
             prop_assert!(found.minimum <= found.mean + 1e-6 && found.mean <= found.maximum + 1e-6);
             prop_assert!(found.standard_deviation <= found.maximum - found.minimum + 1e-6);

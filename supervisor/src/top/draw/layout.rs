@@ -1,4 +1,4 @@
-//! Which panes there are at a size, and where.
+//! Decides which panes are shown on a screen of a given size, and where.
 
 use ratatui::layout::Rect;
 
@@ -6,19 +6,19 @@ use crate::top::model::Pane;
 
 pub(super) struct Layout {
     pub header: Rect,
-    /// In the order in which they stand.
+    /// The panes that are shown, from top to bottom.
     pub panes: Vec<(Pane, Rect)>,
     pub footer: Rect,
 }
 
-/// Rows that there is something for.
+/// How many rows each pane could fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub workers: u16,
     pub decisions: u16,
 }
 
-/// With the line that holds the title.
+/// The smallest height of a pane, including the line with its title.
 fn least(pane: Pane, wanted: Wanted) -> u16 {
     match pane {
         Pane::Memory | Pane::Candidates => 5,
@@ -28,9 +28,9 @@ fn least(pane: Pane, wanted: Wanted) -> u16 {
 }
 
 const ORDER: [Pane; 4] = [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy];
-/// What is shown where not all of them can be, beside the one that is looked at.
+/// Which panes are shown first, in addition to the focused one, if there is no room for all.
 const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::Policy];
-/// From here on two columns.
+/// From this width and height on, the panes are in two columns.
 const WIDE: (u16, u16) = (140, 30);
 
 pub(super) fn layout(area: Rect, focus: Pane, wanted: Wanted) -> Layout {
@@ -71,8 +71,8 @@ fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
             shown.push(pane);
         }
     }
-    // What is left goes to the workers as far as they need it, then to the chart, then to the candidates, or to
-    // whatever is looked at.
+    // The remaining rows go first to the workers, as far as needed, then to the chart, then to the candidates or, if these are
+    // not shown, to the focused pane.
     let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
     let mut more = [(Pane::Workers, more), (Pane::Memory, left / 3)].map(|(pane, rows)| {
         let given = if shown.contains(&pane) { rows.min(left) } else { 0 };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panes_fill_any_size_and_never_overlap() {
+    fn layout_fills_any_size_without_overlap() {
         for width in [0, 1, 40, 80, 139, 140, 200, 500] {
             for height in 0..120 {
                 for focus in ORDER {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn small_screens_have_fewer_panes() {
+    fn layout_shows_fewer_panes_on_small_screens() {
         let shown = |width, height, focus| {
             let wanted = Wanted { workers: 2, decisions: 100 };
             let places = layout(Rect { x: 0, y: 0, width, height }, focus, wanted);

@@ -1,9 +1,9 @@
-//! Libraries of the plan's `library_path` that an artifact needs, opened by the worker for the runner to load.
+//! Finds the libraries in the plan's `library_path` that an artifact needs, and opens them for the runner.
 //!
-//! A runner of a worker that is root has a user of its own, which may not be able to enter the folder; a descriptor
-//! opened here takes the place of the path. The loader then finds the library already loaded by the name it goes by
-//! (`DT_SONAME`). What is not found here is left to the loader: it may be the system's, and if it is nobody's, the
-//! loader's words are the ones that users know; `advice` says what to do about them.
+//! If the worker is root, each runner has its own user, who may not be able to enter these folders. So the worker opens the
+//! libraries, and the runner loads them by descriptor. When the loader looks for a library by its name (`DT_SONAME`), it is
+//! loaded already. Libraries that are not found here are left to the loader, which finds the system's libraries. If the loader
+//! fails, users get its familiar message, and `advice` adds what to do about it.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +16,11 @@ use opt_shared::units::Bytes;
 use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
-/// Needed by every library built with tvm-ffi's headers. Some code generators leave it out of `DT_NEEDED`, because
-/// whoever loads their libraries has it loaded already.
+/// Every library that is built with tvm-ffi's headers needs this one. Some code generators leave it out of `DT_NEEDED`, because
+/// the programs for which they are written have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
-/// As large as an artifact may be.
+/// The largest library that is copied: the size limit of an artifact.
 const LARGEST_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -35,23 +35,23 @@ impl Library {
     }
 }
 
-/// In the order in which they must be loaded: each after what it needs itself.
+/// Libraries in the order in which they must be loaded: each one after the libraries that it needs.
 #[derive(Default)]
 pub(crate) struct Libraries {
     found: Vec<Library>,
-    /// There, and could not be used.
+    /// Libraries that exist but could not be used.
     refused: Vec<(PathBuf, io::Error)>,
 }
 
 impl Libraries {
-    /// Looks through `folders` for what `artifact` needs, and for what those need. Copies that a runner's own user
-    /// must be able to read are made in `copies`.
+    /// Searches `folders` for the libraries that `artifact` needs, and for those that these need in turn. If a runner's own
+    /// user could not read a library, a copy is made in the folder `copies`.
     pub(crate) fn find(artifact: &File, folders: &[PathBuf], copies: &Path) -> Self {
         let mut search = Search { folders, copies, seen: Vec::new(), libraries: Self::default() };
         if folders.is_empty() {
             return search.libraries;
         }
-        // What is no library at all is the loader's to refuse.
+        // An artifact that is not a library is left to the loader, which refuses it.
         let Ok(dynamic) = Dynamic::read(artifact) else { return search.libraries };
         for name in &dynamic.needed {
             search.add(name);
@@ -66,16 +66,16 @@ impl Libraries {
         &self.found
     }
 
-    /// What a user may do about the loader's words; empty if nothing comes to mind.
+    /// Advice to add to the loader's message; empty if there is none.
     pub(crate) fn advice(&self, loader: &str) -> String {
         for (path, error) in &self.refused {
             if path.file_name().is_some_and(|name| loader.contains(&*name.to_string_lossy())) {
-                return format!(" ({} is there, but: {error})", path.display());
+                return format!(" ({} exists, but: {error})", path.display());
             }
         }
         if loader.contains("cannot open shared object file") {
-            return " (name the folder that holds it in [build] library_path; of other folders a candidate sees the \
-                    system's only)"
+            return " (name the folder that holds it in [build] library_path; apart from these folders, a candidate sees only \
+                    the system's)"
                 .to_owned();
         }
         if loader.contains("undefined symbol: TVMFFI") {
@@ -98,7 +98,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn add(&mut self, name: &str) {
-        // Each name once: libraries may need one another in circles, and the depth is bounded with it.
+        // Each name is searched once, because libraries may need each other in circles. This also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }
@@ -127,14 +127,14 @@ impl Search<'_> {
     }
 }
 
-/// A regular file; anything else that has the name could make us wait or worse.
+/// Opens a regular file. Other kinds of file are refused, because opening or reading them might block.
 fn open(path: &Path) -> io::Result<File> {
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// The loader opens a descriptor's path anew, as the runner's user: a file that only root may read is copied, into a
-/// file without a name that is gone with its last descriptor.
+/// Makes a library readable for the runner's user, as whom the loader opens the descriptor's path again. A file that only root
+/// may read is copied into an unnamed file, which disappears with its last descriptor.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let own_user = rustix::process::geteuid().is_root();
@@ -161,7 +161,7 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
         at += length as u64;
     }
     copy.set_permissions(std::fs::Permissions::from_mode(0o444))?;
-    // Not writable through what the runner is given: it could otherwise change what the next one loads.
+    // The runner gets a read-only descriptor. With a writable one it could change the library for the next runner.
     std::fs::OpenOptions::new()
         .read(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)))
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Builds `text` into `folder/name`.
+    /// Compiles the C source `text` to the library `folder/name`.
     fn build(folder: &Path, name: &str, text: &str, arguments: &[&str]) {
         let source = folder.join(format!("{name}.c"));
         std::fs::write(&source, text).expect("written");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_comes_after_what_it_needs_and_once() {
+    fn find_lists_each_library_once_and_after_its_dependencies() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, "libdeep.so", "int deep(void) { return 1; }", &["-Wl,-soname,libdeep.so"]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn tvm_ffi_is_found_for_who_speaks_of_it_only() {
+    fn find_adds_tvm_ffi_only_for_artifacts_that_use_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, TVM_FFI, "int TVMFFIThing(void) { return 0; }", &[]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_for_other_users_cannot_be_written_and_has_no_name() {
+    fn copy_for_other_users_is_read_only_and_unnamed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library");
         std::fs::write(&path, b"content").expect("written");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_named_with_the_loaders_words() {
+    fn advice_names_libraries_that_could_not_be_opened() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, "libthing.so", "int thing(void) { return 0; }", &["-Wl,-soname,libthing.so"]);
@@ -251,7 +251,7 @@ mod tests {
         let artifact = File::open(here.join("candidate.so")).expect("built");
         let found = Libraries::find(&artifact, &[here.to_owned()], here);
         let words = "libthing.so: cannot open shared object file: No such file or directory";
-        assert!(found.advice(words).contains("no regular file"), "{}", found.advice(words));
+        assert!(found.advice(words).contains("not a regular file"), "{}", found.advice(words));
         assert!(Libraries::default().advice(words).contains("library_path"));
         assert!(
             Libraries::default().advice("x: undefined symbol: TVMFFIGetTypeInfo").contains("libtvm_ffi.so")
