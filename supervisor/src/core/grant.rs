@@ -1,6 +1,7 @@
-//! What is started next: the one place that grants leases.
+//! Decides what is started next. Leases are granted only here.
 //!
-//! Which worker takes a lease, and which go for it, is `assign`'s and `evict`'s; what comes next in a job is `job`'s.
+//! `assign` chooses the worker for a lease, `evict` chooses the workers that must end to make room, and `job` says what comes
+//! next in a job.
 
 use std::time::Duration;
 
@@ -18,17 +19,18 @@ use super::unit::{Progress, Unit};
 use super::worker::{Lease, State};
 use super::{Core, Ending};
 
-/// What became of an order.
+/// The result of trying an order.
 enum Tried {
-    /// It can never be granted, and its candidate is done.
+    /// The order can never be granted, and its candidate has ended.
     Refused,
     Granted,
-    /// Waiting for something that is on its way.
+    /// The order waits for something that has been requested, such as a worker or memory.
     UnderWay,
 }
 
 impl Core {
-    /// Goes as far as it can: closes jobs, grants what fits, starts what is missing, ends what is over.
+    /// Does everything that is possible now: closes jobs, grants leases that fit, starts missing workers, and ends a finished
+    /// run.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
             Ending::No if self.is_paused() || self.is_stalled() => {
@@ -51,7 +53,7 @@ impl Core {
             }
             Ending::Stopped => {}
         }
-        // Cancelled, or refused for good: nobody waits for its memory any more.
+        // Units that were cancelled or refused for good no longer wait for memory.
         let units = &self.units;
         self.waiting = self
             .waiting
@@ -62,7 +64,7 @@ impl Core {
         self.jobs.iter().all(|job| job.done)
     }
 
-    /// Until something of ours is waited for, or a source, or nothing is left.
+    /// Advances jobs until it has to wait for an order or a source, or until nothing is left to do.
     fn advance_jobs(&mut self, now: Moment) {
         loop {
             self.ask_sources(now);
@@ -70,14 +72,14 @@ impl Core {
             if self.advance_turn(now) {
                 return;
             }
-            // What was refused for good may have ended a turn, what was closed may be what others come after.
+            // A unit that was refused for good may have ended a turn, and others may come after a job that was closed.
             if self.standing() == before && !self.begin_the_second_pass() {
                 return;
             }
         }
     }
 
-    /// Nothing else is left to do now: what ended without a verdict is tried once more. False where there is none.
+    /// Once nothing else is left to do, tries the units that ended without a verdict once more. False if there are none.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.units.iter().any(Unit::is_running) {
             return false;
@@ -96,7 +98,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// True where something of ours is waited for.
+    /// Advances all jobs of the current turn. True if an order has to wait.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
@@ -110,7 +112,7 @@ impl Core {
                 Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
                     self.pass_over(order.unit);
                 }
-                // What was refused for good leaves the next one's turn; beside what was granted another may fit.
+                // After a refusal the next order is tried. After a grant, another order may still fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     Tried::Refused | Tried::Granted => {}
                     Tried::UnderWay => {
@@ -130,7 +132,7 @@ impl Core {
         false
     }
 
-    /// What has ended without a grant: a user may cancel what is left of a job in a pause.
+    /// Closes jobs that have ended without a grant, for example because a user cancelled the rest of a job during a pause.
     fn close_jobs(&mut self) {
         for index in 0..self.jobs.len() {
             if !self.jobs[index].done && next(&self.jobs[index], &self.units, |_| true) == Next::Done {
@@ -139,14 +141,14 @@ impl Core {
         }
     }
 
-    /// A step that compares with the baseline, where that has failed.
+    /// Skips a step that needs the baseline, because the baseline has failed.
     fn pass_over(&mut self, unit: UnitId) {
         if !self.unit_mut(unit).go_on() {
             self.unit_done(unit, Status::Passed, None, "not confirmed: the baseline failed".to_owned());
         }
     }
 
-    /// Those that need not be timed any further end as they stand.
+    /// Ends the units that need no more timing, with the times that they have.
     fn settle(&mut self, index: usize, turn: Option<u32>) {
         let contest = Contest::of(self.units_of(index));
         let parked: Vec<(UnitId, String)> = self
@@ -159,7 +161,7 @@ impl Core {
         }
     }
 
-    /// What a timed step may take so that all that are left of the job have as much, within its budget.
+    /// How long a timed step may take, if the job's remaining budget is shared equally by its remaining steps.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
@@ -180,7 +182,7 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Before anything of a unit starts: what is broken or could not be granted on an empty machine.
+    /// Ends units that have not started, if their captures are damaged or they could not be granted even on an empty machine.
     fn refuse_what_never_fits(&mut self, index: usize) {
         let job = &self.jobs[index];
         let untouched: Vec<UnitId> =
@@ -230,7 +232,7 @@ impl Core {
         if self.is_at_odds(alone) || alone && self.somebody_is_in_the_way(now, job) {
             return Tried::UnderWay;
         }
-        // The supervisor has outgrown its share, or the ceiling was lowered: no waiting brings that back.
+        // The supervisor needs more than its share, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let least = self.unit(unit).step().least(beside.is_some());
             let least = least.map(|spec| spec.demand(self.spec.idle_worker));
@@ -248,7 +250,7 @@ impl Core {
                 self.granted(now, worker, order, attempt, (way, why), demand);
             }
             Err(refusal) => {
-                // The machine is short of memory, not the plan: a way that takes less may start now.
+                // The machine is short of memory, but the plan's ceiling is not reached. A way that takes less may start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
@@ -260,13 +262,13 @@ impl Core {
         Tried::Granted
     }
 
-    /// Another job's units may be at work, where this one's came late.
+    /// Whether an order cannot run now because it, or a running unit, must run alone.
     fn is_at_odds(&self, alone: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
     }
 
-    /// The first way, from the one that its losses for want of memory leave, that would fit on an empty machine.
+    /// The largest way that would fit on an empty machine. Ways that lost attempts for lack of memory are left out.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -274,7 +276,7 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// What a way reserves. None if that could never be granted. What was learned asks for all there is at most.
+    /// What a way reserves; `None` if that could never be granted. Measurements can raise it to the whole ceiling at most.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
@@ -350,7 +352,7 @@ impl Core {
         });
     }
 
-    /// Why a way other than the first is taken, one that the machine has room for now.
+    /// Why a smaller way than the first is taken, although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
@@ -378,17 +380,17 @@ impl Core {
     }
 }
 
-/// A step that says nothing without a baseline.
+/// Whether a stage needs the baseline.
 fn compares(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }
 
-/// Why a step is granted smaller batches than it could be cut into.
+/// Why a step is granted with smaller batches than the largest possible ones.
 #[derive(Clone, Copy)]
 enum Smaller {
     Ceiling,
-    /// A former attempt was ended for want of memory.
+    /// An earlier attempt ended for lack of memory.
     ShortBefore,
-    /// The machine is short now.
+    /// The machine is short of memory now.
     Refused(Refusal),
 }

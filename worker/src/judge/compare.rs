@@ -1,19 +1,19 @@
-//! Is this output the recorded one? Two tensors stream by; a verdict and, where it is no, the evidence come out.
+//! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the output is
+//! wrong, evidence.
 //!
-//! Owns the rules of DESIGN "Verdicts": element by element in f64, and the relative L2 error over the tensor and
-//! over every chunk. Two passes at most: the first decides and is fast, the second runs only after a no and
-//! gathers what a person needs to know (`evidence`). Shape and type are compared by the caller, before.
+//! This module implements the rules of DESIGN, "Verdicts": elements are compared in f64, and the relative L2 error is limited
+//! for the whole tensor and for every chunk. There are at most two passes. The first is fast and decides. The second runs only
+//! for a wrong output and gathers facts that help people to understand it (`evidence`). Callers compare shape and type before.
 //!
-//! What the rules leave open, settled here:
-//! - Errors are figures over pairs of finite numbers; NaN and infinities are counted, never averaged. A relative
-//!   error exists only where something other than 0 was expected.
-//! - A NaN or an infinity in the wrong place fails whatever `required_matched_ratio` forgives.
-//! - Under `reject` a recorded output that is not finite itself is an error of the capture, not of the candidate:
-//!   nothing could pass it.
-//! - Integers and bools are equal or fail, unless the plan gives their type a tolerance of its own; norms do not
-//!   bound them.
-//! - The elements left over after the last full chunk of 64 Ki count with the chunk before them: a handful of
-//!   elements that nearly cancel has no relative norm worth judging.
+//! Some rules are settled here:
+//! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only if
+//!   the expected number is not 0.
+//! - A NaN or an infinity in the wrong place fails, whatever `required_matched_ratio` allows.
+//! - Under `reject`, a recorded output that is not finite is an error of the capture, not of the candidate, because no output
+//!   could pass.
+//! - Integers and bools must be equal, unless the plan sets a tolerance for their type. Norms are not checked for them.
+//! - The elements after the last full chunk of 64 Ki are part of the chunk before them, because the relative norm of a few
+//!   elements that nearly cancel means little.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -30,11 +30,11 @@ use super::unwritten::Poison;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// Elements over which a relative L2 error is taken beside the one over the tensor, so that a wrong corner of a
-/// large output is not averaged away.
+/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a wrong
+/// corner of a large output is not averaged away.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
-/// Bytes of one tensor, counted from the first byte of its first element.
+/// A source of the bytes of one tensor. Offsets count from the first byte of its first element.
 pub trait BytesSource {
     /// Fills the whole buffer.
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()>;
@@ -51,12 +51,12 @@ impl BytesSource for &[u8] {
     }
 }
 
-/// Whose bytes could not be read.
+/// The tensor whose bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteSource {
     Expected,
     Actual,
-    /// The first of two differently poisoned calls.
+    /// The output of the first of two calls with different poisons.
     FirstCall,
     SecondCall,
 }
@@ -90,7 +90,7 @@ pub enum CompareError {
         #[source]
         source: std::collections::TryReserveError,
     },
-    /// The capture's fault.
+    /// The capture is at fault: its output is not finite.
     #[error(
         "expected {output} holds {value} at {index:?}, so with `nonfinite = \"reject\"` nothing can pass \
          (capture it again, or write `nonfinite = \"match\"`)"
@@ -100,17 +100,17 @@ pub enum CompareError {
     SamePoison,
 }
 
-/// What is compared.
+/// The tensors that are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Path of the output leaf: `output`, or `output[1]`.
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],
-    /// In elements.
+    /// Strides, in elements.
     pub expected_stride: &'a [u64],
     pub actual_stride: &'a [u64],
-    /// Flags of the captured tensor: its values are not quite what is stored.
+    /// Flags of the captured tensor: its values are the conjugates or negatives of what is stored.
     pub expected_conjugate: bool,
     pub expected_negative: bool,
 }
@@ -121,18 +121,18 @@ impl Subject<'_> {
     }
 }
 
-/// How it is judged.
+/// How the tensors are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub tolerance: Tolerance,
     pub nonfinite: Nonfinite,
-    /// What the output was filled with before the call; only the pattern of a mismatch depends on it.
+    /// What the output was filled with before the call. It affects only the reported pattern of a mismatch, not the verdict.
     pub poison: Option<Poison>,
-    /// Memory for one side.
+    /// The size of the read buffer for each of the two tensors.
     pub chunk: Bytes,
 }
 
-/// The answer.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub passed: bool,
@@ -142,12 +142,12 @@ pub struct Comparison {
     pub max_relative_error: f64,
     pub relative_l2: f64,
     pub worst_chunk_l2: f64,
-    /// What is known of an output that did not pass.
+    /// The evidence, if the output did not pass.
     pub mismatch: Option<Mismatch>,
 }
 
 impl Comparison {
-    /// One line about what is wrong; none where nothing is.
+    /// One line about what is wrong; `None` if the output passed.
     pub fn detail(&self) -> Option<String> {
         let found = self.mismatch.as_ref()?;
         let at = format!("{}{:?}", found.output, found.index);
@@ -188,7 +188,7 @@ impl Comparison {
     }
 }
 
-/// Compares what was recorded with what was computed, in memory of two chunks.
+/// Compares a recorded output with a computed one. Needs memory for two chunks.
 pub fn compare<'s>(
     expected: &'s mut dyn BytesSource,
     actual: &'s mut dyn BytesSource,
@@ -206,7 +206,7 @@ pub fn compare<'s>(
     if !comparison.passed || (exact && comparison.failed > 0) {
         let (mismatch, relative_l2) = evidence::gather(&mut feed, subject, rules, &comparison, place)?;
         if exact {
-            // The first pass sums nothing over integers that are equal.
+            // The first pass does not compute the norms of exact types.
             comparison.relative_l2 = relative_l2;
             comparison.worst_chunk_l2 = relative_l2;
         }
@@ -219,16 +219,16 @@ pub(super) fn is_exact(dtype: DType) -> bool {
     matches!(dtype.kind(), Kind::Integer | Kind::Bool)
 }
 
-/// How one element fares; shared by both passes.
+/// The verdict on one element; used by both passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementVerdict {
     pub(super) fails: bool,
-    /// It fails for a NaN or an infinity, which no ratio forgives.
+    /// Whether it fails because of a NaN or an infinity, which no ratio allows.
     pub(super) not_finite: bool,
 }
 
-/// Judges one element of a float type by its parts. `on_part` is told the expected value and the error of every
-/// part whose two values are finite.
+/// Judges one element of a float type by its parts. Calls `on_part` with the expected value and the error of every part whose
+/// two values are finite.
 #[inline(always)]
 pub(super) fn judge_parts(
     expected: &[f64],
@@ -253,7 +253,7 @@ pub(super) fn judge_parts(
     verdict
 }
 
-/// Judges one integer or bool: exactly, and only the size of an error is an f64. `on_part` as above.
+/// Judges one integer or bool exactly; only the size of an error is rounded to an f64. `on_part` is called as in `judge_parts`.
 #[inline(always)]
 pub(super) fn judge_whole(
     expected: i128,

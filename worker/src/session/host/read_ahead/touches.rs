@@ -1,43 +1,44 @@
-//! Which pages of an input a process has touched: those that its page tables hold.
+//! Finds out which pages of an input a process has touched, from its page tables.
 //!
-//! What is in the cache says that once only: a page that was read ahead is there, used or not. Owns the finding of an
-//! input among the maps of a process, and the looking. The kernel tells whoever may trace the process; where it does not,
-//! nobody is the wiser.
+//! The page cache cannot show this: pages that were read ahead are in it, used or not. This module finds an input among the
+//! maps of a process and reads its page tables. The kernel allows this only to those who may trace the process; without that
+//! right, touches stay unknown.
 
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Most bytes read of `/proc/PID/maps`: a candidate can make it as long as it likes, but our own maps were there first.
+/// How many bytes of `/proc/PID/maps` are read at most. A candidate can make the file very long, but our own maps were made
+/// first.
 const MAPS_BYTES: u64 = 1 << 20;
-/// A page's entry in `/proc/PID/pagemap`.
+/// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
-/// Entries that are read together.
+/// How many entries are read at a time.
 const AT_ONCE: usize = 128;
-/// Its highest bit: the page is there. See `Documentation/admin-guide/mm/pagemap.rst` of Linux.
+/// The highest bit of an entry: the page is in the process's page tables. See `Documentation/admin-guide/mm/pagemap.rst` of Linux.
 const PRESENT: u64 = 1 << 63;
 
-/// What is asked about: a file, from an offset on.
+/// An input that is mapped: a file, from an offset on.
 pub(super) struct Mapped<'a> {
     pub(super) file: &'a File,
     pub(super) offset: u64,
 }
 
-/// The touches of one process.
+/// Reads which pages one process has touched.
 pub(super) struct Touches {
     pagemap: File,
     page: u64,
-    /// Where each input starts there.
+    /// The address at which each input starts in the process.
     starts: Vec<u64>,
 }
 
-/// Why nothing can be told.
+/// Why touches are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blind {
-    /// Not all of it is mapped yet.
+    /// Some inputs are not mapped yet.
     NotYet,
-    /// The kernel does not tell us.
+    /// The kernel does not let us read the process's page tables.
     Never,
 }
 
@@ -46,14 +47,15 @@ impl Touches {
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|_| Blind::Never)?;
         let mut maps = String::new();
         let opened = File::open(format!("/proc/{pid}/maps")).map_err(|_| Blind::Never)?;
-        // Names are not always UTF-8; then the file is as good as closed to us.
+        // Names in the file need not be UTF-8. If one is not, the maps count as unreadable.
         opened.take(MAPS_BYTES).read_to_string(&mut maps).map_err(|_| Blind::Never)?;
         let starts = inputs.iter().map(|input| start_of(input, &maps).ok_or(Blind::NotYet));
         let starts = starts.collect::<Result<_, _>>()?;
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// How many of these pages, counted from the offset, were touched. The kernel maps some of their neighbours with them.
+    /// How many of these pages, counted from the input's offset, were touched. Neighbours that the kernel maps together with a
+    /// touched page count too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];
@@ -62,7 +64,7 @@ impl Touches {
         while at < pages.end {
             let some = usize::try_from(pages.end - at).unwrap_or(AT_ONCE).min(AT_ONCE);
             let entries = &mut entries[..some * ENTRY_BYTES];
-            // A process that is gone has no pages.
+            // Reading fails if the process has ended; it then has no pages.
             if self.pagemap.read_exact_at(entries, (start / self.page + at) * ENTRY_BYTES as u64).is_err() {
                 break;
             }
@@ -75,7 +77,8 @@ impl Touches {
     }
 }
 
-/// A line: `start-end rights offset major:minor inode name`, the numbers in hexadecimal but for the inode.
+/// The address at which an input starts. A line of `maps` is `start-end rights offset major:minor inode name`; all numbers but
+/// the inode are hexadecimal.
 fn start_of(input: &Mapped<'_>, maps: &str) -> Option<u64> {
     let about = input.file.metadata().ok()?;
     let device = format!("{:02x}:{:02x}", rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()));
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_counts_once_it_was_touched_and_not_before() {
+    fn touched_counts_only_touched_pages() {
         let page = rustix::param::page_size();
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&vec![1; 256 * page]).expect("written");
