@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    /// How long a timed step may take, if the job's remaining budget is shared equally by its remaining steps.
+    /// How long a timed step may take, if the job's remaining budget is shared equally by all units that still have a timed step.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
