@@ -209,6 +209,15 @@ impl Agenda<'_> {
                     name(candidate)
                 );
             }
+            Doubt::HowMuch { candidate, speedup } => (
+                candidate,
+                format!(
+                    "`{}` is faster than the baseline, but by how much is not known: between {:.3} and {:.3} times",
+                    name(candidate),
+                    speedup.ci_low,
+                    speedup.ci_high
+                ),
+            ),
             Doubt::Best { candidate, share, .. } => (
                 candidate,
                 format!(

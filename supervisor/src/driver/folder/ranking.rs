@@ -81,7 +81,12 @@ pub enum Doubt {
     Unchecked { candidate: CandidateId },
     /// Whether this candidate is faster than the best by more than this share.
     Best { candidate: CandidateId, merit: Estimate, share: f64 },
+    /// By how much this candidate, which is the best, is faster than the baseline.
+    HowMuch { candidate: CandidateId, speedup: Estimate },
 }
+
+/// Half of the interval of a best figure that may be called known, as a share of it.
+const WIDEST: f64 = 0.15;
 
 /// A candidate that may be faster than the best by less than this is as good as it.
 const WORTH_TELLING: f64 = 0.05;
@@ -196,6 +201,8 @@ fn doubt(
             .map(|&(candidate, speedup)| Doubt::Faster { candidate, speedup });
     }
     let (_, leader) = merits.iter().find(|(id, _)| *id == best)?;
+    let is_wide = |it: &Estimate| WIDEST * it.value < (it.ci_high - it.ci_low) / 2.0;
+    let wide = speedup.filter(is_wide).map(|speedup| Doubt::HowMuch { candidate: best, speedup });
     merits
         .iter()
         .filter(|(id, merit)| *id != best && leader.value * (1.0 + WORTH_TELLING) < merit.ci_high)
@@ -205,6 +212,7 @@ fn doubt(
             merit,
             share: merit.ci_high / leader.value - 1.0,
         })
+        .or(wide)
 }
 
 fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
@@ -376,8 +384,9 @@ mod tests {
         };
         let faster = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Faster { candidate: it, .. } if it == candidate);
         let best = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::Best { candidate: it, .. } if it == candidate);
+        let how_much = |candidate| move |doubt: Doubt| matches!(doubt, Doubt::HowMuch { candidate: it, .. } if it == candidate);
         type Told<'t> = Option<&'t dyn Fn(Doubt) -> bool>;
-        let table: [(&str, Vec<ScoreSummary>, Told<'_>); 7] = [
+        let table: [(&str, Vec<ScoreSummary>, Told<'_>); 8] = [
             ("copies of the baseline", vec![wide(1.0, 0.99, 1.01), wide(0.995, 0.985, 1.005)], None),
             ("a clear winner", vec![wide(2.0, 1.9, 2.1), wide(1.0, 0.9, 1.1)], None),
             ("copies of a winner", vec![wide(2.0, 1.95, 2.05), wide(1.99, 1.94, 2.04)], None),
@@ -387,6 +396,11 @@ mod tests {
                 "a second that may be better",
                 vec![wide(2.0, 1.9, 2.1), wide(1.9, 1.2, 2.6)],
                 Some(&best(FAST)),
+            ),
+            (
+                "a winner by nobody knows how much",
+                vec![wide(5.0, 2.0, 12.0), wide(1.0, 0.99, 1.01)],
+                Some(&how_much(SLOW)),
             ),
             ("nobody", vec![], None),
         ];
