@@ -19,8 +19,8 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
 use opt_shared::nonfinite;
 use opt_shared::outcome::{
-    Blame, CacheStateReached, EntryFailure, Estimate, OutputForm, ReadReport, ReplayResult, Status,
-    TimeSummary, WorstError,
+    Blame, CacheStateReached, EntryFailure, Estimate, ReadReport, ReplayResult, Status, TimeSummary,
+    WorstError,
 };
 pub use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
@@ -33,8 +33,7 @@ pub use time::{NotATime, UtcTime};
 /// Raised by every change that a reader of the document could trip over.
 pub const SCHEMA: u32 = 1;
 
-/// The whole document. Its long lists are parameters, so that the store can write them row by row: a document of
-/// ten thousand candidates must not become ten thousand candidates in memory.
+/// The whole document. Its long lists are parameters, so that the store can write them row by row and holds none whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord<
     Jobs = Vec<JobRecord>,
@@ -234,7 +233,7 @@ pub struct VerifyRecord {
     #[serde(default)]
     pub reads: ReadReport,
     #[serde(default)]
-    pub output: OutputForm,
+    pub output: opt_shared::outcome::OutputForm,
 }
 
 /// Times of one call, over all timed entries: the candidate's own line.
@@ -414,8 +413,7 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Joins this time and a later one (a resumed run goes on counting): peaks are the higher, the least available
-    /// memory the lower, the ceiling the later one.
+    /// Joins this time and a later one of a resumed run: the higher peaks, the least available memory, the later ceiling.
     #[must_use]
     pub fn and_then(self, later: Self) -> Self {
         let least = match (self.min_available_bytes, later.min_available_bytes) {
