@@ -146,6 +146,8 @@ fn a_run_is_seen_steered_and_left() {
         client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
     };
     assert!(paused(&mut client), "the key has done it");
+    // The key means the opposite once the view has heard of it.
+    view.until("paused");
     view.press("p");
     view.until("done: leases are granted again");
     assert!(!paused(&mut client));
