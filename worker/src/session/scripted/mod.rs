@@ -433,6 +433,10 @@ impl Clock for ScriptedSession<'_> {
         renew()?;
         let play = nth(&self.script.blocks, self.blocks);
         let elapsed = play.per_call * order.calls + self.script.handoff;
+        if !order.plan && order.limit < elapsed {
+            self.dead = true;
+            return Ok(Answer::Died);
+        }
         let mut called = match (order.plan, self.script.plan.clone()) {
             (false, _) => {
                 self.blocks += 1;

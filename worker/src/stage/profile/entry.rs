@@ -88,7 +88,8 @@ impl Timing {
     ) -> Result<Made<()>, SessionError> {
         let started = Instant::now();
         let mut samples = std::mem::take(&mut self.samples);
-        let mut pairing = Pairing { context, sides, samples: &mut samples, variation, memory, draws };
+        let mut pairing =
+            Pairing { context, sides, samples: &mut samples, variation, memory, draws, called: [false; 2] };
         let timed = match warm_up(&mut pairing)? {
             Err(stop) => Err(stop),
             Ok(warm) => match context.task.profile.protocol {

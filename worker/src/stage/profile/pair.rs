@@ -73,6 +73,8 @@ pub(super) struct Pairing<'p, 'b, M> {
     pub(super) variation: &'p mut Variation,
     pub(super) memory: Option<&'p M>,
     pub(super) draws: &'p mut Draws,
+    /// Of each side: whether these runners have made a call of this entry. The first one may compile something.
+    pub(super) called: [bool; 2],
 }
 
 /// What was made, or the number of the side that stopped and why.
@@ -159,7 +161,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             cold: self.context.is_cold() && what == Calls::Timed,
             looks,
             expected: self.samples[number].estimate * calls,
-            limit: self.limit(number, calls),
+            limit: self.limit(number, calls, what),
         };
         let Self { context, sides, variation, memory, .. } = self;
         let mut renew = || match memory {
@@ -172,19 +174,24 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         };
         Ok(match failure::of_calls(&block.called, calls, what) {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
-            None => Ok(block),
+            None => {
+                self.called[number] |= what == Calls::Timed;
+                Ok(block)
+            }
         })
     }
 
-    /// `call_timeout` for each call; and once its calls are known to be quick, not many times what they took: a kernel that dawdles
-    /// would take the time of all others.
-    fn limit(&self, number: usize, calls: u32) -> Duration {
+    /// `call_timeout` for each call. Once this runner has made a call and calls are known to be quick, also not many times what
+    /// they took: a kernel that dawdles would take the time of all others.
+    fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
-        let estimate = self.samples[number].estimate;
-        if estimate.is_zero() {
+        if what != Calls::Timed || !self.called[number] {
             return allowed;
         }
-        allowed.min(LEAST_LIMIT + estimate.saturating_mul(calls).saturating_mul(LIMIT_FACTOR))
+        let expected = self.samples[number].estimate.saturating_mul(calls);
+        let limit = LEAST_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
+        // Whole milliseconds: people read it.
+        allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }
 
     fn deferred(&self, look: &Look, calls: u32) -> Stop {

@@ -458,3 +458,19 @@ fn screen_has_no_figures_of_whoever_is_in_doubt() {
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
 }
+
+#[test]
+fn profile_lets_a_first_call_take_long_and_no_later_one() {
+    let of = |calls_us: &[u32]| {
+        let blocks: Vec<BlockPlay> = calls_us.iter().map(|&us| BlockPlay::honest(US * us)).collect();
+        Script::timed(&blocks)
+    };
+    let mut task = task(&[0], true);
+    task.verify.call_timeout = Duration::from_secs(60);
+    // Each process compiles when it is first called.
+    let report = profile(&beside(of(&[8_000_000, 100]), honest(200 * US)), &task);
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    // One that dawdles later would take the time of all others.
+    let report = profile(&beside(of(&[100, 100, 100, 8_000_000]), honest(200 * US)), &task);
+    assert_ne!(report.head.status, Status::Passed);
+}
