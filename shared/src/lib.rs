@@ -6,6 +6,7 @@ pub mod batch;
 pub mod cache;
 pub mod capture;
 pub mod causes;
+pub mod child;
 pub mod digest;
 pub mod formula;
 pub mod ids;

@@ -5,17 +5,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use opt_shared::child;
 use serde::Deserialize;
 
 const QUESTION: &str = include_str!("interpreter.py");
 /// It imports next to nothing to answer; this is a disk that is slow to wake.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const SLICE: Duration = Duration::from_millis(5);
 const LONGEST_ANSWER: u64 = 256 << 10;
 /// Of what it says on standard error.
 const LONGEST_COMPLAINT: usize = 300;
@@ -85,24 +86,16 @@ fn look_for(named: &str, path: &OsStr) -> Result<Interpreter, String> {
 }
 
 fn ask(program: &Path) -> Result<Interpreter, String> {
-    let mut child = Command::new(program)
-        .args(["-I", "-c", QUESTION])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("it cannot be started: {error}"))?;
-    let ended = ends_in_time(&mut child);
-    let mut said = String::new();
-    let mut complaint = String::new();
-    // Both are shorter than a pipe holds, or the child did not end.
-    if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
-        let _ = out.take(LONGEST_ANSWER).read_to_string(&mut said);
-        let _ = err.take(LONGEST_ANSWER).read_to_string(&mut complaint);
+    let mut command = Command::new(program);
+    command.args(["-I", "-c", QUESTION]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child::start(&mut command).map_err(|error| format!("it cannot be started: {error}"))?;
+    // What it says is shorter than a pipe holds, or it does not end.
+    match child::ends_within(&mut child, ANSWER_TIMEOUT) {
+        Ok(true) => {}
+        Ok(false) => return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}")),
+        Err(error) => return Err(format!("it cannot be waited for: {error}")),
     }
-    if !ended {
-        return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}"));
-    }
+    let (said, complaint) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let last = complaint.trim().lines().last().unwrap_or("it said nothing");
     let complaint: String = last.chars().take(LONGEST_COMPLAINT).collect();
     let answer: Answer =
@@ -110,19 +103,16 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     understood(program, answer)
 }
 
-/// Kills it otherwise.
-fn ends_in_time(child: &mut Child) -> bool {
-    let started = Instant::now();
-    while started.elapsed() < ANSWER_TIMEOUT {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(SLICE),
-            Ok(Some(_)) => return true,
-            Err(_) => break,
-        }
+/// What is in a pipe, up to a bound. Another process may hold its other end, and is not waited for.
+fn drain(pipe: Option<impl Read + AsFd>) -> String {
+    let mut said = Vec::new();
+    if let Some(pipe) = pipe {
+        // Where it cannot be made so, the end of the pipe is waited for.
+        let _ = rustix::io::ioctl_fionbio(&pipe, true);
+        // Ends with an error when the pipe is empty; what was read stays.
+        let _ = pipe.take(LONGEST_ANSWER).read_to_end(&mut said);
     }
-    let _ = child.kill();
-    let _ = child.wait();
-    false
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {

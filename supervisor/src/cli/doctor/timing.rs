@@ -3,16 +3,24 @@
 //! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a separate run
 //! of this program, in a temporary folder.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use opt_shared::child;
 use serde_json::{Value, json};
 
 /// One recorded call of a ReLU, and a kernel for it that takes some 50 µs.
 const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
 const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
+/// It takes some ten seconds; a busy machine may need more.
+const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
+/// Where the trial writes to: a pipe would be full before it ends.
+const RESULT: &str = "result.json";
+const SAID: &str = "said";
 /// The differences that are tried, as shares of the baseline's time.
 const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
 
@@ -103,15 +111,18 @@ fn run_in(folder: &Path) -> Result<Value> {
          max_noise = \"0.4%\"\n[[job]]\ncaptures = \"captures\"\nbaseline = \"base.c\"\ncandidates = [\"copy*.c\"]\n",
     )
     .context("writing the trial's plan")?;
-    let output = Command::new("/proc/self/exe")
-        .args(["run", "plan.toml", "--json"])
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .context("starting the trial")?;
-    serde_json::from_slice(&output.stdout).with_context(|| {
-        let told = String::from_utf8_lossy(&output.stderr);
-        format!("the trial left no result: {}", told.trim().lines().last().unwrap_or("it printed no error"))
+    let create = |name: &str| File::create_new(folder.join(name)).context("making the trial's files");
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["run", "plan.toml", "--json"]).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(create(RESULT)?).stderr(create(SAID)?);
+    let mut trial = child::start(&mut command).context("starting the trial")?;
+    if !child::ends_within(&mut trial, TRIAL_TIMEOUT).context("waiting for the trial")? {
+        bail!("the trial took longer than {TRIAL_TIMEOUT:?}");
+    }
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).context("reading what the trial left");
+    serde_json::from_str(&read(RESULT)?).with_context(|| {
+        let said = read(SAID).unwrap_or_default();
+        format!("the trial left no result: {}", said.trim().lines().last().unwrap_or("it said nothing"))
     })
 }
 
