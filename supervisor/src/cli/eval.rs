@@ -84,18 +84,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
     };
     plan.run.name = format!("{}-eval", plan.run.name);
     let (_, folder) = run::supervise(
-        RunOptions {
-            plan,
-            dir: None,
-            resume: false,
-            only: Vec::new(),
-            min_speedup: None,
-            progress: !arguments.json && std::io::stderr().is_terminal(),
-            keep_open: false,
-            each_candidate: None,
-            metrics: None,
-            each_look: super::log::tell_left_out,
-        },
+        RunOptions { progress: !arguments.json && std::io::stderr().is_terminal(), ..run::plain(plan) },
         false,
     )?;
     let record = Store::read(&folder).and_then(|store| store.load()).map_err(Failure::host)?;

@@ -8,7 +8,6 @@ use std::path::Path;
 use opt_shared::ids::{CandidateId, JobId};
 
 use super::{Answer, Failure, ReproArguments, log, print_out};
-use crate::driver::RunOptions;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::store::Store;
@@ -47,21 +46,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     plan.run.stages.profile = false;
     plan.run.name = format!("repro-{}-{name}", job_safe(&wanted));
     plan.base_dir = arguments.run_dir.clone();
-    let (exit, folder) = super::run::supervise(
-        RunOptions {
-            plan,
-            dir: None,
-            resume: false,
-            only: Vec::new(),
-            min_speedup: None,
-            progress: false,
-            keep_open: false,
-            each_candidate: None,
-            metrics: None,
-            each_look: super::log::tell_left_out,
-        },
-        false,
-    )?;
+    let (exit, folder) = super::run::supervise(super::run::plain(plan), false)?;
     print_out(&super::report::result_text(&folder, true, crate::report::text::Detail::Everything)?)?;
     Ok(exit)
 }

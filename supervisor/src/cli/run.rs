@@ -8,6 +8,7 @@ use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
 use crate::outlet::{Drain, Outlet, Room};
+use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
@@ -29,16 +30,14 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     let (json, quiet) = (arguments.json, arguments.quiet || arguments.jsonl);
     let progress = !quiet && std::io::stderr().is_terminal();
     let options = RunOptions {
-        plan,
         dir: arguments.dir,
         resume: arguments.resume,
         only: arguments.only,
         min_speedup: arguments.min_speedup,
         progress,
         keep_open: arguments.keep_open,
-        each_candidate: None,
         metrics: arguments.metrics,
-        each_look: super::log::tell_left_out,
+        ..plain(plan)
     };
     let (exit, folder) = supervise(options, arguments.jsonl)?;
     if json {
@@ -50,6 +49,22 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
         print_out(&super::report::result_text(&folder, true, detail)?)?;
     }
     Ok(exit)
+}
+
+/// A run of all of a plan, in a folder of its own, that shows nothing and ends when its work is done.
+pub(super) fn plain(plan: Plan) -> RunOptions {
+    RunOptions {
+        plan,
+        dir: None,
+        resume: false,
+        only: Vec::new(),
+        min_speedup: None,
+        progress: false,
+        keep_open: false,
+        each_candidate: None,
+        metrics: None,
+        each_look: super::log::tell_left_out,
+    }
 }
 
 /// Prints a line for each candidate that ends. A closed pipe (`| head`) does not end the run.

@@ -212,7 +212,7 @@ impl Agenda<'_> {
             Doubt::HowMuch { candidate, speedup } => (
                 candidate,
                 format!(
-                    "`{}` is faster than the baseline, but by how much is not known: between {:.3} and {:.3} times",
+                    "`{}` is faster than the baseline, but by how much is not known: between {:.2} and {:.2} times",
                     name(candidate),
                     speedup.ci_low,
                     speedup.ci_high
