@@ -168,8 +168,7 @@ impl Core {
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
         // No profiler's, where one is idle: there is one at most.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
-        let timed = || self.units_of(index).any(|unit| unit.steps_left().iter().any(|step| step.alone));
-        if !verifying || !timed() || !self.permit_is_free() {
+        if !verifying || !self.jobs[index].roster.comes_to_be_alone() || !self.permit_is_free() {
             return;
         }
         let settings = self.spec.jobs[index].recycle.clone();
@@ -191,9 +190,7 @@ impl Core {
             return None;
         }
         let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
-        let waits_for_company =
-            |unit: &Unit| matches!(unit.progress, Progress::Waiting { .. }) && !unit.step().alone;
-        if !self.units_of(index).any(waits_for_company) {
+        if !self.jobs[index].roster.waits_for_company() {
             // The last of them are being built or verified.
             let next = |unit: &'_ Unit| {
                 let step = match unit.progress {

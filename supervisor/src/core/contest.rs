@@ -14,7 +14,8 @@
 use opt_shared::outcome::{Body, Estimate, Report};
 
 use super::event::Stage;
-use super::unit::{Progress, Unit};
+use super::roster::Roster;
+use super::unit::Unit;
 
 /// How many candidates are timed a second time. The winner is one of them.
 pub(super) const CONFIRMED: usize = 3;
@@ -28,18 +29,15 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// `units` are all units of one job, including its baseline.
-    pub(super) fn of<'u>(units: impl Iterator<Item = &'u Unit> + Clone) -> Self {
-        if !units.clone().any(|unit| unit.spec.is_baseline && unit.may_stand_beside) {
-            // Without a baseline no two candidates were timed beside the same kernel.
+    pub(super) fn of(roster: &Roster) -> Self {
+        if !roster.has_a_baseline() {
             return Self { surely: 0.0, last: None };
         }
-        let merits = || units.clone().filter(|unit| is_in_the_running(unit)).filter_map(|unit| unit.merit);
         // The baseline's own speed-up is 1.
-        let surely = merits().map(|merit| merit.ci_low).fold(1.0, f64::max);
-        let mut values: Vec<f64> = merits().map(|merit| merit.value).collect();
-        values.sort_unstable_by(|one, other| other.total_cmp(one));
-        Self { surely, last: values.get(CONFIRMED - 1).copied() }
+        Self {
+            surely: roster.highest_low().map_or(1.0, |low| low.max(1.0)),
+            last: roster.values().nth(CONFIRMED - 1),
+        }
     }
 
     /// Whether the current step of `unit` can still change who wins.
@@ -62,15 +60,6 @@ impl Contest {
             _ => String::new(),
         }
     }
-}
-
-/// Whether others are compared with this unit. Failed units are left out, and so are those timed on only some entries.
-fn is_in_the_running(unit: &Unit) -> bool {
-    !unit.spec.partial
-        && match unit.progress {
-            Progress::Waiting { .. } | Progress::Running { .. } => true,
-            Progress::Done(_) => unit.passed(),
-        }
 }
 
 /// A candidate's speed-up over its baseline, if the report has one.

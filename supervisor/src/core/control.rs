@@ -153,7 +153,7 @@ impl Core {
             return true;
         }
         if killed == Some(KillReason::Requested) {
-            self.unit_mut(id).progress = Progress::Waiting { attempt: lease.attempt + 1 };
+            self.change(id, |unit| unit.progress = Progress::Waiting { attempt: lease.attempt + 1 });
             self.attempt_ended(lease, AttemptEnd::Retried { why: RECYCLED.to_owned(), blame: Blame::Host });
             return true;
         }

@@ -81,17 +81,19 @@ impl Core {
 
     /// Once nothing else is left to do, tries the units that ended without a verdict once more. False if there are none.
     fn begin_the_second_pass(&mut self) -> bool {
-        if self.units.iter().any(Unit::is_running) {
+        if self.jobs.iter().any(|job| job.roster.is_at_work()) {
             return false;
         }
-        let put_off: Vec<&mut Unit> = self.units.iter_mut().filter(|unit| unit.is_put_off()).collect();
-        let count = put_off.len();
-        put_off.into_iter().for_each(Unit::take_up_again);
-        if 0 < count {
-            let why = "what was put off is tried once more: nothing else is left to do".to_owned();
-            self.policy("second_pass", why, vec![("units", count as u64)]);
+        let put_off: Vec<UnitId> = self.jobs.iter().flat_map(|job| job.roster.put_off(None)).collect();
+        if put_off.is_empty() {
+            return false;
         }
-        0 < count
+        let why = "what was put off is tried once more: nothing else is left to do".to_owned();
+        self.policy("second_pass", why, vec![("units", put_off.len() as u64)]);
+        for id in put_off {
+            self.change(id, Unit::take_up_again);
+        }
+        true
     }
 
     fn standing(&self) -> (Option<u32>, usize) {
@@ -108,7 +110,7 @@ impl Core {
                 continue;
             }
             self.refuse_what_never_fits(index);
-            match next(&self.jobs[index], &self.units, |unit| unit.is_of(turn)) {
+            match next(&self.jobs[index], &self.units, turn) {
                 Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
                     self.pass_over(order.unit);
                 }
@@ -135,7 +137,7 @@ impl Core {
     /// Closes jobs that have ended without a grant, for example because a user cancelled the rest of a job during a pause.
     fn close_jobs(&mut self) {
         for index in 0..self.jobs.len() {
-            if !self.jobs[index].done && next(&self.jobs[index], &self.units, |_| true) == Next::Done {
+            if !self.jobs[index].done && next(&self.jobs[index], &self.units, None) == Next::Done {
                 self.close_job(index);
             }
         }
@@ -143,19 +145,17 @@ impl Core {
 
     /// Skips a step that needs the baseline, because the baseline has failed.
     fn pass_over(&mut self, unit: UnitId) {
-        if !self.unit_mut(unit).go_on() {
+        if !self.change(unit, Unit::go_on) {
             self.unit_done(unit, Status::Passed, None, "not confirmed: the baseline failed".to_owned());
         }
     }
 
     /// Ends the units that need no more timing, with the times that they have.
     fn settle(&mut self, index: usize, turn: Option<u32>) {
-        let contest = Contest::of(self.units_of(index));
-        let parked: Vec<(UnitId, String)> = self
-            .units_of(index)
-            .filter(|unit| matches!(unit.progress, Progress::Waiting { .. }) && unit.is_of(turn))
-            .map(|unit| (unit.spec.id, contest.why_not(unit)))
-            .collect();
+        let roster = &self.jobs[index].roster;
+        let contest = Contest::of(roster);
+        let parked: Vec<(UnitId, String)> =
+            roster.waiting(turn).map(|id| (id, contest.why_not(self.unit(id)))).collect();
         for (id, why) in parked {
             self.unit_done(id, Status::Passed, None, why);
         }
@@ -165,10 +165,7 @@ impl Core {
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
-        let left = self
-            .units_of(job.index())
-            .filter(|unit| unit.steps_left().iter().any(|step| step.stage.is_timed()));
-        let left = u32::try_from(left.count()).unwrap_or(u32::MAX).max(1);
+        let left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
         budget.saturating_sub(it.timed) / left
     }
 
@@ -183,10 +180,16 @@ impl Core {
     }
 
     /// Ends units that have not started, if their captures are damaged or they could not be granted even on an empty machine.
+    /// Looks at each unit once, and at all of them again when the limits have changed.
     fn refuse_what_never_fits(&mut self, index: usize) {
-        let job = &self.jobs[index];
-        let untouched: Vec<UnitId> =
-            job.units.iter().copied().filter(|&id| self.unit(id).is_untouched()).collect();
+        let limits = Some(self.ledger.limits());
+        let job = &mut self.jobs[index];
+        let mut unseen = std::mem::take(&mut job.fitting.unseen);
+        if job.fitting.under != limits {
+            job.fitting.under = limits;
+            unseen.clone_from(&job.units);
+        }
+        let untouched: Vec<UnitId> = unseen.into_iter().filter(|&id| self.unit(id).is_untouched()).collect();
         if let Some(broken) = self.spec.jobs[index].broken.clone() {
             for id in untouched {
                 self.unit_done(id, Status::CaptureError, Some(Blame::Capture), broken.clone());
@@ -322,7 +325,7 @@ impl Core {
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
         let share = self.time_share(self.unit(order.unit).job);
-        self.unit_mut(order.unit).progress = Progress::Running { attempt };
+        self.change(order.unit, |unit| unit.progress = Progress::Running { attempt });
         let idle_worker = self.spec.idle_worker;
         if let Some(it) = self.workers.get_mut(&worker) {
             it.leases += 1;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use opt_shared::ids::UnitId;
 
 use super::contest::Contest;
-use super::event::{Order, Stage};
+use super::event::Order;
+use super::ledger::Limits;
+use super::roster::Roster;
 use super::supply::Supply;
 use super::unit::{Progress, Unit};
 
@@ -21,17 +23,38 @@ pub(crate) struct Job {
     pub(crate) done: bool,
     /// What its timed steps have taken.
     pub(crate) timed: Duration,
+    pub(crate) roster: Roster,
+    pub(crate) fitting: Fitting,
+}
+
+/// Which of a job's units are known to fit under the ceilings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fitting {
+    /// The limits under which units were looked at last.
+    pub(crate) under: Option<Limits>,
+    /// Units that came since.
+    pub(crate) unseen: Vec<UnitId>,
 }
 
 impl Job {
-    pub(crate) fn take_up(&mut self, id: UnitId, is_baseline: bool) {
-        if is_baseline && self.baseline.is_none() {
+    pub(crate) fn take_up(&mut self, unit: &Unit) {
+        let id = unit.spec.id;
+        if unit.spec.is_baseline && self.baseline.is_none() {
             self.baseline = Some(id);
             self.units.insert(0, id);
+            // Steps of the others have another price beside it.
+            self.fitting.under = None;
         } else {
             self.units.push(id);
         }
+        self.fitting.unseen.push(id);
+        self.roster.enter(unit);
         self.done = false;
+    }
+
+    /// All its units have ended, and no more can come.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.supply == Supply::Dry && self.roster.open() == 0
     }
 
     /// A step of this unit may have two prices: with the baseline beside it, or without.
@@ -58,35 +81,33 @@ pub(crate) enum Next {
 
 /// The earliest stage first, several units at a time where there are workers for them; what is to be alone one by one,
 /// when nothing else runs, the most promising first. Where units come in turns, `turn` says which may go on now.
-pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> Next {
-    let contest = Contest::of(job.units.iter().map(|id| &units[id.index()]));
-    let (mut at_work, mut alone_at_work, mut later) = (false, false, job.supply != Supply::Dry);
-    let (mut parked, mut put_off) = (false, false);
-    let mut waiting: Option<(&Unit, u32)> = None;
-    let baseline_is_put_off = job.baseline.is_some_and(|id| units[id.index()].is_put_off());
-    for &id in &job.units {
-        let unit = &units[id.index()];
-        match unit.progress {
-            Progress::Running { .. } => {
-                at_work = true;
-                alone_at_work |= unit.step().alone;
-            }
-            Progress::Waiting { .. } if !turn(unit) => later = true,
-            Progress::Waiting { .. } if unit.is_put_off() => put_off = true,
-            // What is timed beside the baseline waits for its second pass.
-            Progress::Waiting { .. } if baseline_is_put_off && unit.step().paired.is_some() => put_off = true,
-            Progress::Waiting { .. } if !contest.is_open_to(unit) => parked = true,
-            Progress::Waiting { attempt } => {
-                if waiting.is_none_or(|(earlier, _)| comes_before(unit, earlier)) {
-                    waiting = Some((unit, attempt));
-                }
-            }
-            Progress::Done(_) => {}
-        }
+pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
+    let roster = &job.roster;
+    if roster.is_alone_at_work() {
+        return Next::Wait;
     }
-    let Some((unit, attempt)) = waiting else {
+    let contest = Contest::of(roster);
+    let (mut parked, mut put_off) = (false, roster.put_off(turn).next().is_some());
+    let baseline_is_put_off = job.baseline.is_some_and(|id| units[id.index()].is_put_off());
+    let mut waiting = roster.waiting(turn).filter_map(|id| {
+        let unit = &units[id.index()];
+        let Progress::Waiting { attempt } = unit.progress else { return None };
+        if baseline_is_put_off && unit.step().paired.is_some() {
+            // What is timed beside the baseline waits for its second pass.
+            put_off = true;
+            return None;
+        }
+        if !contest.is_open_to(unit) {
+            parked = true;
+            return None;
+        }
+        Some((unit, attempt))
+    });
+    let Some((unit, attempt)) = waiting.next() else {
+        drop(waiting);
+        let later = job.supply != Supply::Dry || roster.waits_for_another(turn);
         return match () {
-            () if at_work => Next::Wait,
+            () if roster.is_at_work() => Next::Wait,
             // Who is left out may depend on what becomes of those that were put off.
             () if parked && !put_off => Next::Settle,
             () if later || put_off => Next::Later,
@@ -94,25 +115,11 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: impl Fn(&Unit) -> bool) -> N
         };
     };
     let (id, step) = (unit.spec.id, unit.step());
-    if alone_at_work || at_work && step.alone {
+    if roster.is_at_work() && step.alone {
         return Next::Wait;
     }
     let beside = job.baseline.filter(|&baseline| {
         step.paired.is_some() && baseline != id && units[baseline.index()].may_stand_beside
     });
     Next::Order { order: Order { unit: id, stage: step.stage, beside }, attempt }
-}
-
-fn comes_before(unit: &Unit, other: &Unit) -> bool {
-    let (stage, value) = (place(unit), unit.merit.map_or(0.0, |merit| merit.value));
-    let (of_other, other_value) = (place(other), other.merit.map_or(0.0, |merit| merit.value));
-    stage < of_other || stage == of_other && other_value < value
-}
-
-/// The baseline is timed before anybody is timed beside it: if it fails, that is known early.
-fn place(unit: &Unit) -> Stage {
-    match unit.step().stage {
-        Stage::Profile if unit.spec.is_baseline => Stage::Screen,
-        stage => stage,
-    }
 }

@@ -127,6 +127,13 @@ impl Account {
     }
 }
 
+/// What can never be exceeded, whatever runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    ceilings: Ceilings,
+    supervisor: Bytes,
+}
+
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ceilings: Ceilings,
@@ -315,6 +322,11 @@ impl Ledger {
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // The supervisor may owe less later, so only its reservation counts here.
         self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
+    }
+
+    /// What `never_fits` depends on.
+    pub fn limits(&self) -> Limits {
+        Limits { ceilings: self.ceilings, supervisor: self.least_supervisor }
     }
 
     pub fn has_account(&self, worker: WorkerId) -> bool {

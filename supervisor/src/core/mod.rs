@@ -20,6 +20,7 @@ pub mod predict;
 mod pressure;
 pub mod recycle;
 pub mod request;
+mod roster;
 mod sampling;
 pub mod spec;
 mod stall;
@@ -46,9 +47,9 @@ use self::job::Job;
 use self::ledger::Ledger;
 pub use self::ledger::{Ceilings, Demand, Refusal};
 use self::pressure::Machine;
+use self::roster::Roster;
 use self::spec::RunSpec;
 use self::stall::Stall;
-use self::supply::Supply;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
@@ -211,8 +212,14 @@ impl Core {
         &self.units[id.index()]
     }
 
-    fn unit_mut(&mut self, id: UnitId) -> &mut Unit {
-        &mut self.units[id.index()]
+    /// The only way to change a unit: its job's roster follows.
+    fn change<R>(&mut self, id: UnitId, change: impl FnOnce(&mut Unit) -> R) -> R {
+        let unit = &mut self.units[id.index()];
+        let roster = &mut self.jobs[unit.job.index()].roster;
+        roster.leave(unit);
+        let changed = change(unit);
+        roster.enter(unit);
+        changed
     }
 
     fn units_of(&self, job: usize) -> impl Iterator<Item = &Unit> + Clone {
@@ -332,7 +339,18 @@ impl Core {
         }
     }
 
-    /// States the laws; the first that does not hold.
+    /// That no roster differs from the units it is of. It looks at all units: see `check_invariants` for the rest.
+    pub fn check_rosters(&self) -> Result<(), String> {
+        for (spec, job) in self.spec.jobs.iter().zip(&self.jobs) {
+            let units = job.units.iter().map(|id| self.unit(*id));
+            if job.roster != Roster::of(units) {
+                return Err(format!("the roster of {} differs from its units", spec.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// States the laws; the first that does not hold. Takes time in proportion to what runs.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {
@@ -358,22 +376,16 @@ impl Core {
         if self.ledger.accounts() != self.workers.len() + self.returning.len() {
             return Err("somebody is charged who is gone".to_owned());
         }
-        let mut said = 0;
-        for unit in &self.units {
-            said += usize::from(unit.is_running());
-            if !unit.is_done() && self.jobs[unit.job.index()].done {
-                return Err(format!("{} is over, and more is to come to it: {}", unit.job, unit.spec.id));
-            }
-        }
-        if said != running {
-            return Err(format!("{said} units are running and {running} leases are held"));
+        let running_units: usize = self.jobs.iter().map(|job| job.roster.running()).sum();
+        if running_units != running {
+            return Err(format!("{running_units} units are running and {running} leases are held"));
         }
         let mut held = self.workers.values().filter_map(Worker::lease);
         if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().alone) {
             return Err("something else runs beside what is to be alone".to_owned());
         }
         if let Some((spec, _)) =
-            self.spec.jobs.iter().zip(&self.jobs).find(|(_, job)| job.done && job.supply != Supply::Dry)
+            self.spec.jobs.iter().zip(&self.jobs).find(|(_, job)| job.done && !job.is_exhausted())
         {
             return Err(format!("{} is over, and more is to come to it", spec.id));
         }

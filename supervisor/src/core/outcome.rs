@@ -7,7 +7,7 @@ use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 use super::contest;
 use super::event::{Action, AttemptEnd, Moment, Order, PhaseRow, Stage};
 use super::recycle::RecycleReason;
-use super::unit::{Progress, SecondPass};
+use super::unit::{Progress, SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 use super::{Core, MOST_SHORT_OF_MEMORY, MOST_WORKERS_LOST};
 
@@ -104,7 +104,7 @@ impl Core {
             Some(KillReason::WorkerFault) => format!("the {role} said that it could not go on"),
             _ => format!("the {role} was lost ({how})"),
         };
-        self.unit_mut(lease.order.unit).workers_lost += 1;
+        self.change(lease.order.unit, |unit| unit.workers_lost += 1);
         self.again_or_never(now, lease, Blame::Worker, why);
     }
 
@@ -115,7 +115,9 @@ impl Core {
         }
         match killed {
             Some(KillReason::Interrupted | KillReason::RunStopped) => {
-                self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt };
+                self.change(lease.order.unit, |unit| {
+                    unit.progress = Progress::Waiting { attempt: lease.attempt };
+                });
                 self.attempt_ended(lease, AttemptEnd::Abandoned { why: "the run was stopped".to_owned() });
                 true
             }
@@ -170,9 +172,11 @@ impl Core {
             self.unit_done(id, status, status.blame(), detail);
             return;
         }
-        let unit = self.unit_mut(id);
-        unit.merit = merit.or(unit.merit);
-        if !unit.go_on() {
+        let goes_on = self.change(id, |unit| {
+            unit.merit = merit.or(unit.merit);
+            unit.go_on()
+        });
+        if !goes_on {
             self.unit_done(id, Status::Passed, None, detail);
         }
     }
@@ -185,7 +189,7 @@ impl Core {
         }
         let Some(entry) = head.failed_entry().map(str::to_owned) else { return };
         let whose = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
-        let before = self.unit_mut(whose).losses.killed_at.replace(entry.clone());
+        let before = self.change(whose, |unit| unit.losses.killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
             call_it_crashed(&mut report.head);
         }
@@ -195,19 +199,21 @@ impl Core {
     /// of theirs, and happens once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
-        let lost = self.unit_mut(baseline);
-        lost.may_stand_beside = false;
-        lost.failed_beside = true;
+        self.change(baseline, |lost| {
+            lost.may_stand_beside = false;
+            lost.failed_beside = true;
+        });
         self.policy("baseline_lost", detail.to_owned(), vec![("unit", u64::from(baseline.0))]);
         let why = format!("the baseline failed beside it: {detail}");
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame: Blame::Host });
-        self.unit_mut(lease.order.unit).progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        self.change(lease.order.unit, |unit| {
+            unit.progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        });
     }
 
     fn again_or_never(&mut self, now: Moment, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
-        let it = self.unit_mut(id);
-        let (too_many, workers) = (it.losses.add_lost(now), it.workers_lost);
+        let (too_many, workers) = self.change(id, |unit| (unit.losses.add_lost(now), unit.workers_lost));
         let quarantine = self.is_in_quarantine(id);
         if too_many || quarantine {
             let why = if quarantine {
@@ -233,10 +239,12 @@ impl Core {
     /// It ended for want of memory: the next attempt has a smaller batch where there is one, and reserves what was
     /// seen. Once.
     fn smaller_or_never(&mut self, lease: Lease, why: String) {
-        let losses = &mut self.unit_mut(lease.order.unit).losses;
-        losses.short_of_memory += 1;
-        losses.from_way = lease.way + 1;
-        if MOST_SHORT_OF_MEMORY < losses.short_of_memory {
+        let times = self.change(lease.order.unit, |unit| {
+            unit.losses.short_of_memory += 1;
+            unit.losses.from_way = lease.way + 1;
+            unit.losses.short_of_memory
+        });
+        if MOST_SHORT_OF_MEMORY < times {
             self.give_up(lease, Blame::Host, why);
         } else {
             self.again(lease, Blame::Host, why);
@@ -255,16 +263,17 @@ impl Core {
         // Whoever cannot be screened is timed as if nobody had been, and what was timed stands without being confirmed.
         if !goes_on {
             self.unit_done(id, Status::InfraError, Some(blame), why);
-        } else if !self.unit_mut(id).go_on() {
+        } else if !self.change(id, Unit::go_on) {
             self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
         }
     }
 
     fn put_off(&mut self, lease: &Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
-        let it = self.unit_mut(id);
-        it.second_pass = SecondPass::PutOff;
-        it.progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        self.change(id, |unit| {
+            unit.second_pass = SecondPass::PutOff;
+            unit.progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        });
         let numbers = vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))];
         self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
@@ -272,7 +281,7 @@ impl Core {
 
     fn again(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
-        self.unit_mut(id).progress = Progress::Waiting { attempt: lease.attempt + 1 };
+        self.change(id, |unit| unit.progress = Progress::Waiting { attempt: lease.attempt + 1 });
         self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });
         self.policy("retry", why, vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))]);
     }
@@ -287,10 +296,11 @@ impl Core {
     }
 
     pub(super) fn unit_done(&mut self, unit: UnitId, status: Status, blame: Option<Blame>, detail: String) {
-        let it = self.unit_mut(unit);
-        it.progress = Progress::Done(status);
-        // A baseline that failed its own profile is not timed beside anybody.
-        it.may_stand_beside &= status == Status::Passed;
+        self.change(unit, |unit| {
+            unit.progress = Progress::Done(status);
+            // A baseline that failed its own profile is not timed beside anybody.
+            unit.may_stand_beside &= status == Status::Passed;
+        });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }
 }

@@ -55,7 +55,7 @@ impl Core {
         if job.done || job.supply != Supply::Open || !self.has_come(index) {
             return None;
         }
-        let open = u32::try_from(self.units_of(index).filter(|unit| !unit.is_done()).count()).ok()?;
+        let open = u32::try_from(job.roster.open()).ok()?;
         let enough = self.spec.verifiers.max(1);
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
@@ -134,8 +134,9 @@ impl Core {
                 ];
                 self.policy("submit", "by the user: it is taken up".to_owned(), numbers);
             }
-            self.jobs[job.index()].take_up(spec.id, spec.is_baseline);
-            self.units.push(Unit::new(spec, job, turn));
+            let unit = Unit::new(spec, job, turn);
+            self.jobs[job.index()].take_up(&unit);
+            self.units.push(unit);
         }
         Answer::Done(if count == 1 { "it is taken up".to_owned() } else { format!("{count} are taken up") })
     }
@@ -171,7 +172,7 @@ impl Core {
         if self.last_turn == 0 {
             return None;
         }
-        self.units.iter().filter(|unit| !unit.is_done()).map(|unit| unit.turn).min()
+        self.jobs.iter().filter_map(|job| job.roster.first_open_turn()).min()
     }
 
     /// When a source that was asked is not waited for any more.

@@ -145,17 +145,17 @@ impl Unit {
         self.workers_lost = self.workers_lost.min(MOST_WORKERS_LOST - 1);
     }
 
-    /// Whether it may go on while this turn is served.
-    pub(crate) fn is_of(&self, turn: Option<u32>) -> bool {
-        turn.is_none_or(|turn| self.turn == turn)
-    }
-
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.progress, Progress::Done(_))
     }
 
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.progress, Progress::Running { .. })
+    }
+
+    /// Whether others are compared with it. Failed units are left out, and so are those timed on only some entries.
+    pub(crate) fn is_in_the_running(&self) -> bool {
+        !self.spec.partial && (!self.is_done() || self.passed())
     }
 
     /// The first attempt of its first step is to come.

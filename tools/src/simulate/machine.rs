@@ -190,6 +190,7 @@ impl Machine {
         self.story.push(format!("{:?} {event:?}", self.now));
         let actions = self.core.handle(self.now, event);
         self.core.check_invariants()?;
+        self.core.check_rosters()?;
         if quiet && actions.is_empty() {
             self.story.pop();
         }

@@ -96,7 +96,7 @@ impl Desk {
     fn at_once(&mut self, event: Event) -> Vec<Action> {
         let text = format!("{event:?}");
         let mut actions = self.core.handle(self.now, event);
-        if let Err(law) = self.core.check_invariants() {
+        if let Err(law) = self.core.check_invariants().and_then(|()| self.core.check_rosters()) {
             panic!("after {text}: {law}\n{:#?}", self.log);
         }
         for action in &actions {

@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 use super::desk::{Desk, Given, plan};
 use crate::core::event::{Event, Order, Stage, StopReason};
-use crate::core::unit::Progress;
+use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
@@ -39,7 +39,8 @@ fn somebody_gone_who_is_charged_is_noticed() {
 
 #[test]
 fn a_lease_whose_candidate_does_something_else_is_noticed() {
-    let said = broken(|core, _| core.units[0].progress = Progress::Done(Status::Passed));
+    let said =
+        broken(|core, _| core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed)));
     assert!(said.contains("its unit is") && said.contains("Done"), "{said}");
 }
 
@@ -67,10 +68,10 @@ fn a_profile_beside_anything_else_is_noticed() {
     let mut twin = core.workers[&build.worker].clone();
     let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
     for _ in 0..2 {
-        core.units[1].go_on();
+        core.change(UnitId(1), Unit::go_on);
     }
     lease.order = Order { unit: UnitId(1), stage: Stage::Profile, beside: None };
-    core.units[1].progress = Progress::Running { attempt: lease.attempt };
+    core.change(UnitId(1), |unit| unit.progress = Progress::Running { attempt: lease.attempt });
     twin.role = Role::Profiler;
     core.workers.insert(WorkerId(77), twin);
     core.ledger.open(WorkerId(77), Bytes::mib(1));
@@ -79,7 +80,7 @@ fn a_profile_beside_anything_else_is_noticed() {
     // Alone it may.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
-    core.units[0].progress = Progress::Done(Status::Passed);
+    core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed));
     assert_eq!(core.check_invariants(), Ok(()));
 }
 
@@ -89,7 +90,7 @@ fn more_verifications_than_may_run_are_noticed() {
         let mut twin = core.workers[&build.worker].clone();
         let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
         lease.order.unit = UnitId(1);
-        core.units[1].progress = Progress::Running { attempt: lease.attempt };
+        core.change(UnitId(1), |unit| unit.progress = Progress::Running { attempt: lease.attempt });
         core.workers.insert(WorkerId(77), twin);
         core.ledger.open(WorkerId(77), Bytes::mib(1));
     });
@@ -116,12 +117,20 @@ fn a_lease_of_no_unit_at_all_is_noticed() {
 #[test]
 fn a_job_that_is_over_with_more_to_come_is_noticed() {
     let said = broken(|core, _| core.jobs[0].done = true);
-    assert_eq!(said, "job-0 is over, and more is to come to it: unit-0");
+    assert_eq!(said, "job-0 is over, and more is to come to it");
     let mut desk = Desk::silent(&plan(0));
     desk.feed(Event::Tick);
     desk.core.jobs[0].done = true;
     let said = desk.core.check_invariants().expect_err("its source has not answered");
     assert_eq!(said, "job-0 is over, and more is to come to it");
+}
+
+#[test]
+fn a_unit_that_changed_behind_its_roster_is_noticed() {
+    let (mut desk, _) = at_work();
+    assert_eq!(desk.core.check_rosters(), Ok(()));
+    desk.core.units[1].progress = Progress::Done(Status::Passed);
+    assert_eq!(desk.core.check_rosters(), Err("the roster of job-0 differs from its units".to_owned()));
 }
 
 #[test]

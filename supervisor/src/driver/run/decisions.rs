@@ -10,9 +10,13 @@ use crate::core::Core;
 use crate::core::event::{Action, Answer, Event, Moment, StopReason};
 use crate::driver::RunError;
 
+/// Events from one look at all units to the next.
+const ROSTERS_CHECKED_EVERY: u64 = 1024;
+
 pub(crate) struct Decisions {
     pub(crate) core: Core,
     began: Instant,
+    handled: u64,
     raised: VecDeque<Event>,
     /// The core's answer to the current request.
     pub(crate) answer: Option<Answer>,
@@ -23,7 +27,15 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core, began: Instant::now(), raised: VecDeque::new(), answer: None, reply: None, stop: None }
+        Self {
+            core,
+            began: Instant::now(),
+            handled: 0,
+            raised: VecDeque::new(),
+            answer: None,
+            reply: None,
+            stop: None,
+        }
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -40,6 +52,10 @@ impl Decisions {
         let Some(event) = self.raised.pop_front() else { return Ok(None) };
         let actions = self.core.handle(self.now(), event);
         self.core.check_invariants().map_err(|law| RunError::Law { law })?;
+        if self.handled.is_multiple_of(ROSTERS_CHECKED_EVERY) {
+            self.core.check_rosters().map_err(|law| RunError::Law { law })?;
+        }
+        self.handled += 1;
         Ok(Some(actions))
     }
 }

@@ -1,0 +1,237 @@
+//! An index of a job's units by how far they have come, so that no event costs time in proportion to their number.
+//!
+//! It changes with every change of a unit, through `Core::change` alone, and holds nothing that could not be found by
+//! looking at all units: `check_invariants` does that.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
+
+use opt_shared::ids::UnitId;
+
+use super::event::Stage;
+use super::unit::{Progress, Unit};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Roster {
+    /// Units that wait for their next step, in the order in which they are served. Those that were put off are not among
+    /// them.
+    waiting: BTreeSet<Turn>,
+    /// Of these, units whose next step may run beside others.
+    waiting_for_company: usize,
+    /// With the turn of each.
+    put_off: BTreeSet<(u32, UnitId)>,
+    running: usize,
+    running_alone: usize,
+    /// Units that have not ended, by turn.
+    open: BTreeMap<u32, usize>,
+    /// Units that have a timed step left.
+    timed: usize,
+    /// Units that have a step left beside which nothing else may run.
+    alone: usize,
+    /// Baselines that others may be timed beside.
+    baselines: usize,
+    /// Speed-ups of the units that others are compared with, and the lower bounds of these.
+    values: BTreeSet<(Number, UnitId)>,
+    lows: BTreeSet<(Number, UnitId)>,
+}
+
+/// When a waiting unit is served: a smaller one comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    turn: u32,
+    stage: Stage,
+    /// The fastest first.
+    value: Reverse<Number>,
+    /// The baseline first.
+    is_candidate: bool,
+    unit: UnitId,
+}
+
+/// A figure in the total order of floating-point numbers.
+#[derive(Clone, Copy, Debug)]
+struct Number(f64);
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Number {}
+
+impl PartialOrd for Number {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Number {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl Turn {
+    fn of(unit: &Unit) -> Self {
+        Self {
+            turn: unit.turn,
+            stage: served_with(unit),
+            value: Reverse(Number(unit.merit.map_or(0.0, |merit| merit.value))),
+            is_candidate: !unit.spec.is_baseline,
+            unit: unit.spec.id,
+        }
+    }
+}
+
+/// The baseline is timed before anything is timed beside it, so that its failure is known early.
+fn served_with(unit: &Unit) -> Stage {
+    match unit.step().stage {
+        Stage::Profile if unit.spec.is_baseline => Stage::Screen,
+        stage => stage,
+    }
+}
+
+impl Roster {
+    pub(crate) fn of<'u>(units: impl Iterator<Item = &'u Unit>) -> Self {
+        let mut roster = Self::default();
+        units.for_each(|unit| roster.enter(unit));
+        roster
+    }
+
+    pub(crate) fn enter(&mut self, unit: &Unit) {
+        let id = unit.spec.id;
+        match unit.progress {
+            Progress::Waiting { .. } if unit.is_put_off() => {
+                self.put_off.insert((unit.turn, id));
+            }
+            Progress::Waiting { .. } => {
+                self.waiting.insert(Turn::of(unit));
+            }
+            Progress::Running { .. } | Progress::Done(_) => {}
+        }
+        if let Some(merit) = unit.merit.filter(|_| unit.is_in_the_running()) {
+            self.values.insert((Number(merit.value), id));
+            self.lows.insert((Number(merit.ci_low), id));
+        }
+        if !unit.is_done() {
+            *self.open.entry(unit.turn).or_default() += 1;
+        }
+        self.count(unit, |counter| *counter += 1);
+    }
+
+    /// Before the unit changes, exactly as it entered.
+    pub(crate) fn leave(&mut self, unit: &Unit) {
+        let id = unit.spec.id;
+        match unit.progress {
+            Progress::Waiting { .. } if unit.is_put_off() => {
+                self.put_off.remove(&(unit.turn, id));
+            }
+            Progress::Waiting { .. } => {
+                self.waiting.remove(&Turn::of(unit));
+            }
+            Progress::Running { .. } | Progress::Done(_) => {}
+        }
+        if let Some(merit) = unit.merit.filter(|_| unit.is_in_the_running()) {
+            self.values.remove(&(Number(merit.value), id));
+            self.lows.remove(&(Number(merit.ci_low), id));
+        }
+        if !unit.is_done()
+            && let Some(open) = self.open.get_mut(&unit.turn)
+        {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&unit.turn);
+            }
+        }
+        self.count(unit, |counter| *counter -= 1);
+    }
+
+    fn count(&mut self, unit: &Unit, step: impl Fn(&mut usize)) {
+        let waits = matches!(unit.progress, Progress::Waiting { .. });
+        let left = unit.steps_left();
+        for (applies, counter) in [
+            (waits && !unit.step().alone, &mut self.waiting_for_company),
+            (unit.is_running(), &mut self.running),
+            (unit.is_running() && unit.step().alone, &mut self.running_alone),
+            (left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
+            (left.iter().any(|step| step.alone), &mut self.alone),
+            (unit.spec.is_baseline && unit.may_stand_beside, &mut self.baselines),
+        ] {
+            if applies {
+                step(counter);
+            }
+        }
+    }
+
+    /// Waiting units of one turn, or of all if none is named, in the order in which they are served.
+    pub(crate) fn waiting(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
+        self.waiting
+            .iter()
+            .skip_while(move |it| turn.is_some_and(|turn| it.turn < turn))
+            .take_while(move |it| turn.is_none_or(|turn| it.turn == turn))
+            .map(|it| it.unit)
+    }
+
+    /// Units that were put off, of one turn, or of all if none is named.
+    pub(crate) fn put_off(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
+        self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
+    }
+
+    /// Whether a unit waits that is of another turn than this.
+    pub(crate) fn waits_for_another(&self, turn: Option<u32>) -> bool {
+        let Some(turn) = turn else { return false };
+        let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
+        let put_off = [self.put_off.first(), self.put_off.last()].into_iter().flatten().map(|it| it.0);
+        waiting.chain(put_off).any(|other| other != turn)
+    }
+
+    pub(crate) fn waits_for_company(&self) -> bool {
+        0 < self.waiting_for_company
+    }
+
+    pub(crate) fn is_at_work(&self) -> bool {
+        0 < self.running
+    }
+
+    pub(crate) fn is_alone_at_work(&self) -> bool {
+        0 < self.running_alone
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Units that have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.open.values().sum()
+    }
+
+    /// The earliest turn with a unit that has not ended.
+    pub(crate) fn first_open_turn(&self) -> Option<u32> {
+        self.open.first_key_value().map(|(&turn, _)| turn)
+    }
+
+    pub(crate) fn timed(&self) -> usize {
+        self.timed
+    }
+
+    /// Whether a unit has a step left beside which nothing else may run.
+    pub(crate) fn comes_to_be_alone(&self) -> bool {
+        0 < self.alone
+    }
+
+    /// Without a baseline no two candidates are timed beside the same kernel.
+    pub(crate) fn has_a_baseline(&self) -> bool {
+        0 < self.baselines
+    }
+
+    /// The highest lower bound of a speed-up.
+    pub(crate) fn highest_low(&self) -> Option<f64> {
+        self.lows.last().map(|(low, _)| low.0)
+    }
+
+    /// Speed-ups, the highest first.
+    pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
+        self.values.iter().rev().map(|(value, _)| value.0)
+    }
+}
