@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::{Form, Signature};
 use crate::batch::Share;
 use crate::capture::FileIdentity;
+use crate::device::Device;
 use crate::ids::{EntryId, LeaseId};
 use crate::language::Launcher;
+use crate::launch::Launch;
 use crate::numbers::EntryNumbers;
 use crate::outcome::Artifact;
 pub use crate::outcome::Report;
@@ -25,9 +27,9 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// Raised by every change of a message. Both ends are the same file unless somebody mixed builds.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
-/// The hidden first argument of a worker; its role and the supervisor's pid follow.
+/// The hidden first argument of a worker; its role, the supervisor's pid and the run's device follow.
 pub const WORKER_ARGUMENT: &str = "__worker";
 /// The hidden first argument of a canary; what it is to try follows.
 pub const CANARY_ARGUMENT: &str = "__canary";
@@ -151,6 +153,8 @@ pub enum Work {
 pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
+    /// What the artifact is to run on.
+    pub device: Device,
     pub build: BuildSettings,
     /// The artifact is copied here under its digest.
     pub artifacts: PathBuf,
@@ -193,7 +197,10 @@ pub struct Callee {
     pub artifact: Artifact,
     /// How it comes to run.
     pub launcher: Launcher,
+    /// What a runner looks up. Launches name their own.
     pub symbol: String,
+    /// How it is called where the worker launches it; empty elsewhere.
+    pub launch: Launch,
     pub signature: Signature,
     pub limits: LimitSettings,
     /// Folders of shared libraries that the artifact needs.

@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use opt_shared::device::Device;
 use opt_shared::message::{CANARY_ARGUMENT, Role, WORKER_ARGUMENT};
 
 fn main() -> ExitCode {
@@ -31,12 +32,13 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let mut text = || arguments.next().and_then(|argument| argument.into_string().ok());
     let role = text().as_deref().and_then(Role::from_name);
     let supervisor = text().and_then(|pid| pid.parse().ok());
+    let device = text().as_deref().and_then(Device::from_name);
     // The role is for people who look at the process list: what to do comes with each task.
-    let (Some(_), Some(supervisor)) = (role, supervisor) else {
+    let (Some(_), Some(supervisor), Some(device)) = (role, supervisor, device) else {
         eprintln!("error: a worker is started by the supervisor, not by hand");
         return ExitCode::from(2);
     };
-    match opt_worker::serve::main(supervisor) {
+    match opt_worker::serve::main(supervisor, device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error is the worker's log in the run folder.

@@ -7,10 +7,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use opt_shared::causes::chain;
-use opt_shared::language::Launcher;
-use opt_shared::message::{
-    FromWorker, NONCE_VARIABLE, ProfileTask, Report, SERVER_VARIABLE, Task, VerifyTask, Work,
-};
+use opt_shared::device::Device;
+use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
 use opt_shared::outcome::{Body, Head, Status};
 
 use crate::link::{Link, LinkError};
@@ -43,7 +41,7 @@ fn link_error(error: LinkError) -> WorkerError {
 }
 
 /// Entry point behind the hidden argument.
-pub fn main(supervisor: u32) -> Result<(), WorkerError> {
+pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
@@ -57,7 +55,7 @@ pub fn main(supervisor: u32) -> Result<(), WorkerError> {
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     while let Some(task) = link.next_task() {
         let lease = task.lease;
-        let report = perform(&link, &task);
+        let report = perform(&link, device, &task);
         // Whatever it held, and however it ended: that is over.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
@@ -100,10 +98,10 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn perform(link: &Link, task: &Task) -> Report {
+fn perform(link: &Link, device: Device, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
-    let body = attempt(link, task, &mut head);
+    let body = attempt(link, device, task, &mut head);
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => Report::failed(task.stage(), Status::InfraError, chain(&*error)),
@@ -112,19 +110,21 @@ fn perform(link: &Link, task: &Task) -> Report {
     report
 }
 
-fn attempt(link: &Link, task: &Task, head: &mut Head) -> Result<Body, Box<dyn std::error::Error>> {
+fn attempt(
+    link: &Link,
+    device: Device,
+    task: &Task,
+    head: &mut Head,
+) -> Result<Body, Box<dyn std::error::Error>> {
     let Task { lease, ref work } = *task;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
-        Work::Verify(VerifyTask { callee, .. }) | Work::Profile(ProfileTask { callee, .. }) => {
-            match callee.launcher {
-                Launcher::Dlopen | Launcher::Interpreter => {
-                    call(&HostBackend::new(link, lease), link, task, head)
-                }
-                Launcher::Kernel => call(&CudaBackend, link, task, head),
-            }
+        Work::Verify(_) | Work::Profile(_) if device.runs_device_code() => {
+            call(&CudaBackend, link, task, head)
         }
-        Work::Replay(_) => call(&HostBackend::new(link, lease), link, task, head),
+        Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
+            call(&HostBackend::new(link, lease), link, task, head)
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub mod survey;
 
 use std::path::{Path, PathBuf};
 
+use opt_shared::device::Device;
+
 use self::answer::desk::Desk;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
@@ -117,7 +119,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let counters = store.counters()?;
     let spec = spec::spec(&plan, &facts, ceilings, floor);
     let children = |pid| crate::memory::tree::children(Path::new("/proc"), pid).unwrap_or_default();
-    let pool = Pool::new(folder.worker_logs(), children)?;
+    let pool = Pool::new(Device::Cpu, folder.worker_logs(), children)?;
     let mut leaves = Leaves::open(&Leaves::key(folder.path()));
     let found = protections::try_all(pool.executable(), &mut leaves);
     let mut run = Run {

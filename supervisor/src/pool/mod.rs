@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use opt_shared::device::Device;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Role, ToWorker};
 use opt_shared::wait::readable;
@@ -96,6 +97,8 @@ struct Orphan {
 
 pub struct Pool {
     executable: Executable,
+    /// What every worker's kernels run on.
+    device: Device,
     /// Workers' work folder; their one-shot sockets live below it.
     members: BTreeMap<WorkerId, Member>,
     happenings: Receiver<Happening>,
@@ -119,7 +122,7 @@ pub type ChildrenOf = fn(u32) -> Vec<u32>;
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pool {
-    pub fn new(log_folder: PathBuf, children: ChildrenOf) -> Result<Self, PoolError> {
+    pub fn new(device: Device, log_folder: PathBuf, children: ChildrenOf) -> Result<Self, PoolError> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(PoolError::Subreaper)?;
         let wake = rustix::event::eventfd(
@@ -130,6 +133,7 @@ impl Pool {
         let (teller, happenings) = unbounded();
         Ok(Self {
             executable: Executable::open().map_err(PoolError::Executable)?,
+            device,
             members: BTreeMap::new(),
             happenings,
             teller,
@@ -146,7 +150,7 @@ impl Pool {
     /// worker's parent-death signal fires when the thread ends that started it.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
-        let spawned = spawn::worker(&self.executable, role, &log)?;
+        let spawned = spawn::worker(&self.executable, role, self.device, &log)?;
         let pid = spawned.pid;
         let channel = Channel::open(
             worker,

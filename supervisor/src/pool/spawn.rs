@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ipc_channel::ipc::IpcOneShotServer;
+use opt_shared::device::Device;
 use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -46,7 +47,12 @@ pub(super) struct Spawned {
     pub(super) nonce: String,
 }
 
-pub(super) fn worker(executable: &Executable, role: Role, log: &Path) -> Result<Spawned, SpawnError> {
+pub(super) fn worker(
+    executable: &Executable,
+    role: Role,
+    device: Device,
+    log: &Path,
+) -> Result<Spawned, SpawnError> {
     let server = IpcOneShotServer::<Hello>::new().map_err(SpawnError::Server)?;
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(SpawnError::Nonce)?;
@@ -64,6 +70,7 @@ pub(super) fn worker(executable: &Executable, role: Role, log: &Path) -> Result<
         .arg(WORKER_ARGUMENT)
         .arg(role.name())
         .arg(std::process::id().to_string())
+        .arg(device.to_string())
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| KEPT_VARIABLES.iter().any(|kept| name == kept)))
         .env(SERVER_VARIABLE, &server.1)

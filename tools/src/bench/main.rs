@@ -28,6 +28,7 @@ mod verify_large;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use opt_shared::device::Device;
 use opt_shared::message::WORKER_ARGUMENT;
 
 #[derive(Parser)]
@@ -87,7 +88,8 @@ fn entered() -> Option<ExitCode> {
         return None;
     }
     let supervisor = arguments.nth(1)?.to_str()?.parse().ok()?;
-    Some(match opt_worker::serve::main(supervisor) {
+    let device = Device::from_name(arguments.next()?.to_str()?)?;
+    Some(match opt_worker::serve::main(supervisor, device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{:#}", anyhow::Error::new(error));

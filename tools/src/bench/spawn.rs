@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use opt_shared::device::Device;
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::language::Language;
 use opt_shared::message::{BuildTask, FromWorker, Role, Task, ToWorker, Work};
@@ -57,7 +58,7 @@ fn children(of: u32) -> Vec<u32> {
 impl Crew {
     pub(crate) fn new() -> Result<Self> {
         let folder = tempdir()?;
-        let pool = Pool::new(folder.clone(), children)?;
+        let pool = Pool::new(Device::Cpu, folder.clone(), children)?;
         Ok(Self { pool, folder, next: 1, heard: Vec::new() })
     }
 
@@ -145,6 +146,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             language: Language::So,
             symbol: "run".to_owned(),
         },
+        device: Device::Cpu,
         build: BuildSettings {
             cc: "cc".to_owned(),
             cxx: "c++".to_owned(),

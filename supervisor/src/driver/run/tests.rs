@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
 use opt_shared::outcome::{Report, Status};
@@ -62,7 +63,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
     let ceilings = Ceilings { host: WHOLE, device: Bytes::ZERO, unified: false };
     let spec = spec::spec(&plan, &facts, ceilings, Bytes::ZERO);
     let nowhere = base.path().join("no such folder");
-    let pool = Pool::new(nowhere, |_| Vec::new()).expect("a pool");
+    let pool = Pool::new(Device::Cpu, nowhere, |_| Vec::new()).expect("a pool");
     let mut run = Run {
         decisions: Decisions::new(Core::new(spec, WorkerId(1), LeaseId(1))),
         agenda: Agenda {

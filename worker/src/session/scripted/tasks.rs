@@ -8,6 +8,7 @@ use opt_shared::arguments::{Entry, Form, Signature, SignatureBuilder};
 use opt_shared::capture::CaptureFile;
 use opt_shared::ids::EntryId;
 use opt_shared::language::Launcher;
+use opt_shared::launch::Launch;
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::outcome::Artifact;
@@ -47,6 +48,7 @@ pub(crate) fn callee(candidate: &str, signature: Signature) -> Callee {
         artifact: Artifact { digest: String::new(), path: PathBuf::new(), bytes: Bytes::ZERO },
         launcher: Launcher::Dlopen,
         symbol: "run".to_owned(),
+        launch: Launch::default(),
         signature,
         limits: LimitSettings {
             memory: None,

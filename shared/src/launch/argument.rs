@@ -1,0 +1,77 @@
+//! One argument of a launch: an address, a number, or an expression, with the type that the kernel expects.
+
+use serde::{Deserialize, Serialize};
+
+use super::expression::Node;
+use super::scalar::{ScalarType, TYPES};
+use super::{SyntaxError, parse};
+
+/// `weight`, `indices.numel`, `1e-5:f32`, `64:i32`. Carried as its text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LaunchArg {
+    text: String,
+    pub(super) value: Given,
+    pub(super) kind: Option<ScalarType>,
+}
+
+// A float that was written is no NaN: `nan` would be read as a name.
+impl Eq for LaunchArg {}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Given {
+    /// Written with a point or an exponent.
+    Float(f64),
+    Expression(Node),
+}
+
+impl LaunchArg {
+    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
+        let (end, kind) = match text.rfind(':') {
+            None => (text.len(), None),
+            Some(colon) => (colon, Some(type_at(text, colon + 1)?)),
+        };
+        let value = match float(&text[..end]) {
+            Some(value) => Given::Float(value),
+            None => Given::Expression(parse::part(text, end)?),
+        };
+        Ok(Self { text: text.to_owned(), value, kind })
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+fn type_at(text: &str, start: usize) -> Result<ScalarType, SyntaxError> {
+    let name = text[start..].trim();
+    TYPES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind).ok_or_else(|| {
+        let known: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+        let message = format!("`{name}` is no type (known: {})", known.join(", "));
+        SyntaxError { text: text.to_owned(), at: start..text.len(), message }
+    })
+}
+
+/// A number with a point or an exponent, as C and Python write it.
+fn float(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_float = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && digits.contains(['.', 'e', 'E'])
+        && digits.chars().all(|c| c.is_ascii_digit() || ".eE+-".contains(c));
+    if is_float { text.parse().ok() } else { None }
+}
+
+impl TryFrom<String> for LaunchArg {
+    type Error = SyntaxError;
+
+    fn try_from(text: String) -> Result<Self, SyntaxError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<LaunchArg> for String {
+    fn from(argument: LaunchArg) -> Self {
+        argument.text
+    }
+}

@@ -1,0 +1,84 @@
+//! What is wrong with an expression, with the part of its text that is.
+
+use std::ops::Range;
+
+/// An expression that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {} of `{text}`: {message}", column(text, at.start))]
+pub struct SyntaxError {
+    pub text: String,
+    /// Bytes of the text.
+    pub at: Range<usize>,
+    pub message: String,
+}
+
+/// An expression that has no value for an entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} {place}: {problem}")]
+pub struct LaunchError {
+    /// Where the text stands in its plan: `launch[0].grid`, `workspace[1].bytes`.
+    pub key: String,
+    pub place: Place,
+    pub problem: Problem,
+}
+
+/// Some part of an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub text: String,
+    pub at: Range<usize>,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let part = self.text.get(self.at.clone()).unwrap_or(&self.text);
+        if part == self.text { write!(f, "`{part}`") } else { write!(f, "`{part}` in `{}`", self.text) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    #[error("no argument, output or workspace is called so{}", suggested(suggestion.as_deref(), known))]
+    UnknownName { suggestion: Option<String>, known: Vec<String> },
+    #[error("it is {found}, not a number")]
+    NotANumber { found: String },
+    #[error("{found} has no `{attribute}`")]
+    NoAttribute { found: String, attribute: &'static str },
+    #[error("there is no element {index} of {length}")]
+    OutOfRange { index: i64, length: usize },
+    #[error("it is None in this entry")]
+    IsNone,
+    #[error("the result does not fit 64 bits")]
+    Overflow,
+    #[error("the divisor is {0}; it must be greater than 0")]
+    Divisor(i64),
+    #[error("it is {value}; it must be {least} to {most}")]
+    Limit { value: i64, least: u64, most: u64 },
+    #[error("{threads} threads in a block; a block has at most {most}")]
+    Threads { threads: u64, most: u32 },
+    #[error("{value} does not fit {wanted}")]
+    DoesNotFit { value: String, wanted: &'static str },
+    #[error("it is {found}: its address is passed, which has no type (leave out `:{wanted}`)")]
+    TypedAddress { found: String, wanted: &'static str },
+    #[error("it is {found}, which cannot be passed to a kernel{advice}")]
+    CannotPass { found: String, advice: &'static str },
+}
+
+impl Problem {
+    /// Whether it is the plan that is wrong, whatever the entry is.
+    pub fn is_of_plan(&self) -> bool {
+        matches!(self, Self::UnknownName { .. } | Self::TypedAddress { .. } | Self::NoAttribute { .. })
+    }
+}
+
+/// Counted in characters from 1.
+fn column(text: &str, at: usize) -> usize {
+    text.get(..at).map_or(at, |before| before.chars().count()) + 1
+}
+
+fn suggested(suggestion: Option<&str>, known: &[String]) -> String {
+    match suggestion {
+        Some(name) => format!(" (did you mean `{name}`?)"),
+        None => format!(" (known: {})", known.join(", ")),
+    }
+}

@@ -1,0 +1,66 @@
+//! The value of an expression in one entry. Arithmetic is checked: what does not fit 64 bits is an error.
+
+use std::ops::Range;
+
+use super::Problem;
+use super::expression::{Function, Node, NodeKind, Operator};
+use super::names::Names;
+use super::scalar::Number;
+
+/// What is wrong, and which part of the text is.
+pub(super) type Wrong = (Range<usize>, Problem);
+
+/// A whole number.
+pub(super) fn whole(node: &Node, names: &Names<'_>) -> Result<i64, Wrong> {
+    match number(node, names)? {
+        Number::Int(value) => Ok(value),
+        Number::Bool(value) => Ok(value.into()),
+        Number::Float(_) => Err((node.at.clone(), Problem::NotANumber { found: "a float".to_owned() })),
+    }
+}
+
+/// The number of a parameter, whole or not, or of an expression.
+pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
+    let here = |problem| (node.at.clone(), problem);
+    let value = match &node.kind {
+        NodeKind::Number(value) => Ok(*value),
+        NodeKind::Reference(reference) => {
+            return names.find(reference).and_then(|named| named.number(reference)).map_err(here);
+        }
+        NodeKind::Negate(inner) => whole(inner, names)?.checked_neg().ok_or(Problem::Overflow),
+        NodeKind::Binary(operator, operands) => {
+            let [left, right] = &**operands;
+            let (a, b) = (whole(left, names)?, whole(right, names)?);
+            match operator {
+                Operator::Add => a.checked_add(b).ok_or(Problem::Overflow),
+                Operator::Subtract => a.checked_sub(b).ok_or(Problem::Overflow),
+                Operator::Multiply => a.checked_mul(b).ok_or(Problem::Overflow),
+                Operator::Divide => divisor(b).map(|b| a.div_euclid(b)),
+                Operator::Remainder => divisor(b).map(|b| a.rem_euclid(b)),
+            }
+        }
+        NodeKind::Call(function, operands) => {
+            let values =
+                operands.iter().map(|operand| whole(operand, names)).collect::<Result<Vec<_>, _>>()?;
+            match (function, &*values) {
+                (Function::Min, [first, rest @ ..]) => {
+                    Ok(rest.iter().fold(*first, |least, value| least.min(*value)))
+                }
+                (Function::Max, [first, rest @ ..]) => {
+                    Ok(rest.iter().fold(*first, |most, value| most.max(*value)))
+                }
+                (Function::CeilDiv, [a, b]) => {
+                    divisor(*b).map(|b| a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0))
+                }
+                // The parser has counted them.
+                _ => Err(Problem::NotANumber { found: "a call without operands".to_owned() }),
+            }
+        }
+    };
+    value.map(Number::Int).map_err(here)
+}
+
+/// What may be divided by: then quotients round down, and remainders are never negative.
+fn divisor(value: i64) -> Result<i64, Problem> {
+    if value > 0 { Ok(value) } else { Err(Problem::Divisor(value)) }
+}

@@ -1,0 +1,175 @@
+//! What the names of an expression mean in one entry.
+
+use super::Problem;
+use super::expression::{Attribute, Reference};
+use super::resolve::Pointer;
+use super::scalar::Number;
+use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue};
+use crate::capture::Tensor;
+
+/// What the call returned; kernels that are handed their outputs say `out`.
+const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
+/// A known name this similar (Jaro-Winkler, 0 to 1) is worth suggesting.
+const SIMILAR: f64 = 0.7;
+
+/// One entry, as expressions see it.
+pub(super) struct Names<'a> {
+    pub(super) arguments: &'a [Argument],
+    pub(super) outputs: &'a [OutputTensor],
+    /// Workspaces that are known by now, with their sizes.
+    pub(super) workspaces: Vec<(&'a str, u64)>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy)]
+pub(super) enum Named<'a> {
+    Tensor(&'a Tensor, Pointer),
+    Plain(&'a PlainValue),
+    /// A list of tensors as a whole, of so many.
+    Tensors(usize),
+    /// With its size in bytes.
+    Workspace(u64, Pointer),
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn find(&self, reference: &Reference) -> Result<Named<'a>, Problem> {
+        let path = path(&reference.name, &reference.indices);
+        // Names of parameters first: whoever captured them cannot choose others.
+        for (index, argument) in self.arguments.iter().enumerate() {
+            if argument.path == path {
+                return Ok(match &argument.value {
+                    ArgumentValue::Tensor(tensor) => Named::Tensor(tensor, Pointer::Argument(index)),
+                    ArgumentValue::Plain(value) => Named::Plain(value),
+                });
+            }
+        }
+        let mut elements =
+            self.arguments.iter().filter(|argument| argument.parameter == reference.name).peekable();
+        if let Some(first) = elements.peek() {
+            // A list of plain values is one argument; the element is looked up by whoever asks for it.
+            return match &first.value {
+                ArgumentValue::Plain(value) if first.path == reference.name => Ok(Named::Plain(value)),
+                _ if reference.indices.is_empty() => Ok(Named::Tensors(elements.count())),
+                _ => Err(Problem::OutOfRange {
+                    index: reference.indices.first().copied().unwrap_or(0),
+                    length: elements.count(),
+                }),
+            };
+        }
+        if OUTPUT_NAMES.contains(&&*reference.name) {
+            return self.output(&reference.indices);
+        }
+        if let Some(place) = self.workspaces.iter().position(|(name, _)| *name == reference.name)
+            && reference.indices.is_empty()
+        {
+            return Ok(Named::Workspace(self.workspaces[place].1, Pointer::Workspace(place)));
+        }
+        Err(self.unknown(&reference.name))
+    }
+
+    fn output(&self, indices: &[i64]) -> Result<Named<'a>, Problem> {
+        let found = |at: usize| Named::Tensor(&self.outputs[at].tensor, Pointer::Output(at));
+        let path = path("output", indices);
+        if let Some(at) = self.outputs.iter().position(|output| output.path == path) {
+            return Ok(found(at));
+        }
+        match (indices, &self.outputs) {
+            ([], [_]) | ([0], [_]) => Ok(found(0)),
+            ([], outputs) => Ok(Named::Tensors(outputs.len())),
+            ([index, ..], outputs) => Err(Problem::OutOfRange { index: *index, length: outputs.len() }),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Problem {
+        let mut known: Vec<&str> = self.arguments.iter().map(|argument| &*argument.parameter).collect();
+        known.dedup();
+        known.extend(OUTPUT_NAMES.iter().take(1).copied().filter(|_| !self.outputs.is_empty()));
+        known.extend(self.workspaces.iter().map(|(name, _)| *name));
+        let suggestion = known
+            .iter()
+            .map(|known| (strsim::jaro_winkler(known, name), *known))
+            .filter(|(similarity, _)| *similarity >= SIMILAR)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, known)| known.to_owned());
+        Problem::UnknownName { suggestion, known: known.into_iter().map(str::to_owned).collect() }
+    }
+}
+
+fn path(name: &str, indices: &[i64]) -> String {
+    indices.iter().fold(name.to_owned(), |path, index| format!("{path}[{index}]"))
+}
+
+impl Named<'_> {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Tensor(..) => "a tensor".to_owned(),
+            Self::Tensors(count) => format!("a list of {count} tensors"),
+            Self::Workspace(..) => "a workspace".to_owned(),
+            Self::Plain(value) => match value {
+                PlainValue::None => "None".to_owned(),
+                PlainValue::Bool(_) => "a bool".to_owned(),
+                PlainValue::Int(_) => "an int".to_owned(),
+                PlainValue::Float(_) => "a float".to_owned(),
+                PlainValue::Str(_) => "a text".to_owned(),
+                PlainValue::DType(_) => "a dtype".to_owned(),
+                PlainValue::Device(_) => "a device".to_owned(),
+                PlainValue::Ints(_) | PlainValue::Floats(_) | PlainValue::Bools(_) => "a list".to_owned(),
+            },
+        }
+    }
+
+    /// The number that a reference means.
+    pub(super) fn number(&self, reference: &Reference) -> Result<Number, Problem> {
+        if let Some(attribute) = reference.attribute {
+            return self.attribute(attribute).map(Number::Int);
+        }
+        let at = |length: usize| element(*reference.indices.first().unwrap_or(&0), length);
+        let indexed = reference.indices.len() == 1;
+        match self {
+            Self::Plain(PlainValue::Int(value)) => Ok(Number::Int(*value)),
+            Self::Plain(PlainValue::Float(value)) => Ok(Number::Float(*value)),
+            Self::Plain(PlainValue::Bool(value)) => Ok(Number::Bool(*value)),
+            Self::Plain(PlainValue::None) => Err(Problem::IsNone),
+            Self::Plain(PlainValue::Ints(values)) if indexed => Ok(Number::Int(values[at(values.len())?])),
+            Self::Plain(PlainValue::Floats(values)) if indexed => {
+                Ok(Number::Float(values[at(values.len())?]))
+            }
+            Self::Plain(PlainValue::Bools(values)) if indexed => Ok(Number::Bool(values[at(values.len())?])),
+            _ => Err(Problem::NotANumber { found: self.describe() }),
+        }
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<i64, Problem> {
+        let missing = || Problem::NoAttribute { found: self.describe(), attribute: attribute.name() };
+        let whole = |value: u64| i64::try_from(value).map_err(|_| Problem::Overflow);
+        let length = |values: usize| whole(values.try_into().unwrap_or(u64::MAX));
+        match (self, attribute) {
+            (Self::Tensor(tensor, _), _) => match attribute {
+                Attribute::Numel => whole(tensor.elements()),
+                Attribute::Ndim => length(tensor.shape.len()),
+                Attribute::Itemsize => whole(tensor.dtype.size()),
+                Attribute::Bytes => whole(tensor.logical_bytes().get()),
+                Attribute::Shape(axis) => whole(tensor.shape[element(axis, tensor.shape.len())?]),
+                Attribute::Stride(axis) => whole(tensor.stride[element(axis, tensor.stride.len())?]),
+            },
+            (Self::Workspace(bytes, _), Attribute::Bytes) => whole(*bytes),
+            (Self::Tensors(count), Attribute::Numel) => length(*count),
+            (Self::Plain(PlainValue::Ints(values)), Attribute::Numel) => length(values.len()),
+            (Self::Plain(PlainValue::Floats(values)), Attribute::Numel) => length(values.len()),
+            (Self::Plain(PlainValue::Bools(values)), Attribute::Numel) => length(values.len()),
+            (Self::Plain(PlainValue::None), _) => Err(Problem::IsNone),
+            _ => Err(missing()),
+        }
+    }
+}
+
+/// From the end back if negative, as in Python.
+fn element(index: i64, length: usize) -> Result<usize, Problem> {
+    let out = Problem::OutOfRange { index, length };
+    let from_start = if index < 0 {
+        length.checked_sub(usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX))
+    } else {
+        usize::try_from(index).ok()
+    };
+    from_start.filter(|at| *at < length).ok_or(out)
+}

@@ -1,0 +1,188 @@
+//! From the steps of a plan and one entry's arguments to the figures of its launches.
+
+use super::argument::{Given, LaunchArg};
+use super::error::Place;
+use super::evaluate::{Wrong, number, whole};
+use super::expression::{Expression, NodeKind};
+use super::names::{Named, Names};
+use super::scalar::{Scalar, ScalarType};
+use super::{Launch, LaunchError, LaunchStep, MAX_BLOCK, MAX_BLOCK_THREADS, MAX_GRID, MAX_SHARED, Problem};
+use crate::arguments::{Argument, OutputTensor, PlainValue};
+use crate::units::Bytes;
+
+/// The launches of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedLaunch {
+    pub steps: Vec<ResolvedStep>,
+    /// Sizes, in the order of the plan.
+    pub workspaces: Vec<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedStep {
+    pub symbol: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_mem: u32,
+    pub args: Vec<Value>,
+}
+
+impl ResolvedStep {
+    /// It has no block: nothing is launched, as for an entry without elements. CUDA itself refuses such a launch.
+    pub fn is_empty(&self) -> bool {
+        self.grid.contains(&0)
+    }
+}
+
+/// What a parameter of a kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Eight bytes: an address of the device.
+    Pointer(Pointer),
+    /// Eight bytes of zeros: an argument that is None in this entry.
+    Null,
+    Scalar(Scalar),
+}
+
+/// What an address is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointer {
+    /// Among the arguments that `bind` makes: its first element.
+    Argument(usize),
+    /// Among the outputs.
+    Output(usize),
+    Workspace(usize),
+}
+
+/// What a call of this entry launches.
+pub fn resolve(
+    launch: &Launch,
+    arguments: &[Argument],
+    outputs: &[OutputTensor],
+) -> Result<ResolvedLaunch, LaunchError> {
+    let mut names = Names { arguments, outputs, workspaces: Vec::with_capacity(launch.workspaces.len()) };
+    for (at, workspace) in launch.workspaces.iter().enumerate() {
+        let key = || format!("workspace[{at}].bytes");
+        // Beyond this no device has memory; how much there is, is not this module's affair.
+        let bytes = bounded(&workspace.bytes, &names, 0..=i64::MAX.unsigned_abs(), key)?;
+        names.workspaces.push((&workspace.name, bytes));
+    }
+    let steps = launch.steps.iter().enumerate().map(|(at, step)| resolve_step(at, step, &names));
+    Ok(ResolvedLaunch {
+        steps: steps.collect::<Result<_, _>>()?,
+        workspaces: names.workspaces.iter().map(|(_, bytes)| Bytes::new(*bytes)).collect(),
+    })
+}
+
+fn resolve_step(at: usize, step: &LaunchStep, names: &Names<'_>) -> Result<ResolvedStep, LaunchError> {
+    let key = |name: &str| format!("launch[{at}].{name}");
+    let grid = extents(&step.grid, 0, MAX_GRID, names, || key("grid"))?;
+    let block = extents(&step.block, 1, MAX_BLOCK, names, || key("block"))?;
+    let threads = block.iter().map(|extent| u64::from(*extent)).product();
+    if threads > u64::from(MAX_BLOCK_THREADS) {
+        let texts: Vec<&str> = step.block.iter().map(Expression::text).collect();
+        let problem = Problem::Threads { threads, most: MAX_BLOCK_THREADS };
+        return Err(LaunchError { key: key("block"), place: whole_of(&texts.join(", ")), problem });
+    }
+    let shared_mem = bounded(&step.shared_mem, names, 0..=MAX_SHARED.into(), || key("shared_mem"))?;
+    let args = step.args.iter().enumerate().map(|(index, arg)| {
+        value(arg, names).map_err(|wrong| error(key(&format!("args[{index}]")), arg.text(), wrong))
+    });
+    Ok(ResolvedStep {
+        symbol: step.symbol.clone(),
+        grid,
+        block,
+        shared_mem: u32::try_from(shared_mem).unwrap_or(MAX_SHARED),
+        args: args.collect::<Result<_, _>>()?,
+    })
+}
+
+fn extents(
+    expressions: &[Expression; 3],
+    least: u64,
+    most: [u32; 3],
+    names: &Names<'_>,
+    key: impl Fn() -> String,
+) -> Result<[u32; 3], LaunchError> {
+    let mut extents = [1; 3];
+    for (axis, expression) in expressions.iter().enumerate() {
+        let extent = bounded(expression, names, least..=most[axis].into(), &key)?;
+        extents[axis] = u32::try_from(extent).unwrap_or(most[axis]);
+    }
+    Ok(extents)
+}
+
+fn bounded(
+    expression: &Expression,
+    names: &Names<'_>,
+    limits: std::ops::RangeInclusive<u64>,
+    key: impl Fn() -> String,
+) -> Result<u64, LaunchError> {
+    let value = whole(&expression.root, names).map_err(|wrong| error(key(), expression.text(), wrong))?;
+    u64::try_from(value).ok().filter(|value| limits.contains(value)).ok_or_else(|| {
+        let problem = Problem::Limit { value, least: *limits.start(), most: *limits.end() };
+        LaunchError { key: key(), place: whole_of(expression.text()), problem }
+    })
+}
+
+fn value(arg: &LaunchArg, names: &Names<'_>) -> Result<Value, Wrong> {
+    let node = match &arg.value {
+        Given::Float(value) => {
+            let kind = arg.kind.unwrap_or(ScalarType::F64);
+            return scalar(super::scalar::Number::Float(*value), kind, 0..arg.text().len());
+        }
+        Given::Expression(node) => node,
+    };
+    if let NodeKind::Reference(reference) = &node.kind
+        && reference.attribute.is_none()
+    {
+        let wrong = |problem| (node.at.clone(), problem);
+        let named = names.find(reference).map_err(wrong)?;
+        let passed = match named {
+            Named::Tensor(_, pointer) | Named::Workspace(_, pointer) => Some(Value::Pointer(pointer)),
+            Named::Plain(PlainValue::None) if arg.kind.is_none() => return Ok(Value::Null),
+            Named::Plain(
+                PlainValue::Int(_) | PlainValue::Float(_) | PlainValue::Bool(_) | PlainValue::None,
+            ) => None,
+            Named::Plain(PlainValue::Ints(_) | PlainValue::Floats(_) | PlainValue::Bools(_))
+                if reference.indices.len() == 1 =>
+            {
+                None
+            }
+            Named::Plain(PlainValue::Ints(_) | PlainValue::Floats(_) | PlainValue::Bools(_))
+            | Named::Tensors(_) => {
+                let advice = " as a whole (pass its elements: `name[0]`)";
+                return Err(wrong(Problem::CannotPass { found: named.describe(), advice }));
+            }
+            Named::Plain(_) => {
+                return Err(wrong(Problem::CannotPass { found: named.describe(), advice: "" }));
+            }
+        };
+        match (passed, arg.kind) {
+            (Some(value), None) => return Ok(value),
+            (Some(_), Some(kind)) => {
+                return Err(wrong(Problem::TypedAddress { found: named.describe(), wanted: kind.name() }));
+            }
+            (None, _) => {}
+        }
+    }
+    let number = number(node, names)?;
+    scalar(number, arg.kind.unwrap_or(ScalarType::of(number)), node.at.clone())
+}
+
+fn scalar(
+    number: super::scalar::Number,
+    kind: ScalarType,
+    at: std::ops::Range<usize>,
+) -> Result<Value, Wrong> {
+    Scalar::of(number, kind).map(Value::Scalar).map_err(|problem| (at, problem))
+}
+
+fn whole_of(text: &str) -> Place {
+    Place { text: text.to_owned(), at: 0..text.len() }
+}
+
+fn error(key: String, text: &str, (at, problem): Wrong) -> LaunchError {
+    LaunchError { key, place: Place { text: text.to_owned(), at }, problem }
+}

@@ -1,0 +1,173 @@
+//! Numbers as a kernel's parameters hold them.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use super::Problem;
+
+/// A number as an expression or a call gives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Number {
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(value) => value.fmt(f),
+            Self::Float(value) => write!(f, "{value:?}"),
+            Self::Bool(value) => value.fmt(f),
+        }
+    }
+}
+
+/// The type of a parameter, in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalarType {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+/// As plans write them.
+pub(super) const TYPES: [(&str, ScalarType); 13] = [
+    ("bool", ScalarType::Bool),
+    ("i8", ScalarType::I8),
+    ("i16", ScalarType::I16),
+    ("i32", ScalarType::I32),
+    ("i64", ScalarType::I64),
+    ("u8", ScalarType::U8),
+    ("u16", ScalarType::U16),
+    ("u32", ScalarType::U32),
+    ("u64", ScalarType::U64),
+    ("f16", ScalarType::F16),
+    ("bf16", ScalarType::Bf16),
+    ("f32", ScalarType::F32),
+    ("f64", ScalarType::F64),
+];
+
+impl ScalarType {
+    pub const fn name(self) -> &'static str {
+        TYPES[self as usize].0
+    }
+
+    /// What C has for a number of Python that no type is given for: `int64_t`, `double`, `bool`.
+    pub(super) const fn of(number: Number) -> Self {
+        match number {
+            Number::Int(_) => Self::I64,
+            Number::Float(_) => Self::F64,
+            Number::Bool(_) => Self::Bool,
+        }
+    }
+}
+
+/// One parameter's bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Scalar {
+    kind: ScalarType,
+    bytes: [u8; 8],
+    size: usize,
+}
+
+impl Scalar {
+    pub fn kind(&self) -> ScalarType {
+        self.kind
+    }
+
+    /// As the device stores it: the least significant first.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.size]
+    }
+
+    fn new<const N: usize>(kind: ScalarType, value: [u8; N]) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..N].copy_from_slice(&value);
+        Self { kind, bytes, size: N }
+    }
+
+    /// A number in this type. Whole numbers must fit; floats are rounded to the nearest, to infinity where they are too large.
+    pub(super) fn of(number: Number, kind: ScalarType) -> Result<Self, Problem> {
+        let unfit = || Problem::DoesNotFit { value: number.to_string(), wanted: kind.name() };
+        let int = match number {
+            Number::Int(value) => Some(value),
+            Number::Bool(value) => Some(value.into()),
+            Number::Float(_) => None,
+        };
+        macro_rules! whole {
+            ($type:ty) => {{
+                let fits = int.and_then(|value| <$type>::try_from(value).ok());
+                Self::new(kind, fits.ok_or_else(unfit)?.to_le_bytes())
+            }};
+        }
+        let float = match number {
+            Number::Float(value) => value,
+            #[expect(clippy::cast_precision_loss, reason = "rounded to the nearest, as its doc says")]
+            Number::Int(value) => value as f64,
+            Number::Bool(value) => f64::from(u8::from(value)),
+        };
+        Ok(match kind {
+            ScalarType::Bool => Self::new(
+                kind,
+                [int.filter(|it| (0..=1).contains(it)).map(u8::try_from).ok_or_else(unfit)?.unwrap_or(0)],
+            ),
+            ScalarType::I8 => whole!(i8),
+            ScalarType::I16 => whole!(i16),
+            ScalarType::I32 => whole!(i32),
+            ScalarType::I64 => whole!(i64),
+            ScalarType::U8 => whole!(u8),
+            ScalarType::U16 => whole!(u16),
+            ScalarType::U32 => whole!(u32),
+            ScalarType::U64 => whole!(u64),
+            ScalarType::F16 => Self::new(kind, f16::from_f64(float).to_le_bytes()),
+            ScalarType::Bf16 => Self::new(kind, bf16::from_f64(float).to_le_bytes()),
+            #[expect(clippy::cast_possible_truncation, reason = "rounded to the nearest, as its doc says")]
+            ScalarType::F32 => Self::new(kind, (float as f32).to_le_bytes()),
+            ScalarType::F64 => Self::new(kind, float.to_le_bytes()),
+        })
+    }
+}
+
+impl fmt::Debug for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = u64::from_le_bytes(self.bytes);
+        let signed = || {
+            let unused = 64 - 8 * self.size;
+            (word << unused).cast_signed() >> unused
+        };
+        let half = [self.bytes[0], self.bytes[1]];
+        match self.kind {
+            ScalarType::Bool => write!(f, "{}", word != 0)?,
+            ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => {
+                write!(f, "{}", signed())?
+            }
+            ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => write!(f, "{word}")?,
+            ScalarType::F16 => write!(f, "{:?}", f16::from_le_bytes(half))?,
+            ScalarType::Bf16 => write!(f, "{:?}", bf16::from_le_bytes(half))?,
+            ScalarType::F32 => {
+                let [a, b, c, d, ..] = self.bytes;
+                write!(f, "{:?}", f32::from_le_bytes([a, b, c, d]))?;
+            }
+            ScalarType::F64 => write!(f, "{:?}", f64::from_le_bytes(self.bytes))?,
+        }
+        write!(f, ":{}", self.kind.name())
+    }
+}
