@@ -1,7 +1,7 @@
-//! Which worker takes a lease: the fit, the worn out, the ones side by side, the spare.
+//! Decides which worker takes a lease, when workers are started, and when worn ones are replaced.
 //!
-//! Starts workers and replaces worn ones between leases. One at a time: a replacement needs the permit, which is free
-//! while no other worker is on its way out for wear.
+//! Worn workers are replaced between leases, one at a time: a replacement waits until no other worker is leaving
+//! because of wear.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
 use super::{Core, Ending};
 
-/// After a start that failed the next waits this long, twice as long each time, up to the longest.
+/// Delay after the first failed start. It doubles with each further failure, up to `LONGEST_BACKOFF`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// One is on its way, or has to end its lease first.
+    /// A worker is starting, or has to finish its lease first.
     Coming,
 }
 
-/// Starts of one role that failed, in a row.
+/// How many starts of one role failed in a row, and when the next may be tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -43,14 +43,15 @@ impl Backoff {
         *self = Self::default();
     }
 
-    /// A time that has come holds nobody back.
+    /// Ends delays that are over.
     pub(super) fn expire(&mut self, now: Moment) {
         self.until = self.until.filter(|&until| now < until);
     }
 }
 
 impl Core {
-    /// An idle worker that may be given a lease. None while one is on its way: the worn out are replaced first.
+    /// An idle worker that may be given a lease. There is none while a replacement is due: worn workers are
+    /// replaced first.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -63,7 +64,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::from_wear(&settings, &it.wear(now)) {
-                // Seen in the middle of its last lease: what it has kept is known at the next sample.
+                // It was last sampled during its lease: how much it kept is known at the next sample.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.permit_is_free() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -73,7 +74,7 @@ impl Core {
         if let Some(worker) = fit {
             return Fit::Worker(worker);
         }
-        // All that are left of this role are at work, and those are fewer than may be.
+        // All remaining workers of this role are busy, and there may be more of them.
         let alone = !self.workers.values().any(|it| it.role == role && it.stays());
         if !coming && (alone || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
@@ -88,15 +89,15 @@ impl Core {
         }
     }
 
-    /// One more worker is worth starting only if the lease it is for can be granted beside the others.
+    /// Whether the lease that another worker would be started for could be granted beside the others.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.say_once(Said::Serial, job, "serial", "the next lease does not fit beside the others", &refusal);
         false
     }
 
-    /// No worker is on its way out for its wear. Those that make room for others, or go before a profile, go on
-    /// purpose and together.
+    /// Whether a worn worker may be replaced now: no other one is leaving because of wear. Workers that make room
+    /// for others, or that leave before a profile, do not count.
     fn permit_is_free(&self) -> bool {
         let worn =
             |it: &Worker| it.drain_order.and_then(|told| told.reason).is_some_and(RecycleReason::is_wear);
@@ -107,12 +108,13 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Law 4. True while a verifier that validated much, or kept memory, has yet to be gone, or to be looked at; and
-    /// while anybody is being born or dies, for nothing of ours runs beside a profile.
+    /// Law 4: whether a profile still has to wait. That is so while a verifier that validated a lot, or kept
+    /// memory, is alive or has yet to be sampled, and while any worker is starting or dying, because nothing may
+    /// run beside a profile.
     pub(super) fn somebody_is_in_the_way(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
-        // What a dead worker left and what does not go either is charged, and not waited for for ever.
+        // Processes that a dead worker left behind stay charged, but are not waited for indefinitely.
         let mut waiting = self.returning.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
         let verifiers: Vec<WorkerId> =
             self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
@@ -139,7 +141,7 @@ impl Core {
         waiting
     }
 
-    /// While verifiers work: the worker that will be needed next is started, if there is room for it.
+    /// While verifiers work, starts the worker that will be needed next, if there is room for it.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
         if !self.spec.spare || self.ending != Ending::No || now < self.spare_rests_until {
             return;
@@ -163,10 +165,10 @@ impl Core {
         }
     }
 
-    /// While verifiers work: a profiler that would be replaced before its next lease goes now, so that the switch does not
-    /// wait for its end and its successor's start.
+    /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the switch
+    /// would wait for its end and for its successor's start.
     fn replace_a_worn_profiler(&mut self, now: Moment, index: usize) {
-        // No profiler's, where one is idle: there is one at most.
+        // An idle profiler has no lease, and there is at most one profiler.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
         if !verifying || !self.jobs[index].roster.comes_to_be_alone() || !self.permit_is_free() {
             return;
@@ -183,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The role of which a worker will be missing when what runs now is over.
+    /// The role for which a worker will be missing once the current attempts are over.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
@@ -191,7 +193,7 @@ impl Core {
         }
         let staying = |role| self.workers.values().filter(|it| it.role == role && it.stays()).count();
         if !self.jobs[index].roster.waits_for_company() {
-            // The last of them are being built or verified.
+            // The last units are being built or verified.
             let next = |unit: &'_ Unit| {
                 let step = match unit.progress {
                     Progress::Waiting { .. } => Some(unit.step()),
@@ -214,7 +216,7 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// One row for a job and a matter: it is asked again at every step.
+    /// Writes a policy row once per job and subject, although the question comes up at every step.
     pub(super) fn say_once(
         &mut self,
         matter: Said,
@@ -231,7 +233,7 @@ impl Core {
     }
 }
 
-/// What is said once for a job.
+/// Subjects of policy rows that are written once per job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Said {
     Serial,

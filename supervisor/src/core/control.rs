@@ -1,8 +1,8 @@
-//! What a user asks of a run while it goes on: each request is one event, and gets exactly one answer.
+//! Requests that a user makes during a run: each is one event and gets exactly one answer.
 //!
-//! Owns the wishes that outlive their request (a worker to be replaced after its lease, a unit to be ended, a pause).
-//! How a lease is granted, a worker recycled or an attempt ended is said in the files of those names; what is to be
-//! read of all this is `view`'s.
+//! Owns what remains to be done after the answer (replacing a worker after its lease, ending a unit, a pause).
+//! The rules for granting leases, recycling workers and ending attempts are in the files of those names; `view`
+//! shows the result.
 
 mod view;
 
@@ -21,18 +21,18 @@ use super::unit::Progress;
 use super::worker::{DrainOrder, Lease, State};
 use super::{Core, Ending};
 
-/// What a unit is said to have ended of.
+/// Reason recorded for a unit that a user cancelled.
 pub const CANCELLED: &str = "cancelled by the user";
 const RECYCLED: &str = "the worker was recycled by the user in the middle of it";
 
-/// What was asked for and is still to be minded.
+/// Requests that were accepted and are not yet carried out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wishes {
     paused: bool,
     stays_open: bool,
-    /// To be replaced after the lease in hand.
+    /// Workers to replace after their current lease.
     recycle: BTreeSet<WorkerId>,
-    /// Running, and to be ended with its attempt.
+    /// Running units that end with their current attempt.
     cancelled: BTreeSet<UnitId>,
 }
 
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// What was done, or why nothing had to be.
+    /// Returns what was done, or why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Before anything is granted: those whose lease is over since they were asked to go.
+    /// Carries out postponed requests, before anything is granted: ends workers whose lease is over.
     pub(super) fn fulfil(&mut self, now: Moment) {
         let asked = std::mem::take(&mut self.wishes.recycle);
         for worker in asked {
@@ -137,13 +137,13 @@ impl Core {
                 State::Leased(_) => {
                     self.wishes.recycle.insert(worker);
                 }
-                // It goes, for whatever reason.
+                // It is already ending for another reason.
                 _ => {}
             }
         }
     }
 
-    /// True where the attempt's end was ordered by the user: then it is nobody's loss.
+    /// Whether the user ordered the end of this attempt. If so, it does not count as a loss.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.wishes.cancelled.remove(&id) {
@@ -167,7 +167,7 @@ impl Core {
             return Answer::Already("the run is paused".to_owned());
         }
         self.wishes.paused = true;
-        // Nobody waits for memory in a pause, so no timeout may end in it.
+        // Nothing waits for memory during a pause, so no such timeout may expire in it.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
         let what = format!("no lease is granted any more, {running} running");
@@ -283,7 +283,8 @@ impl Core {
         answer
     }
 
-    /// What runs may finish. An open run that has done all its jobs still does what comes after them.
+    /// Lets running attempts finish and grants no more. An open run whose jobs are done still does the work that
+    /// follows them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
             (self.wishes.stays_open, self.wishes.paused) = (false, false);
@@ -292,7 +293,7 @@ impl Core {
         }
     }
 
-    /// An open run whose jobs are over, but for those that come after the others.
+    /// Whether the run is open and all its jobs are over, except for those that follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.wishes.stays_open
@@ -300,7 +301,7 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// An open run that has nothing left to do was not interrupted.
+    /// The reason with which the run stops. An open run that has nothing left to do was not interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

@@ -1,7 +1,7 @@
-//! What was learned about the memory of a job's stages: measurements raise what its next leases reserve.
+//! Corrects the memory predictions of a job's stages: measurements raise what later leases reserve.
 //!
-//! Only ever upwards: a lease reserves what an attempt may owe, and one that owed little proves nothing about the
-//! next candidate. Each end for want of memory also asks for the next smaller batch, where there is one.
+//! Reservations are never lowered: that one candidate owed little proves nothing about the next. Each attempt
+//! that ends for lack of memory also selects the next smaller batch, if there is one.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// Share added to the worst that was seen; the next one is never quite the same.
+/// Added to the highest measurement, because the next candidate never owes exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
 impl Estimates {
-    /// A lease's tree owed this at its worst. True if later leases of this kind will reserve more for it.
+    /// Records the peak of a lease's processes. Returns true if later leases of this kind will reserve more
+    /// because of it.
     pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
         if peak <= reserved {
             return false;
@@ -31,7 +32,7 @@ impl Estimates {
         news
     }
 
-    /// What a lease reserves on the host: the formula's figure, or what was learned.
+    /// What a lease reserves on the host: the formula's figure, or the measured one if that is higher.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_raises_what_is_reserved_and_nothing_lowers_it() {
+    fn measurements_raise_reservations_and_never_lower_them() {
         let mut estimates = Estimates::default();
         let spec = StageSpec {
             predicted: Bytes::mib(1),

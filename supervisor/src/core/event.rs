@@ -1,7 +1,7 @@
-//! Everything that can happen to a run, and everything that can be done about it: two closed enums.
+//! The two closed enums at the core's boundary: everything that can happen to a run, and everything it can do.
 //!
-//! Events come from the driver's sources (workers, samples, signals, the clock); actions go to its hands. Both hold
-//! numbers and names only: no descriptor, path or handle.
+//! Events come from the driver's sources (workers, samples, signals, the clock); the driver carries out the
+//! actions. Both hold only numbers and names: no descriptor, path or handle.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::recycle::RecycleReason;
 pub use super::request::{Answer, Control};
 use super::spec::UnitSpec;
 
-/// Time since the run started, by a clock that only moves forward.
+/// Time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A worker has said hello with the right version.
+    /// A worker sent its hello, with the right version.
     WorkerReady {
         worker: WorkerId,
     },
-    /// It could not be started, or did not say hello in time. Its death follows if it ever lived.
+    /// A worker could not be started, or sent no hello in time. If it ever lived, its death follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
         alive: bool,
     },
-    /// A worker's pidfd fired and it has been reaped. `Returned` follows if runners of it are still there.
+    /// A worker's pidfd fired and it has been reaped. `Returned` follows if some of its runners are still alive.
     WorkerGone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
-    /// The last runner of a dead worker is gone.
+    /// The last runner of a dead worker has ended.
     Returned {
         worker: WorkerId,
     },
@@ -47,7 +47,7 @@ pub enum Event {
         limit: Bytes,
         shared: Bytes,
     },
-    /// A worker asks for its runner's end.
+    /// A worker asks for its runner to be killed.
     KillWanted {
         worker: WorkerId,
         pid: u32,
@@ -62,67 +62,67 @@ pub enum Event {
         lease: LeaseId,
         report: Box<Report>,
     },
-    /// A worker says that it cannot go on.
+    /// A worker reports that it cannot continue.
     WorkerFault {
         worker: WorkerId,
         detail: String,
     },
     Sample(Sample),
-    /// A source has units for a job, or none: `Action::Replied` follows.
+    /// A source offers units for a job, or says that it has none. `Action::Replied` follows.
     Offered {
         job: JobId,
         units: Vec<UnitSpec>,
         by: Offer,
     },
-    /// Its source takes a unit back: `Action::Replied` follows.
+    /// A source takes a unit back. `Action::Replied` follows.
     Withdrawn {
         unit: UnitId,
     },
-    /// The kernel says that processes of this machine wait for memory.
+    /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
-    /// A request of the user's: `Action::Answered` follows.
+    /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user asked for the end: once to drain, twice to kill.
+    /// The user interrupted the run: the first interrupt drains, the second kills.
     Interrupt,
-    /// The reason of a worker's kill is on record, and the signal sent.
+    /// The reason for killing a worker is on record, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },
-    /// The run's database takes no rows: it is locked or full, or its disk stands still.
+    /// The run's database takes no rows: it is locked or full, or its disk hangs.
     StoreStalled {
         why: String,
-        /// Rows that wait.
+        /// Number of rows waiting to be written.
         rows: u64,
     },
-    /// It has taken all that waited.
+    /// The database has written all waiting rows.
     StoreBack {
-        /// Blocks of samples that were given up meanwhile.
+        /// Number of sample blocks that were dropped meanwhile.
         samples_dropped: u64,
     },
-    /// Nothing but time.
+    /// Time has passed; nothing else happened.
     Tick,
 }
 
-/// What the machine looked like at one moment.
+/// Memory of the machine and of our processes at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub processes: Vec<ProcessSample>,
     pub supervisor_owed: Bytes,
-    /// MemAvailable; none where it could not be read.
+    /// `MemAvailable`; `None` if it could not be read.
     pub available: Option<Bytes>,
-    /// MemFree: what no guess of the kernel's is in. Context only.
+    /// `MemFree`, which unlike `MemAvailable` contains no estimate. For information only.
     pub free: Option<Bytes>,
-    /// VmSwap of all processes of ours.
+    /// `VmSwap` of all our processes.
     pub swapped: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// Anonymous, swapped and page-table bytes, and shared ones beyond the known memfds.
+    /// Anonymous, swapped and page-table bytes, plus shared bytes that are not in known memory files.
     pub owed: Bytes,
     pub reclaimable: Bytes,
-    /// On the device.
+    /// Bytes owed on the device.
     pub device: Bytes,
 }
 
@@ -132,28 +132,28 @@ pub enum Process {
     Runner(WorkerId, u32),
 }
 
-/// How a source comes to offer something.
+/// Why a source offers something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// In answer to `Action::Wanted`. `more`: it may be asked again.
+    /// It answers `Action::Wanted`. `more`: it may be asked again.
     Asked { more: bool },
-    /// The source offers units by itself, as users submit.
+    /// It offers units unasked, as user submissions do.
     Unasked,
 }
 
-/// A step of a unit that a worker is given to do.
+/// A step of a unit, as it is given to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub unit: UnitId,
     pub stage: Stage,
-    /// The baseline that is timed beside it.
+    /// The baseline to be timed beside it.
     pub beside: Option<UnitId>,
 }
 
-/// What is to be done. The driver does each in order and reports back in events.
+/// An instruction to the driver, which carries them out in order and reports back through events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A job has room for so many more units: its source is asked. `Event::Offered` is the answer, sooner or later.
+    /// A job has room for this many more units, so its source is asked. `Event::Offered` follows sooner or later.
     Wanted {
         job: JobId,
         capacity: u32,
@@ -168,16 +168,16 @@ pub enum Action {
         order: Order,
         attempt: u32,
         reserved: Bytes,
-        /// Entries share a runner, or are timed together, up to this.
+        /// Largest batch of entries that share a runner or are timed together.
         batch: Option<Bytes>,
-        /// What a step that is timed may take, so that the others of its job have as much.
+        /// How long a timed step may take, so that the others of its job get as much time.
         share: Duration,
     },
-    /// The worker is to end by itself: it is idle.
+    /// Tells an idle worker to end.
     Shutdown {
         worker: WorkerId,
     },
-    /// Intent has to be on disk before the signal.
+    /// Kills a worker, after the reason is on disk.
     KillWorker {
         worker: WorkerId,
         reason: KillReason,
@@ -197,14 +197,14 @@ pub enum Action {
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// An attempt ended, one way or another.
+    /// An attempt ended, in one way or another.
     AttemptEnded {
         lease: LeaseId,
         order: Order,
         attempt: u32,
         ended: AttemptEnd,
     },
-    /// What came of a unit, for its source.
+    /// The final state of a unit, for its source.
     UnitDone {
         unit: UnitId,
         status: Status,
@@ -224,11 +224,11 @@ pub enum Action {
     },
     Policy(PolicyRow),
     PhaseEnded(PhaseRow),
-    /// To the request that was just handled.
+    /// Answers the request that was just handled.
     Answered(Answer),
-    /// To the source that has just offered something or taken it back.
+    /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// Everything is over and every worker gone.
+    /// The run is over and every worker is gone.
     Stop {
         reason: StopReason,
     },
@@ -236,25 +236,25 @@ pub enum Action {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
-    /// The report stands.
+    /// The report counts.
     Stands(Box<Report>),
-    /// Not the unit's fault; it is done again.
+    /// The unit is not to blame; the attempt is repeated.
     Retried { why: String, blame: Blame },
-    /// Not the unit's fault, and there is no further try.
+    /// The unit is not to blame, but there are no attempts left.
     GivenUp { why: String, blame: Blame },
-    /// The run ended under it; a resumed run does it again.
+    /// The run ended during the attempt; a resumed run repeats it.
     Abandoned { why: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
-    /// It ended when it was told to.
+    /// It ended as it was told to.
     Ended,
     /// We killed it.
     Killed,
     /// It never became ready.
     NotReady,
-    /// Nobody ordered it and nothing explains it.
+    /// It died without an order, for no known reason.
     Unknown,
 }
 
@@ -273,7 +273,7 @@ impl WorkerEndClass {
 pub enum StopReason {
     Finished,
     Interrupted,
-    /// Too many workers failed: the host is to blame.
+    /// Too many workers failed, so the host is to blame.
     HostTrouble {
         why: String,
     },
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_under_these_names_stays_readable() {
+    fn recorded_names_stay_readable() {
         let classes = [
             WorkerEndClass::Ended,
             WorkerEndClass::Killed,

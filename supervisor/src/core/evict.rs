@@ -1,6 +1,6 @@
-//! Who goes so that a lease fits, and how a run winds down: workers that are told to end.
+//! Ends idle workers so that a lease fits, and when a run winds down.
 //!
-//! Never in the middle of a lease. What makes the machine itself breathe again is `pressure`'s.
+//! Never ends a worker that has a lease; when the machine itself runs short, `pressure` decides.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -13,7 +13,7 @@ use super::worker::{DrainOrder, State, Worker};
 use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
 
 impl Core {
-    /// The worker is idle: it is told to end by itself.
+    /// Tells an idle worker to end.
     fn tell_to_end(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
         let owed = self.ledger.owed().sum();
         if let Some(it) = self.workers.get_mut(&worker) {
@@ -36,14 +36,15 @@ impl Core {
         self.tell_to_end(now, worker, Some(reason));
     }
 
-    /// Idle workers in the order they go: the spares, then the others.
+    /// Idle workers in the order in which they are ended: spares first.
     pub(super) fn dispensable(&self) -> Vec<WorkerId> {
         let mut idle = self.idle(|_| true);
         idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));
         idle
     }
 
-    /// A lease that does not fit now: as many idle workers go as make it fit, else it waits.
+    /// Handles a lease that does not fit now: ends as few idle workers as make it fit; if that is not enough, it
+    /// waits.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -65,11 +66,12 @@ impl Core {
             self.policy("wait", reason.to_owned(), refusal.numbers());
         }
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
-        // What is missing, and what each of them would give back.
+        // How much memory is missing, and how much each worker would free.
         let (missing, held): (Bytes, Vec<(WorkerId, Bytes)>) = match refusal {
             Refusal::Ceiling { charged, wanted, ceiling, .. } => {
                 let mut held: Vec<_> = others.map(|it| (it, self.ledger.charge(it).sum())).collect();
-                // It may have kept more than its lease asks for; what has done nothing has a successor no better.
+                // The worker meant for this lease may have kept more than the lease allows for. One that has done
+                // nothing is not replaced, since its successor would owe the same.
                 if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
                     held.push((worker, self.ledger.measured(worker).sum() - demand.sum()));
                 }
@@ -96,7 +98,7 @@ impl Core {
         }
     }
 
-    /// What those who go already give back: nobody else has to go for that.
+    /// How much memory the workers that are already leaving will free; no other worker has to leave for that.
     fn on_its_way_back(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);

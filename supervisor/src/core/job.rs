@@ -1,6 +1,6 @@
-//! What comes next in a job: of its units the ones at the earliest stage, the baseline always first.
+//! Which unit of a job comes next: one at the earliest stage, the baseline always first.
 //!
-//! Pure bookkeeping. Where its units come from is `supply`'s.
+//! Pure bookkeeping. `supply` decides where units come from.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use super::roster::Roster;
 use super::supply::Supply;
 use super::unit::{Progress, Unit};
 
-/// A job as it stands.
+/// A job and its progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
-    /// The baseline first, then as they were offered.
+    /// The baseline first, then the others in the order in which they were offered.
     pub(crate) units: Vec<UnitId>,
     pub(crate) baseline: Option<UnitId>,
     pub(crate) supply: Supply,
     pub(crate) done: bool,
-    /// What its timed steps have taken.
+    /// Time spent on its timed steps so far.
     pub(crate) timed: Duration,
     pub(crate) roster: Roster,
     pub(crate) fitting: Fitting,
@@ -30,9 +30,9 @@ pub(crate) struct Job {
 /// Which of a job's units are known to fit under the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
-    /// The limits under which units were looked at last.
+    /// The limits under which units were last checked.
     pub(crate) under: Option<Limits>,
-    /// Units that came since.
+    /// Units added since then.
     pub(crate) unseen: Vec<UnitId>,
 }
 
@@ -52,18 +52,18 @@ impl Job {
         self.done = false;
     }
 
-    /// All its units have ended, and no more can come.
+    /// Whether all its units have ended and no more can come.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.supply == Supply::Dry && self.roster.open() == 0
     }
 
-    /// A step of this unit may have two prices: with the baseline beside it, or without.
+    /// Whether a unit's step may be done in two ways, with the baseline beside it or without.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
 }
 
-/// What a job wants next.
+/// What a job needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Order {
@@ -72,15 +72,16 @@ pub(crate) enum Next {
     },
     /// Something has to end first.
     Wait,
-    /// What is left need not be timed any further.
+    /// The remaining units need no more timing.
     Settle,
-    /// It is the turn of others, or of its source.
+    /// It is another job's turn, or the job's source has to offer more first.
     Later,
     Done,
 }
 
-/// The earliest stage first, several units at a time where there are workers for them; what is to be alone one by one,
-/// when nothing else runs, the most promising first. Where units come in turns, `turn` says which may go on now.
+/// Chooses from the earliest stage, several units at a time if there are workers for them. Units that must run
+/// alone go one by one when nothing else runs, the most promising first. If units come in turns, `turn` is the one
+/// that is served now.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
     let roster = &job.roster;
     if roster.is_alone_at_work() {
@@ -93,7 +94,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
         let unit = &units[id.index()];
         let Progress::Waiting { attempt } = unit.progress else { return None };
         if baseline_is_put_off && unit.step().paired.is_some() {
-            // What is timed beside the baseline waits for its second pass.
+            // A unit timed beside the baseline waits for the baseline's second pass.
             put_off = true;
             return None;
         }
@@ -108,7 +109,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>) -> Next {
         let later = job.supply != Supply::Dry || roster.waits_for_another(turn);
         return match () {
             () if roster.is_at_work() => Next::Wait,
-            // Who is left out may depend on what becomes of those that were put off.
+            // Which candidates are excluded may depend on the outcome of those that were put off.
             () if parked && !put_off => Next::Settle,
             () if later || put_off => Next::Later,
             () => Next::Done,

@@ -1,7 +1,7 @@
-//! Lives of workers and runners: how they start, what ends them, and what their end is called.
+//! How workers and runners start and end, and how their ends are classified.
 //!
-//! Killing is decided here and nowhere else: each process at most once, for the first reason given. What the end of
-//! a lease means for its candidate is `outcome`'s.
+//! Only this file decides to kill: each process at most once, for the first reason given. `outcome` decides what
+//! the end of a lease means for its candidate.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -13,7 +13,7 @@ use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
 use super::{Core, Ending, FAILURE_WINDOW, MOST_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
 
 impl Core {
-    /// Not before a start that failed is long enough ago.
+    /// Starts a worker, unless the delay after a failed start is not over yet.
     pub(super) fn start_worker(&mut self, now: Moment, role: Role, spare: bool) {
         if self.backoff.get(&role).is_some_and(|backoff| backoff.until.is_some()) {
             return;
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// A lease that it holds stays with it until its death: it is charged, and may yet have finished.
+    /// Kills a worker. A lease that it holds stays with it until its death: it is charged, and may still finish.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -67,14 +67,14 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// From now on it has to die: before, its reason was on its way to the disk.
+    /// The worker's time to die starts now; until now its reason was on its way to the disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// `left_runners`: some of its runners live; their memory stays charged until they are gone too.
+    /// `left_runners`: some of its runners are alive, and stay charged until they are gone.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = class(&it);
@@ -96,7 +96,7 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // The driver kills them; it is dead itself, and so is what it reserved.
+            // The worker is dead, so its reservation is free. Its runners stay charged; the driver kills them.
             self.ledger.release(worker, Bytes::ZERO);
             self.ledger.measure(worker, Demand::host(owed_by(&returning.runners)));
             self.returning.insert(worker, returning);
@@ -137,8 +137,8 @@ impl Core {
         }
     }
 
-    /// A worker that was killed and does not die is stuck in the kernel: nothing here brings it back, and what it holds is
-    /// gone for this run.
+    /// Gives up on workers that were killed and do not die. Such a worker is stuck in the kernel, and the memory
+    /// it holds is lost for this run.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers
@@ -160,7 +160,7 @@ impl Core {
         }
     }
 
-    /// What a dead worker left and what does not go: said once, charged until it does.
+    /// Reports once that processes of a dead worker are still alive. They stay charged until they are gone.
     pub(super) fn memory_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .returning
@@ -264,7 +264,7 @@ impl Core {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let runner = it.runners.remove(&pid);
         let owed = it.tree_owed();
-        // A dead process has given its memory back: the next lease need not wait for a sample to say so.
+        // The memory of a dead process is free at once: the next lease need not wait for a sample to show it.
         self.ledger.measure(worker, Demand::host(owed));
         let (killed, peak_owed) =
             runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));
@@ -272,10 +272,10 @@ impl Core {
     }
 }
 
-/// What an end is called, and whether it counts against the machine.
+/// The class of a worker's end, and whether it counts as a failure of the host.
 fn class(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
-        // Nothing was wrong with it.
+        // The worker was healthy.
         Some(
             KillReason::Interrupted
             | KillReason::RunStopped
@@ -285,7 +285,7 @@ fn class(it: &Worker) -> (WorkerEndClass, bool) {
             | KillReason::HostCeiling { .. },
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
-        // One that was told to end and took too long had done its work.
+        // A worker that took too long to end had nevertheless done its work.
         Some(_) => (WorkerEndClass::Killed, it.drain_order.is_none()),
         None if it.drain_order.is_some() => (WorkerEndClass::Ended, false),
         None => (WorkerEndClass::Unknown, true),

@@ -1,8 +1,8 @@
-//! All decisions of a run, pure: `handle(now, event)` gives actions.
+//! All decisions of a run, as a pure function: `handle(now, event)` returns actions.
 //!
-//! Owns the truth about jobs, units of work, workers, leases and the ledger. No clock, thread, file, log or channel:
-//! `now` comes in with every event, and everything that is to happen goes out as an action. `check_invariants`
-//! states the laws that must hold after every step.
+//! Owns the state of jobs, units of work, workers, leases and the ledger. It has no clock, thread, file, log or
+//! channel: `now` comes with every event, and everything to be done is returned as an action. `check_invariants`
+//! checks the laws that hold after every step.
 
 mod assign;
 mod contest;
@@ -53,66 +53,66 @@ use self::stall::Stall;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
-/// From exec to hello. A machine that swaps can need seconds.
+/// Time from exec to hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// From Shutdown to the end: the worker is idle, so this is a process exit.
+/// Time from Shutdown to the worker's exit; the worker is idle, so there is nothing to finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
-/// Restart intensity, as in OTP: this many workers lost in the window, or in a row with no attempt finished in
-/// between (starts that fail slowly fit no window), stop the run upward.
+/// Restart intensity, as in OTP: if this many workers are lost within the window, or in a row without a finished
+/// attempt in between, the run stops. The second rule catches starts that fail too slowly for any window.
 const MOST_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed for no fault of its unit is done again once. Losses that are further apart than the window
-/// count one by one, up to so many of a step.
+/// An attempt that failed through no fault of its unit is repeated once. Losses further apart than the window
+/// count one by one, and a step may have this many of them.
 const MOST_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MOST_LOST_EVER: u32 = 4;
-/// An attempt that ended for want of memory is done again once, smaller.
+/// An attempt that ended for lack of memory is repeated once, with a smaller batch.
 const MOST_SHORT_OF_MEMORY: u32 = 1;
-/// A unit with which so many workers were lost is not given another.
+/// A unit that lost this many workers gets no further one.
 const MOST_WORKERS_LOST: u32 = 2;
-/// From a worker's death to the end of every process it started, all of them killed.
+/// Time for all processes of a dead worker to end, after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that others on this machine hold, before the run gives up on the host.
+/// How long a lease waits for memory that other programs hold before the run ends.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the run is going to end.
+/// How the run is ending, if it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
     No,
-    /// No more grants; what runs may finish.
+    /// Nothing more is granted; running attempts may finish.
     Drain(StopReason),
     /// Everything is killed.
     Kill(StopReason),
     Stopped,
 }
 
-/// A lease that was refused and is asked for again at every step.
+/// A lease that was refused and is requested again at every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     since: Moment,
     refusal: Refusal,
-    /// Whose lease, and of which stage.
+    /// The unit that needs the lease, and the stage.
     unit: UnitId,
     stage: Stage,
 }
 
 pub struct Core {
     spec: RunSpec,
-    /// At the places that their ids say.
+    /// Indexed by id.
     jobs: Vec<Job>,
-    /// At the places that their ids say.
+    /// Indexed by id.
     units: Vec<Unit>,
-    /// The latest turn that any unit has.
+    /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// Dead workers whose memory is not back.
+    /// Dead workers whose memory has not been freed.
     returning: BTreeMap<WorkerId, Returning>,
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
     backoff: BTreeMap<Role, Backoff>,
     said: BTreeSet<(Said, JobId)>,
-    /// The machine was short of memory: no spare before this.
+    /// No spare is started before this time, because the machine was short of memory.
     spare_rests_until: Moment,
     next_worker: u32,
     next_lease: u32,
@@ -120,17 +120,17 @@ pub struct Core {
     failures_in_a_row: usize,
     waiting: Option<Waiting>,
     wishes: Wishes,
-    /// The run's database takes no rows.
+    /// Set while the run's database takes no rows.
     stall: Option<Stall>,
     ending: Ending,
-    /// When everything was ordered to be killed.
+    /// When it was ordered to kill everything.
     killed_all_at: Option<Moment>,
     actions: Vec<Action>,
 }
 
 impl Core {
-    /// Nothing happens before the first event: send `Event::Tick`. Samples have to come for ever after, whatever
-    /// they hold: a profile waits for what its verifier owes once it is idle.
+    /// Nothing happens before the first event, which should be `Event::Tick`. After that, samples have to keep
+    /// coming even if nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -226,12 +226,12 @@ impl Core {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 
-    /// What the supervisor itself should owe at most.
+    /// The most that the supervisor itself should owe.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.ledger.reserved_for_supervisor()
     }
 
-    /// What a worker is busy with.
+    /// The lease that a worker holds.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
@@ -251,13 +251,14 @@ impl Core {
             .min()
     }
 
-    /// When a wait for memory ends the run. Not while leases of ours hold it: those have deadlines of their own.
+    /// When a wait for memory ends the run. There is no such time while our own leases hold the memory: they have
+    /// deadlines of their own.
     fn impatient_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    /// Stuck workers are killed; memory that does not come ends the run.
+    /// Kills workers that are past their deadline, and ends the run if memory does not come.
     fn deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers
@@ -330,7 +331,7 @@ impl Core {
         }
     }
 
-    /// Why everything is being killed, if it is.
+    /// The reason for killing everything, if that is under way.
     fn ending_kill(&self) -> Option<KillReason> {
         match &self.ending {
             Ending::Kill(StopReason::HostTrouble { .. }) => Some(KillReason::RunStopped),
@@ -339,7 +340,7 @@ impl Core {
         }
     }
 
-    /// That no roster differs from the units it is of. It looks at all units: see `check_invariants` for the rest.
+    /// Checks that each roster agrees with its units. It visits all units; `check_invariants` checks the other laws.
     pub fn check_rosters(&self) -> Result<(), String> {
         for (spec, job) in self.spec.jobs.iter().zip(&self.jobs) {
             let units = job.units.iter().map(|id| self.unit(*id));
@@ -350,7 +351,7 @@ impl Core {
         Ok(())
     }
 
-    /// States the laws; the first that does not hold. Takes time in proportion to what runs.
+    /// Checks the laws; the error is the first one that is broken. Takes time in proportion to what runs.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

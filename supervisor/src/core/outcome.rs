@@ -1,4 +1,4 @@
-//! What the end of an attempt means for its unit.
+//! Decides what the end of an attempt means for its unit.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::KillReason;
@@ -30,11 +30,12 @@ impl Core {
         self.phase(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
-            // It waits for others on this machine, not for our own leases.
+            // The wait is for other programs' memory, not for our own leases.
             waiting.since = now;
         }
         if left_runners {
-            // A worker in order has each of its runners reaped before it reports. These stay charged until it is gone.
+            // A healthy worker reaps its runners before it reports. Runners that are left stay charged until they
+            // are gone.
             self.kill_runners(worker, KillReason::Orphaned);
             if idle {
                 self.recycle(now, worker, RecycleReason::LeftRunners);
@@ -62,7 +63,8 @@ impl Core {
         }
     }
 
-    /// What took more than its lease reserved, other than a candidate that was ended for that.
+    /// Learns from an attempt that owed more than its lease reserved, unless its candidate was ended for exactly
+    /// that.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -82,7 +84,7 @@ impl Core {
         }
     }
 
-    /// A worker died with a lease.
+    /// A worker died during a lease.
     pub(super) fn attempt_lost(
         &mut self,
         now: Moment,
@@ -108,7 +110,8 @@ impl Core {
         self.again_or_never(now, lease, Blame::Worker, why);
     }
 
-    /// True where the death of its worker was ordered for what was not the unit's doing: that is nobody's loss.
+    /// Whether the worker was killed for something that the unit did not do, so that the attempt does not count
+    /// as a loss.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -130,8 +133,8 @@ impl Core {
         }
     }
 
-    /// `killed`: why the worker is being killed, if it is. What it still reports may be a verdict that was complete, or
-    /// what its runners' deaths looked like.
+    /// `killed`: why the worker is being killed, if it is. Its report may still be a complete verdict, or only
+    /// describe how its runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -162,7 +165,7 @@ impl Core {
         let id = lease.order.unit;
         let entries_passed = match &report.body {
             Body::Verify(verified) => verified.entries_passed,
-            // What was verified is what is timed: nothing may turn out to be unsupported now.
+            // What was verified is what is timed, so a profile or replay may not find anything unsupported.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
         let merit = contest::merit(&report).filter(|_| status == Status::Passed);
@@ -181,7 +184,8 @@ impl Core {
         }
     }
 
-    /// Without a namespace nobody can tell whether a candidate killed itself: twice on one entry is its own doing.
+    /// Without a PID namespace, nobody can tell whether a candidate killed itself. If it happens twice on the
+    /// same entry, the candidate is blamed.
     fn name_the_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
@@ -195,8 +199,8 @@ impl Core {
         }
     }
 
-    /// Verified, then failed beside this unit: it and the others go on without it, unpaired. That is not a loss
-    /// of theirs, and happens once in a job.
+    /// The baseline passed its verification, then failed beside this unit. The job's units continue unpaired.
+    /// This does not count as a loss of theirs, and happens at most once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
@@ -236,8 +240,8 @@ impl Core {
         MOST_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// It ended for want of memory: the next attempt has a smaller batch where there is one, and reserves what was
-    /// seen. Once.
+    /// The attempt ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
+    /// reserves what was measured.
     fn smaller_or_never(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
@@ -251,7 +255,7 @@ impl Core {
         }
     }
 
-    /// For now, the first time: what the host does to one now, it may not do to it later.
+    /// The first time, the unit is only put off: what the host does to it now, it may not do later.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let goes_on =
@@ -260,7 +264,8 @@ impl Core {
             return self.put_off(&lease, blame, why);
         }
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
-        // Whoever cannot be screened is timed as if nobody had been, and what was timed stands without being confirmed.
+        // A candidate that cannot be screened goes on to its profile; one that cannot be confirmed keeps its
+        // first times.
         if !goes_on {
             self.unit_done(id, Status::InfraError, Some(blame), why);
         } else if !self.change(id, Unit::go_on) {
@@ -298,14 +303,14 @@ impl Core {
     pub(super) fn unit_done(&mut self, unit: UnitId, status: Status, blame: Option<Blame>, detail: String) {
         self.change(unit, |unit| {
             unit.progress = Progress::Done(status);
-            // A baseline that failed its own profile is not timed beside anybody.
+            // No candidate is timed beside a baseline that failed its own profile.
             unit.may_stand_beside &= status == Status::Passed;
         });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }
 }
 
-/// The figures of a want of memory.
+/// The figures in a report of an attempt that ran short of memory.
 fn short_of(reason: KillReason) -> String {
     match reason {
         KillReason::HostCeiling { owed, ceiling } => format!("owed {owed}, ceiling {ceiling}"),
@@ -314,7 +319,7 @@ fn short_of(reason: KillReason) -> String {
     }
 }
 
-/// A report that cannot be of this order: nothing in it is believed.
+/// Why a report cannot belong to this order, if so; nothing in such a report is used.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {
@@ -326,7 +331,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
             (profile.baseline_failed && (order.beside.is_none() || passed))
                 .then_some("says that a baseline failed that did not")
         }
-        // A result stands for a replay that went as it was to go, and no other leaves one.
+        // A replay has a result if and only if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
             .then_some("has a result and did not pass, or passed without one"),
         _ => Some("answers another order"),

@@ -23,7 +23,7 @@ use super::spec::StageSpec;
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// The slowest rate, in bytes per second, at which we expect to read a capture from any disk.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// How often batches are split into smaller ones at most; each split halves the largest batch.
+/// Largest number of splits into smaller batches; each split halves the largest batch.
 const MOST_CUTS: usize = 40;
 
 /// The predicted memory and deadline of a stage, with the terms that they add up from.

@@ -1,8 +1,10 @@
-//! What is done when the tree owes more than its ceiling, when the machine falls below its floor, when it waits for
-//! memory, or when ours is swapped out; and what is said when memory goes that is not ours.
+//! What is done when the process tree owes more than its ceiling, when the machine falls below its floor or
+//! reports memory pressure, and when our pages are swapped out. Also reports memory that disappears without being
+//! ours.
 //!
-//! The order of victims is the design's: the offender; else spares, idle workers, the newest lease. One at a time,
-//! for memory takes tens of milliseconds per GiB to come back. A neighbour's trouble never stops a run here.
+//! Victims are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a
+//! time, because freeing memory takes tens of milliseconds per GiB. Other programs' memory use never stops a run
+//! here.
 
 use std::time::Duration;
 
@@ -16,25 +18,25 @@ use super::ledger::CeilingScope;
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// What owes next to nothing is not what drowns the machine: ending it would help nobody.
+/// A process that owes less than this is not ended, since it would make no difference to the machine.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// Freed pages sit in lists of each processor for seconds before the kernel calls them available again.
+/// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The kernel repeats itself every two seconds as long as it is short of memory.
+/// The kernel repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// An idle worker that was told to end for want of memory is gone long before this.
+/// An idle worker that was told to end is gone, and its memory freed, well before this.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is remembered of the machine between samples.
+/// What is remembered about the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
-    /// MemAvailable and what our tree owed when they were first seen.
+    /// `MemAvailable` and what our process tree owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when more memory is gone than ours explains.
+    /// Since when the machine has been missing memory that we do not owe.
     gap_since: Option<Moment>,
     gap_said: bool,
-    /// The most of ours in swap that was spoken of.
+    /// The largest amount of our swapped memory that was reported.
     swapped: Bytes,
     pressure_said: Option<Moment>,
 }
@@ -63,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Memory that the machine lost since the first look, and that our tree does not owe.
+    /// Looks for memory that the machine has lost since the first sample and that our process tree does not owe.
     fn look_for_a_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;
@@ -96,7 +98,7 @@ impl Core {
         );
     }
 
-    /// The kernel says that somebody waits for memory: what nobody needs yet goes first.
+    /// The kernel reports that processes wait for memory: ends spare workers.
     pub(super) fn pressure(&mut self, now: Moment) {
         if self.machine.pressure_said.is_none_or(|at| at + PRESSURE_QUIET <= now) {
             self.machine.pressure_said = Some(now);
@@ -144,11 +146,11 @@ impl Core {
         }
     }
 
-    /// Memory of the killed takes a while to come back; what was told to end for this has a second.
+    /// Memory of a killed process takes a while to come back; an idle worker that was told to end has a second.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
         let going = |it: &Worker| {
             let told = it.drain_order.filter(|told| told.reason == Some(RecycleReason::Pressure));
-            // One that does not die ends the run.
+            // A killed worker that does not die ends the run elsewhere.
             it.killed.is_some()
                 || told.is_some_and(|told| now < told.at + DRAINED_MEMORY_DELAY)
                 || it.runners.values().any(|runner| runner.killed.is_some())
@@ -156,7 +158,8 @@ impl Core {
         self.returning.values().any(|it| !it.overdue) || self.workers.values().any(going)
     }
 
-    /// Who owes most beyond what its lease reserves; idle workers have no lease to be beyond. Under a ceiling that every lease fits there is always one who does.
+    /// The worker that owes most beyond its reservation. Idle workers have no lease and do not count. If all
+    /// leases fit under the ceiling, there always is such a worker.
     fn offender(&self, strain: &Strain) -> Option<WorkerId> {
         let least = match strain.reason {
             KillReason::HostCeiling { .. } => Bytes::new(1),
@@ -183,7 +186,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
-    /// Its largest runner, or the worker itself where it owes more than any of them.
+    /// Ends the worker's largest runner, or the worker itself if it owes more than any runner.
     fn end_the_largest(&mut self, worker: WorkerId, strain: Strain) {
         let Some(it) = self.workers.get(&worker) else { return };
         let runner = it.runners.iter().max_by_key(|(_, runner)| runner.all());
@@ -202,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Spares, and idle workers that hold something. True if there were any.
+    /// Ends spares and idle workers that hold memory. Returns true if there were any.
     fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
         let mut gone = false;
         for worker in self.dispensable() {

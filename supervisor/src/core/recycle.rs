@@ -1,6 +1,6 @@
-//! Why a healthy worker is replaced: between leases only, never in the middle of one.
+//! Why a healthy worker is replaced, which happens only between leases.
 //!
-//! Compares given numbers, nothing else. A reason is only ever replaced by a stronger one; `Ord` is that order.
+//! Only compares given numbers. A reason is only ever replaced by a stronger one; `Ord` gives that order.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ pub enum RecycleReason {
     Leases,
     /// `growth`.
     Growth,
-    /// Nothing but its memory is in the way of the next lease.
+    /// Its memory is all that keeps the next lease from being granted.
     MakeRoom,
-    /// The machine is short of memory, and it is not at work.
+    /// The machine is short of memory and the worker is idle.
     Pressure,
-    /// It finished an attempt and left runners behind that it had not accounted for.
+    /// It finished an attempt, but left runners behind.
     LeftRunners,
-    /// A profiler is to start clean.
+    /// A profile starts with a fresh profiler.
     BeforeProfile,
     /// The user asked for it.
     Requested,
 }
 
 impl RecycleReason {
-    /// It is time for it, and no more: one at a time will do.
+    /// Whether the reason is wear. Such workers are replaced one at a time.
     pub const fn is_wear(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -48,20 +48,20 @@ impl RecycleReason {
     }
 }
 
-/// What is known of an idle worker.
+/// State of an idle worker that decides whether it is replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Wear {
     pub age: Duration,
     pub leases: u32,
-    /// Owed when it became ready, and now.
+    /// Owed memory when it became ready, and now.
     pub owed_when_ready: Bytes,
     pub owed: Bytes,
-    /// Captured bytes it has gone through since its birth.
+    /// Captured bytes it has verified since it started.
     pub validated: Bytes,
 }
 
-/// Whether an idle worker should be replaced before its next lease. One that has done nothing is as good as its
-/// successor would be; replacing it could go on for ever.
+/// Whether an idle worker should be replaced before its next lease, and why. A worker that has held no lease is
+/// never replaced: its successor would be no better, and replacing could go on indefinitely.
 pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
     if wear.leases == 0 {
         return None;
@@ -75,13 +75,13 @@ pub fn from_wear(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReaso
     (settings.max_age <= wear.age).then_some(RecycleReason::Age)
 }
 
-/// Memory that it should have given back after its leases.
+/// Whether it kept memory that it should have freed after its leases.
 pub fn has_grown(settings: &RecycleSettings, wear: &Wear) -> bool {
     0 < wear.leases && settings.growth < wear.owed - wear.owed_when_ready
 }
 
-/// Whether an idle verifier has to go before a profiler is leased anything: the plan's rule. Memory that did not
-/// come back is `has_grown`, which no plan can switch off.
+/// Whether the plan requires an idle verifier to end before a profiler gets a lease. `has_grown` covers memory
+/// that was not freed, and no plan can switch that off.
 pub fn before_profile(settings: &RecycleSettings, wear: &Wear) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => 0 < wear.leases,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_a_reason_and_the_stronger_wins() {
+    fn each_limit_gives_a_reason_and_the_strongest_wins() {
         let settings = settings();
         assert_eq!(from_wear(&settings, &wear()), None);
         let grown = Wear { owed: Bytes::mib(262), ..wear() };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_have_names_and_some_can_wait() {
+    fn each_reason_has_a_name_and_only_wear_can_wait() {
         let all = [
             (RecycleReason::Age, "max_age", true),
             (RecycleReason::Leases, "after_leases", true),

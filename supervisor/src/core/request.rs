@@ -1,14 +1,14 @@
-//! What a user may ask of a run that goes on, and what is answered.
+//! What a user may request of a running run, and the possible answers.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::Role;
 pub use opt_shared::mode::Mode;
 use opt_shared::units::Bytes;
 
-/// One request of a user.
+/// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// When all work is done the run waits for more, until it is shut down.
+    /// When all work is done, the run waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,
@@ -16,7 +16,7 @@ pub enum Control {
     },
     Pause,
     Resume,
-    /// A whole job where no unit is named.
+    /// Cancels a unit, or the whole job if no unit is named.
     Cancel {
         job: JobId,
         unit: Option<UnitId>,
@@ -32,18 +32,18 @@ pub enum Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Worker(WorkerId),
-    /// Every worker that has this role now.
+    /// All workers that have this role now.
     Role(Role),
 }
 
-/// What became of a request. The text is for people.
+/// The outcome of a request. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done(String),
-    /// Nothing had to be changed.
+    /// Nothing had to change.
     Already(String),
-    /// Nothing was changed.
+    /// The request was refused, and nothing changed.
     Refused(String),
-    /// It speaks of something that this run does not have.
+    /// The request names something that this run does not have.
     Unknown(String),
 }

@@ -1,7 +1,7 @@
-//! An index of a job's units by how far they have come, so that no event costs time in proportion to their number.
+//! An index of a job's units by their progress, so that no event takes time in proportion to their number.
 //!
-//! It changes with every change of a unit, through `Core::change` alone, and holds nothing that could not be found by
-//! looking at all units: `check_invariants` does that.
+//! Only `Core::change` updates it, with every change of a unit. It holds nothing that a look at all units would
+//! not show; `check_rosters` compares the two.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,29 +13,29 @@ use super::unit::{Progress, Unit};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// Units that wait for their next step, in the order in which they are served. Those that were put off are not among
-    /// them.
+    /// Units that wait for their next step, in the order in which they are served; without those that were put
+    /// off.
     waiting: BTreeSet<Turn>,
-    /// Of these, units whose next step may run beside others.
+    /// How many of them have a next step that may run beside others.
     waiting_for_company: usize,
-    /// With the turn of each.
+    /// Units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
     running_alone: usize,
-    /// Units that have not ended, by turn.
+    /// Number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
-    /// Units that have a timed step left.
+    /// Number of units with a timed step left.
     timed: usize,
-    /// Units that have a step left beside which nothing else may run.
+    /// Number of units with a step left that must run alone.
     alone: usize,
-    /// Baselines that others may be timed beside.
+    /// Number of baselines that others may be timed beside.
     baselines: usize,
-    /// Speed-ups of the units that others are compared with, and the lower bounds of these.
+    /// Speed-ups of the units that others are compared with; below, their lower bounds.
     values: BTreeSet<(Number, UnitId)>,
     lows: BTreeSet<(Number, UnitId)>,
 }
 
-/// When a waiting unit is served: a smaller one comes first.
+/// Orders waiting units: the smallest is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     turn: u32,
@@ -119,7 +119,7 @@ impl Roster {
         self.count(unit, |counter| *counter += 1);
     }
 
-    /// Before the unit changes, exactly as it entered.
+    /// Removes a unit. Call it before the unit changes.
     pub(crate) fn leave(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         match unit.progress {
@@ -163,7 +163,7 @@ impl Roster {
         }
     }
 
-    /// Waiting units of one turn, or of all if none is named, in the order in which they are served.
+    /// Waiting units of one turn, or of all turns, in the order in which they are served.
     pub(crate) fn waiting(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.waiting
             .iter()
@@ -172,12 +172,12 @@ impl Roster {
             .map(|it| it.unit)
     }
 
-    /// Units that were put off, of one turn, or of all if none is named.
+    /// Units of one turn, or of all turns, that were put off.
     pub(crate) fn put_off(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
 
-    /// Whether a unit waits that is of another turn than this.
+    /// Whether a unit of another turn is waiting.
     pub(crate) fn waits_for_another(&self, turn: Option<u32>) -> bool {
         let Some(turn) = turn else { return false };
         let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
@@ -201,7 +201,7 @@ impl Roster {
         self.running
     }
 
-    /// Units that have not ended.
+    /// Number of units that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.open.values().sum()
     }
@@ -215,12 +215,13 @@ impl Roster {
         self.timed
     }
 
-    /// Whether a unit has a step left beside which nothing else may run.
+    /// Whether a unit has a step left that must run alone.
     pub(crate) fn comes_to_be_alone(&self) -> bool {
         0 < self.alone
     }
 
-    /// Without a baseline no two candidates are timed beside the same kernel.
+    /// Whether others may be timed beside a baseline. Without one, no two candidates are timed against the same
+    /// kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

@@ -1,7 +1,7 @@
-//! What samples mean: charges, peaks, runners over their limit, and what the machine's own figures say.
+//! Evaluates samples: charges, peaks, runners over their limit, and the machine's own figures.
 //!
-//! Kills runners that owe more than their limit. What is done when the whole tree or the machine is in trouble is
-//! `pressure`'s.
+//! Kills runners that owe more than their limit. `pressure` acts when the whole tree or the machine is short of
+//! memory.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Core {
             match process.process {
                 Process::Worker(_) => {
                     it.owed = process.owed;
-                    // The first look comes right after the hello, whatever it was given to do since.
+                    // The first sample comes right after the hello, even if the worker has been given work since.
                     it.owed_when_ready.get_or_insert(process.owed);
                 }
                 Process::Runner(_, pid) => {

@@ -1,4 +1,4 @@
-//! What the core is told about a run and about each unit of work: numbers and settings, no paths.
+//! What the core knows about a run and its units of work: numbers and settings, no paths.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use super::ledger::{Ceilings, Demand};
 pub struct RunSpec {
     pub ceilings: Ceilings,
     pub floor: Bytes,
-    /// What an idle worker is charged with.
+    /// Memory charged for an idle worker.
     pub idle_worker: Bytes,
-    /// What the supervisor is charged with at least.
+    /// Minimum charge for the supervisor.
     pub supervisor: Bytes,
-    /// Verifiers side by side, at most; builds are theirs too.
+    /// Largest number of verifiers working side by side; builds are theirs too.
     pub verifiers: u32,
-    /// A worker is started before it is needed.
+    /// Whether to start the next worker before it is needed.
     pub spare: bool,
-    /// No page of ours may go to swap.
+    /// Whether swapping of our own pages is acted upon.
     pub own_swap: bool,
-    /// In the order in which they are served; ids are their places.
+    /// In the order in which they are served; ids are indices.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -34,76 +34,77 @@ pub struct RunSpec {
 pub struct JobSpec {
     pub id: JobId,
     pub recycle: RecycleSettings,
-    /// The captures cannot be used at all: nothing is run.
+    /// Why the captures cannot be used, if so: then nothing of this job is run.
     pub broken: Option<String>,
-    /// Its source is asked once these have ended, and nothing more can come to them.
+    /// Jobs that must have ended, and can get no more units, before this job's source is asked.
     pub after: Vec<JobId>,
-    /// What all its timed steps together should take.
+    /// Target for the time of all its timed steps together.
     pub budget: Duration,
 }
 
-/// One piece of work with all its steps. A candidate goes through build, verify, screen, profile and confirm, or some of them; a replay has one step.
+/// A unit of work with all its steps. A candidate goes through build, verify, screen, profile and confirm, or
+/// some of them; a replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
-    /// The next free one.
+    /// The next free id.
     pub id: UnitId,
-    /// Never empty, in the order of their stages. Most units of a job share theirs.
+    /// Its steps in the order of their stages, at least one. Most units of a job share this list.
     pub route: Arc<[Step]>,
-    /// The others of its job are timed beside it.
+    /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
-    /// Ranked on the entries it supports.
+    /// Whether it may be ranked by only the entries that it supports.
     pub partial: bool,
-    /// What an earlier run of this folder left.
+    /// Its state from an earlier run in this folder.
     pub resumed: Option<Resumed>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,
-    /// Who does it.
+    /// The role of the worker that does the step.
     pub role: Role,
-    /// Nothing else of ours runs beside it.
+    /// Whether nothing else of ours may run at the same time.
     pub alone: bool,
-    /// The ways to do it, never none, from the one that takes most memory to the one that takes least.
+    /// The ways to do it, at least one, from the one that takes most memory to the one that takes least.
     pub ways: Arc<[StageSpec]>,
-    /// The same with the job's baseline beside it; none where it is never done so.
+    /// The same with the job's baseline beside it; `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
-/// What one attempt of a step may owe and take.
+/// What an attempt of a step may owe, and how long it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
-    /// The formula's sum.
+    /// The sum of the memory formula.
     pub predicted: Bytes,
-    /// What the lease reserves: predicted and what the runners may owe besides.
+    /// What the lease reserves: `predicted` plus what runners may owe beyond it.
     pub reserved: Bytes,
-    /// What it reserves on the device.
+    /// What the lease reserves on the device.
     pub device: Bytes,
-    /// After which the worker is taken for stuck.
+    /// When the worker counts as stuck.
     pub deadline: Duration,
-    /// Up to this, entries are together: timed in a profile, and in a runner in a verification.
+    /// Largest batch of entries that are timed together, or that share a runner in a verification.
     pub batch: Option<Bytes>,
 }
 
 impl StageSpec {
-    /// What a worker with this lease is charged.
+    /// What a worker is charged while it holds this lease.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }
 }
 
-/// Finished before; nothing is done again.
+/// A unit that an earlier run finished, or finished in part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resumed {
     pub status: Status,
-    /// It passed its verification, and what it was verified with is still there.
+    /// It passed its verification, and its artifact still exists.
     pub verified: bool,
-    /// How many times as fast as the baseline it was.
+    /// Its speed-up over the baseline.
     pub merit: Option<Estimate>,
 }
 
 impl Step {
-    /// Beside the baseline, or without one.
+    /// The ways to do the step, paired with the baseline or not.
     pub fn ways(&self, paired: bool) -> &[StageSpec] {
         match &self.paired {
             Some(ways) if paired => ways,
@@ -111,14 +112,15 @@ impl Step {
         }
     }
 
-    /// The way that takes least.
+    /// The way that takes least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }
 }
 
 impl UnitSpec {
-    /// It has steps in the order of their stages, and each can be done in some way.
+    /// Whether the unit is well-formed: its steps are in the order of their stages, and each has at least one
+    /// way.
     pub fn is_whole(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());

@@ -1,14 +1,15 @@
-//! What is done while the run's database takes no rows: nothing new is granted, because what it does could not be
-//! recorded; what runs goes on, and what is to be killed stands still until its reason is on disk.
+//! What happens while the run's database takes no rows. Nothing new is granted, because it could not be recorded;
+//! running attempts continue; and a process that is to be killed stays stopped until its reason is on disk.
 
 use std::time::Duration;
 
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// Somebody has to notice and free the disk. After this the run ends, and can be resumed.
+/// Somebody has to notice and free the disk. If the stall lasts longer than this, the run ends and can be
+/// resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// When everything is to be killed, the reasons get so long: whoever asked for the end twice wants it.
+/// How long the reasons may take when everything is to be killed. It is short because the user has asked twice.
 const LAST_REASONS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl Core {
             return;
         }
         self.stall = Some(Stall { since: now });
-        // Nobody waits for memory while nothing is granted.
+        // Nothing waits for memory while nothing is granted.
         self.waiting = None;
         let text = format!("the run's database takes no rows, and nothing is granted until it does: {why}");
         self.policy("store_stalled", text, vec![("rows", rows)]);
@@ -45,7 +46,7 @@ impl Core {
         );
     }
 
-    /// When a stall is no longer waited out.
+    /// When the run stops waiting for the database.
     pub(super) fn stall_ends_at(&self) -> Option<Moment> {
         let stall = self.stall?;
         let killing = self.killed_all_at.filter(|_| matches!(self.ending, Ending::Kill(_)));
@@ -61,7 +62,7 @@ impl Core {
                 let why = format!("the run's database took no rows for {STORE_TIMEOUT:?}");
                 self.stop_for_the_host(now, why, Vec::new());
             }
-            // Their reasons cannot be recorded: they die with the supervisor.
+            // The reasons cannot be recorded; the workers die with the supervisor.
             Ending::Kill(reason) => self.stop(reason),
             Ending::Stopped => {}
         }

@@ -1,4 +1,4 @@
-//! Where units come from: sources that are asked when a job runs short, and that offer of themselves.
+//! Where units come from: sources that are asked when a job runs short, and that may offer units unasked.
 //!
 //! ```text
 //!           short of units                     offered, nothing more to come; or its timeout is over
@@ -6,8 +6,8 @@
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
-//! A job ends when its units are done and its source is dry. What a source offers of itself is taken up in any state,
-//! until the run ends or what comes after the job has begun.
+//! A job ends when its units are done and its source is dry. What a source offers unasked is accepted in any
+//! state, until the run ends or the work that follows the job has begun.
 
 use std::time::Duration;
 
@@ -20,26 +20,26 @@ use super::spec::UnitSpec;
 use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
-/// How long an asked source is waited for. It may still offer later.
+/// How long to wait for a source that was asked. It may still offer units later.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Units that a source is asked for, for every verifier: none of them waits for an answer.
+/// Units requested from a source per verifier, so that no verifier has to wait for the source.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
-    /// It may have something.
+    /// It may have more units.
     #[default]
     Open,
     Asked {
         since: Moment,
     },
-    /// It has nothing more, or was silent for too long.
+    /// It has no more units, or did not answer in time.
     Dry,
 }
 
 impl Core {
-    /// Every source whose job runs short, and that has not been asked.
+    /// Asks every source whose job runs short and that has not been asked.
     pub(super) fn ask_sources(&mut self, now: Moment) {
         for index in 0..self.jobs.len() {
             if let Some(capacity) = self.capacity(index) {
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// How many units a job has room for, where it is time to ask for them.
+    /// How many units a job has room for, if it is time to ask for them.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.has_come(index) {
@@ -60,14 +60,14 @@ impl Core {
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
 
-    /// What comes after other jobs waits for them, and for more that could still come to them.
+    /// Whether a job's turn has come: the jobs it follows have ended, and can get no more units.
     fn has_come(&self, index: usize) -> bool {
         let after = &self.spec.jobs[index].after;
         let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// Whether a source may offer a job something of itself, or why not.
+    /// Whether a source may offer units to a job unasked; the error says why not.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -109,12 +109,12 @@ impl Core {
         let is_first = it.units.is_empty();
         match by {
             Offer::Asked { more: false } => it.supply = Supply::Dry,
-            // Nothing yet: it is not asked again for that, and its timeout goes on.
+            // Nothing yet: the source stays asked, and its timeout continues.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
         }
-        // Those of the turn that is being served go on undisturbed; later ones go together, stage by stage.
+        // Units of the turn being served continue undisturbed; later ones are served together, stage by stage.
         let served = self.turn_served();
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
@@ -141,7 +141,7 @@ impl Core {
         Answer::Done(if count == 1 { "it is taken up".to_owned() } else { format!("{count} are taken up") })
     }
 
-    /// What is wrong with the first that cannot be taken up.
+    /// What is wrong with the first unit that cannot be accepted.
     fn not_a_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
             () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
@@ -150,7 +150,7 @@ impl Core {
         })
     }
 
-    /// What is at work is not disturbed.
+    /// Takes back a unit, unless it is already being worked on.
     pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
         let Some(unit) = self.units.get(id.index()) else {
             return Answer::Unknown(format!("there is no {id}"));
@@ -166,8 +166,8 @@ impl Core {
         }
     }
 
-    /// The earliest turn with a unit that has not ended. None when all have, and while there is one turn.
-    /// What is offered later comes in turns, so that one who offers for ever keeps nobody waiting for ever.
+    /// The earliest turn with an unfinished unit; `None` if all are done or there is only one turn. Units offered
+    /// later come in later turns, so that a user who keeps submitting cannot hold up the others.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;
@@ -175,7 +175,7 @@ impl Core {
         self.jobs.iter().filter_map(|job| job.roster.first_open_turn()).min()
     }
 
-    /// When a source that was asked is not waited for any more.
+    /// When each asked source times out.
     pub(super) fn sources_by(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
             Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),
@@ -183,7 +183,7 @@ impl Core {
         })
     }
 
-    /// The run goes on without those that do not answer.
+    /// Continues without sources that did not answer in time.
     pub(super) fn sources_overdue(&mut self, now: Moment) {
         if self.ending != Ending::No {
             return;

@@ -1,4 +1,4 @@
-//! The core at work: tables of small runs.
+//! Tests of the core: tables of small runs.
 //!
 //! `desk` plays the driver by hand. The simulated machine is in `tools/src/simulate`.
 

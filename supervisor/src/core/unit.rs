@@ -1,4 +1,4 @@
-//! Where each unit of work stands. Pure bookkeeping: whether its next step can be granted now is the ledger's affair.
+//! The state of each unit of work. Pure bookkeeping: the ledger decides whether the next step can be granted now.
 //!
 //! ```text
 //!            granted                 passed, and no step is left
@@ -23,7 +23,7 @@ use super::{LOSS_WINDOW, MOST_LOST, MOST_LOST_EVER, MOST_WORKERS_LOST};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The step in hand is still to be done; `attempt` is the next one's number.
+    /// The current step is still to be done; `attempt` is the number of its next attempt.
     Waiting {
         attempt: u32,
     },
@@ -37,20 +37,20 @@ pub(crate) enum Progress {
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
     pub(crate) job: JobId,
-    /// Units come in turns: all of an earlier one are done before any of a later one begins.
+    /// Units come in turns: all units of one turn are done before any of the next begins.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// The step in hand, or the last that was.
+    /// The current step, or the last one if the unit is done.
     at: usize,
-    /// What it did before its first step alone has passed, in this run or the one that is resumed, and nothing since
-    /// says otherwise: others may be timed beside it.
+    /// It passed all steps before its first step that runs alone, in this run or the resumed one, and has not
+    /// failed since: others may be timed beside it.
     pub(crate) may_stand_beside: bool,
-    /// It stood beside another, and failed there.
+    /// It was timed beside another unit and failed there.
     pub(crate) failed_beside: bool,
-    /// Attempts of any step that took their worker with them.
+    /// Attempts, of any step, in which the worker was lost.
     pub(crate) workers_lost: u32,
     pub(crate) losses: Losses,
-    /// How many times as fast as the baseline it is, as the last timed step that passed has it.
+    /// Its speed-up over the baseline, according to the last timed step that passed.
     pub(crate) merit: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
 }
@@ -64,21 +64,22 @@ pub(crate) enum SecondPass {
     Begun,
 }
 
-/// What befell the step in hand.
+/// Losses of the current step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
-    /// When attempts failed for no fault of the unit.
+    /// When attempts failed through no fault of the unit.
     lost: Vec<Moment>,
-    /// Attempts that ended for want of memory; they have a budget of their own.
+    /// Attempts that ended for lack of memory; they have their own limit.
     pub(crate) short_of_memory: u32,
-    /// They leave this of its ways, and those that take less.
+    /// The first of the step's ways that is still allowed; later ways take less memory.
     pub(crate) from_way: usize,
-    /// The entry at which a runner of it was last killed by nobody knows whom.
+    /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
 }
 
 impl Losses {
-    /// One more attempt was lost. True where that was one too many: too soon after another, or one of too many.
+    /// Records a lost attempt. Returns true if it was one too many: too soon after another, or beyond the allowed
+    /// number.
     pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
         self.lost.push(now);
         let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
@@ -109,22 +110,22 @@ impl Unit {
         }
     }
 
-    /// The step in hand, or the last that was.
+    /// The current step, or the last one if the unit is done.
     pub(crate) fn step(&self) -> &Step {
         &self.spec.route[self.at]
     }
 
-    /// What it comes to when the step in hand has passed.
+    /// The step that follows the current one.
     pub(crate) fn next_step(&self) -> Option<&Step> {
         self.spec.route.get(self.at + 1)
     }
 
-    /// The step in hand and all after it; none of one that is done.
+    /// The current step and all later ones; none if the unit is done.
     pub(crate) fn steps_left(&self) -> &[Step] {
         if self.is_done() { &[] } else { &self.spec.route[self.at..] }
     }
 
-    /// The step in hand has passed. False where it was the last.
+    /// Moves on after the current step has passed. Returns false if that was the last one.
     pub(crate) fn go_on(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
         self.may_stand_beside |= next.alone;
@@ -138,7 +139,7 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Its second pass begins, with what it lost forgiven; of lost workers one more ends it.
+    /// Begins its second pass and forgives its losses; one more lost worker ends it.
     pub(crate) fn take_up_again(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -158,7 +159,7 @@ impl Unit {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 
-    /// The first attempt of its first step is to come.
+    /// Whether its first step has not been attempted yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.at == 0 && self.progress == Progress::Waiting { attempt: 1 }
     }

@@ -1,4 +1,4 @@
-//! One worker, as the core sees it.
+//! The state of a worker, as the core sees it.
 //!
 //! ```text
 //!              WorkerReady            Start                    Finished
@@ -8,9 +8,9 @@
 //!      └──────────────▶ Draining ─────────────▶ Terminating
 //!                            └───────── WorkerGone ──┴──────▶ (gone: removed)
 //! ```
-//! `WorkerGone` is the driver's word that the pidfd fired and the process is reaped; it may come in any state.
-//! Nothing else removes a worker. Where runners outlive it, it leaves a `Returning` behind, which is charged until
-//! `Returned` says that the last of them is gone.
+//! `WorkerGone` means that the pidfd fired and the process was reaped; it may come in any state. Nothing else
+//! removes a worker. If its runners outlive it, it leaves a `Returning` behind, which is charged until `Returned`
+//! reports that the last of them has ended.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) enum State {
     Draining {
         deadline: Moment,
     },
-    /// Killed; the pidfd has yet to fire.
+    /// It was killed; its pidfd has not fired yet.
     Terminating,
 }
 
@@ -44,17 +44,17 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// Which of the ways to do it.
+    /// Which of the step's ways is used.
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
-    /// Why a runner of it was ended, where that was for memory: it decides how the attempt is done again.
+    /// Set if one of its runners was ended because of memory; decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
 }
 
-/// A runner that was reported and is not yet reaped.
+/// A runner that has been reported and not yet reaped.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,
@@ -64,14 +64,14 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
-/// A worker that is dead while runners of it are not: what they owe is still charged.
+/// A dead worker with living runners, whose memory is still charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Returning {
     pub(crate) role: Role,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) since: Moment,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// It was said that its memory takes too long to come back.
+    /// Whether it was reported that its memory takes too long to come back.
     pub(crate) overdue: bool,
 }
 
@@ -87,32 +87,32 @@ pub(crate) struct Worker {
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// We ordered its end, for this.
+    /// Why we ordered its death, if we did.
     pub(crate) killed: Option<KillReason>,
     /// When the signal was sent.
     pub(crate) killed_at: Option<Moment>,
-    /// It was said that it does not die.
+    /// Whether it was reported that it does not die.
     pub(crate) overdue: bool,
-    /// It was ready once.
+    /// Whether it was ever ready.
     pub(crate) was_ready: bool,
-    /// A sample has come since it became idle: `owed` is what its last lease left.
+    /// Whether it has been sampled since it became idle, so that `owed` is what its last lease left.
     pub(crate) seen_idle: bool,
-    /// Started before it was needed.
+    /// Whether it was started before it was needed.
     pub(crate) spare: bool,
 }
 
-/// The order to drain: to end by itself, between two leases.
+/// The order to end by itself between two leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
-    /// None where the run has no more work for it.
+    /// `None` if the run has no more work for it.
     pub(crate) reason: Option<RecycleReason>,
-    /// What the whole tree owed then, by measurement.
+    /// What the whole tree owed at that moment.
     pub(crate) owed: Bytes,
 }
 
 impl Runner {
-    /// With the files in memory that it maps.
+    /// Including the memory files that it maps.
     pub(crate) fn all(&self) -> Bytes {
         self.owed + self.shared
     }
@@ -148,7 +148,7 @@ impl Worker {
         self.state == State::Idle
     }
 
-    /// The deadline for its next state.
+    /// When its current state times out.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// A killed one: by when it has to be gone.
+    /// When a killed worker has to be gone.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
         self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }
@@ -169,17 +169,17 @@ impl Worker {
         }
     }
 
-    /// Owed by the worker and its runners: what the ledger measures.
+    /// Owed by the worker and its runners together; the ledger's measurement.
     pub(crate) fn tree_owed(&self) -> Bytes {
         self.owed + owed_by(&self.runners)
     }
 
-    /// It lives, and nobody has told it to end.
+    /// Whether it is alive and has not been told to end.
     pub(crate) fn stays(&self) -> bool {
         matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
     }
 
-    /// Started before it was needed, and has never had a lease.
+    /// Whether it was started before it was needed, and has held no lease.
     pub(crate) fn is_spare(&self) -> bool {
         self.spare && self.leases == 0
     }

@@ -1,5 +1,4 @@
-//! What can be read of the core between two events, and why things are as they are: copies of its numbers, no
-//! decision.
+//! Read-only view of the core between two events: copies of its numbers, and why a unit waits. Decides nothing.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -21,7 +20,7 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// Since when the next lease waits for memory, and for what.
+    /// When the next lease began to wait for memory, and for what.
     pub waiting: Option<(Moment, String)>,
 }
 
@@ -39,11 +38,11 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// It goes after its lease.
+    /// It ends after its lease.
     pub asked_to_go: bool,
 }
 
-/// A runner that was reported and is not yet reaped.
+/// A runner that has been reported and not yet reaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerView {
     pub pid: u32,
@@ -59,7 +58,7 @@ pub struct LeaseView {
     pub stage: Stage,
     pub attempt: u32,
     pub held: Moment,
-    /// When the worker is taken for stuck.
+    /// The deadline after which the worker counts as stuck.
     pub left: Moment,
 }
 
@@ -144,8 +143,8 @@ impl Core {
         })
     }
 
-    /// What keeps a unit that waits, as the end of a sentence; the step's own lease is among the numbers. What
-    /// others are called is the caller's to say.
+    /// Why a unit waits, as the end of a sentence; the numbers include the size of its own lease. The caller
+    /// supplies the names of other units.
     pub fn what_it_waits_for(
         &self,
         now: Moment,
@@ -189,7 +188,7 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Units that are served before this one: of earlier turns, stages and places.
+    /// How many units are served before this one, because of their turn, stage or position.
     fn ahead_of(&self, id: UnitId) -> usize {
         let place =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

@@ -1,4 +1,4 @@
-//! Small plans and short reports: for the core's own tests, and for the simulated machine in `tools/src/simulate`.
+//! Small plans and short reports for the core's own tests and for the simulated machine in `tools/src/simulate`.
 
 pub mod plan;
 pub mod reports;

@@ -1,4 +1,4 @@
-//! A plan as a source has it: jobs with their candidates, from which a run's spec and the offers are made.
+//! A plan as its source sees it: jobs with their candidates, from which a run's spec and the offers are made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Plan {
     pub verify: bool,
     pub profile: bool,
     pub jobs: Vec<Job>,
-    /// At the places that jobs speak of.
+    /// Indexed by the ids in `jobs`.
     pub candidates: Vec<Candidate>,
 }
 
@@ -44,11 +44,11 @@ pub struct Job {
     pub candidates: Vec<UnitId>,
     pub recycle: RecycleSettings,
     pub broken: Option<String>,
-    /// There is an entry to time.
+    /// Whether there is an entry to time.
     pub timed: bool,
     pub after: Vec<JobId>,
     pub budget: Duration,
-    /// The slow are told before the others are timed, and the best are timed twice.
+    /// Whether candidates are screened first, and the best are confirmed.
     pub contest: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Candidate {
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
     pub paired: Arc<[StageSpec]>,
-    /// The only step of a unit that is a replay.
+    /// The unit is a replay with this as its only step.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }
@@ -85,7 +85,7 @@ pub fn a_replay(stage: StageSpec) -> Candidate {
     Candidate { replay: Some(stage), ..a_candidate() }
 }
 
-/// Nothing is recycled.
+/// A job in which nothing is recycled.
 pub fn a_job(id: JobId) -> Job {
     Job {
         id,
@@ -106,7 +106,7 @@ pub fn a_job(id: JobId) -> Job {
     }
 }
 
-/// No job, under a roomy ceiling.
+/// A plan without jobs, under a generous ceiling.
 pub fn nothing() -> Plan {
     Plan {
         ceilings: Ceilings::host(Bytes::gib(4)),
@@ -159,7 +159,7 @@ impl Plan {
         planned.candidates.iter().map(offer).collect()
     }
 
-    /// A candidate as the plan's stages have it go.
+    /// A candidate with the steps that the plan's stages give it.
     pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool, contest: bool) -> UnitSpec {
         let step = |stage, role, ways: &[StageSpec]| {
             let ways: Arc<[StageSpec]> = Arc::from(ways);

@@ -1,4 +1,4 @@
-//! What workers report, in short: for tests of the core, and for the simulated machine.
+//! Short reports of workers, for tests of the core and for the simulated machine.
 
 use opt_shared::outcome::{
     Artifact, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, ReplayResult,
@@ -25,7 +25,7 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// A profile of entries with these speed-ups, each with half of its interval as a share.
+/// A profile of entries with these speed-ups, each with the half-width of its interval as a share.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
@@ -68,7 +68,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     report
 }
 
-/// So many of two entries passed.
+/// A verification of two entries of which this many passed.
 pub fn verified(entries_passed: u32) -> Body {
     Body::Verify(Verified {
         entries_run: 2,
@@ -78,7 +78,7 @@ pub fn verified(entries_passed: u32) -> Body {
     })
 }
 
-/// A profile whose end was the baseline's.
+/// A profile that the baseline ended.
 pub fn of_the_baseline(mut report: Report) -> Report {
     if let Body::Profile(profiled) = &mut report.body {
         profiled.baseline_failed = true;
@@ -86,7 +86,7 @@ pub fn of_the_baseline(mut report: Report) -> Report {
     report
 }
 
-/// A SIGKILL by nobody knows whom, at this entry.
+/// A SIGKILL at this entry, from an unknown sender if `unknown_sender`.
 pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {
@@ -100,7 +100,7 @@ pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     report
 }
 
-/// One without a step: what a report says is the core's affair, what a replay measures is not.
+/// A replay result without steps: the core checks only that there is one.
 fn replayed() -> ReplayResult {
     ReplayResult {
         budget_bytes: Bytes::ZERO,

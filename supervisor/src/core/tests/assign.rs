@@ -1,4 +1,4 @@
-//! Workers side by side, the spare, and starts that fail.
+//! Workers side by side, spares, and failed starts.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn starts(desk: &Desk, wanted: Role) -> usize {
 }
 
 #[test]
-fn as_many_verify_side_by_side_as_the_plan_says() {
+fn plan_limits_how_many_verify_side_by_side() {
     for verifiers in 1..=3 {
         let mut desk = Desk::new(Plan { verifiers, ..plan(6) });
         let baseline = desk.lease();
@@ -41,8 +41,8 @@ fn as_many_verify_side_by_side_as_the_plan_says() {
 }
 
 #[test]
-fn a_second_verifier_is_not_started_where_its_lease_would_not_fit() {
-    // 20 for the supervisor, 108 a lease and 8 for an idle worker.
+fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
+    // 20 for the supervisor, 108 for a lease and 8 for an idle worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
         let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
         let mut desk = Desk::new(spec);
@@ -58,7 +58,7 @@ fn a_second_verifier_is_not_started_where_its_lease_would_not_fit() {
     }
 }
 
-/// How many profilers were started by the end of each stage of the only candidates' lives.
+/// How many profilers had been started when each stage of the only candidate ended.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut desk = Desk::new(spec);
     let mut seen = Vec::new();
@@ -77,17 +77,17 @@ fn spares(spec: Plan) -> Vec<(Stage, usize)> {
 }
 
 #[test]
-fn a_spare_is_there_when_the_last_verification_ends() {
+fn spare_is_ready_when_the_last_verification_ends() {
     let (build, verify, profile) = (Stage::Build, Stage::Verify, Stage::Profile);
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 1), (profile, 1)];
     assert_eq!(spares(Plan { spare: true, ..plan(2) }), expected);
-    // Without: when it is needed.
+    // Without a spare: when it is needed.
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 0), (profile, 1)];
     assert_eq!(spares(plan(2)), expected);
 }
 
 #[test]
-fn nobody_is_kept_ready_for_what_is_not_wanted() {
+fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
     for spec in [Plan { spare: true, profile: false, ..plan(1) }, {
         let mut spec = Plan { spare: true, ..plan(1) };
         spec.jobs[0].timed = false;
@@ -100,8 +100,8 @@ fn nobody_is_kept_ready_for_what_is_not_wanted() {
 }
 
 #[test]
-fn a_spare_that_does_not_fit_is_done_without_and_that_is_said_once() {
-    // The lease fits to the byte, an idle worker beside it by a byte or not.
+fn spare_that_does_not_fit_is_left_out_and_reported_once() {
+    // The lease fits to the byte; one byte decides whether an idle worker fits beside it.
     let lease = Bytes::mib(108);
     let idle = super::desk::IDLE;
     for (ceiling, fits) in
@@ -121,7 +121,7 @@ fn a_spare_that_does_not_fit_is_done_without_and_that_is_said_once() {
 }
 
 #[test]
-fn a_worn_verifiers_successor_is_ready_when_it_goes() {
+fn successor_is_ready_when_a_worn_verifier_ends() {
     for spare in [true, false] {
         let mut spec = Plan { spare, ..plan(4) };
         spec.jobs[0].recycle.after_leases = 2;
@@ -148,13 +148,13 @@ fn a_worn_verifiers_successor_is_ready_when_it_goes() {
 }
 
 #[test]
-fn while_one_is_on_its_way_nobody_else_is_started() {
+fn no_second_worker_is_started_while_one_is_starting() {
     let mut desk = Desk::new(Plan { verifiers: 3, ..plan(6) });
     for _ in 0..3 {
         desk.sample(&[]);
         assert_eq!(starts(&desk, Role::Verifier), 1);
     }
-    // Every one is worn after its first lease: a second is needed beside it, and no successor besides.
+    // Every verifier is worn after its first lease: a second one is needed beside it, but no successor.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut desk = Desk::new(spec);
@@ -166,9 +166,9 @@ fn while_one_is_on_its_way_nobody_else_is_started() {
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
-/// The second verification waits for memory, and for a worker there is already one.
+/// The second verification waits for memory, and a worker for it exists already.
 #[test]
-fn an_idle_verifier_is_as_good_as_a_successor_kept_ready() {
+fn no_spare_is_started_while_a_verifier_is_idle() {
     let mut spec = Plan { verifiers: 2, spare: true, ceilings: Ceilings::host(Bytes::mib(600)), ..plan(2) };
     spec.jobs[0].recycle.after_leases = 2;
     spec.candidates[1].verify[0].reserved = Bytes::mib(500);
@@ -185,9 +185,9 @@ fn an_idle_verifier_is_as_good_as_a_successor_kept_ready() {
     assert_eq!(starts(&desk, Role::Verifier), 2, "{:#?}", desk.log);
 }
 
-/// What is submitted meanwhile needs a verifier, and the profiler is as worn as can be: the clock comes first.
+/// A unit submitted meanwhile needs a verifier, and the profiler is worn, but the running profile comes first.
 #[test]
-fn nobody_is_started_beside_a_profile() {
+fn no_worker_is_started_during_a_profile() {
     let mut spec = Plan { spare: true, ..plan(1) };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
     let mut desk = Desk::new(spec);
@@ -209,7 +209,7 @@ fn nobody_is_started_beside_a_profile() {
 }
 
 #[test]
-fn starts_that_fail_wait_longer_each_time() {
+fn delay_grows_with_each_failed_start() {
     let mut backoff = Backoff::default();
     let mut now = Duration::from_secs(100);
     for tenths in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
@@ -232,7 +232,7 @@ fn starts_that_fail_wait_longer_each_time() {
 }
 
 #[test]
-fn a_worker_that_does_not_start_is_tried_again_after_a_while() {
+fn failed_start_is_repeated_after_a_delay() {
     let mut desk = Desk::new(plan(1));
     let worker = WorkerId(1);
     desk.feed(Event::WorkerNotReady { worker, why: "exit code 1".to_owned(), alive: false });
@@ -248,9 +248,9 @@ fn a_worker_that_does_not_start_is_tried_again_after_a_while() {
     assert_eq!(desk.core.lease_of(worker), None);
 }
 
-/// What a worker owed in the middle of its lease is no growth: it is looked at once it is idle.
+/// What a worker owes during its lease is not growth; it is judged once it is idle.
 #[test]
-fn a_worker_is_judged_by_what_it_kept() {
+fn worker_is_judged_by_the_memory_it_keeps() {
     for (kept, goes) in [(20, false), (200, true)] {
         let mut spec = plan(2);
         spec.jobs[0].recycle.growth = Bytes::mib(50);
@@ -276,7 +276,7 @@ fn a_worker_is_judged_by_what_it_kept() {
 }
 
 #[test]
-fn worn_workers_side_by_side_go_one_after_the_other() {
+fn worn_workers_side_by_side_are_replaced_one_at_a_time() {
     let mut spec = Plan { verifiers: 2, ..plan(7) };
     spec.jobs[0].recycle.after_leases = 2;
     let mut desk = Desk::new(spec);
@@ -286,7 +286,7 @@ fn worn_workers_side_by_side_go_one_after_the_other() {
         desk.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
     let mut most = 0;
-    // Both have had two leases at the same time, more than once.
+    // Both have held two leases at the same time, more than once.
     for _ in 0..200 {
         match desk.try_lease() {
             Some(given) => desk.finish(given, Status::Passed),

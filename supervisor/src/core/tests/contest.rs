@@ -1,4 +1,4 @@
-//! Who is timed further: screens, profiles and confirmations over speed-ups that the test gives.
+//! Which candidates are timed further: screens, profiles and confirmations with speed-ups that the test chooses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::desk::{Desk, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// What each timed step of a candidate says: its speed-up and half of the interval as a share, or how it fails. The
-/// baseline, unit 0, has no speed-up.
+/// The result of each timed step of a candidate: its speed-up and the half-width of its interval as a share, or
+/// the status with which it fails. The baseline, unit 0, has no speed-up.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
-/// A job of a baseline and others, to its end.
+/// Runs a job of a baseline and other candidates to its end.
 fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
     let mut spec = plan(candidates);
     spec.jobs[0].contest = true;
@@ -38,7 +38,7 @@ fn contest(candidates: u32, figures: Figures<'_>) -> Desk {
     desk
 }
 
-/// The orders of timed steps.
+/// The orders of the timed steps.
 fn timed(desk: &Desk) -> String {
     let orders = desk.orders();
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
@@ -53,7 +53,7 @@ fn why(desk: &Desk, candidate: u32) -> &str {
 }
 
 #[test]
-fn slow_ones_are_not_timed_after_their_screen() {
+fn surely_slower_candidates_are_not_timed_after_their_screen() {
     let desk = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
     assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
@@ -66,14 +66,14 @@ fn slow_ones_are_not_timed_after_their_screen() {
 }
 
 #[test]
-fn all_that_may_be_the_best_are_timed_and_three_of_them_twice() {
+fn possible_winners_are_profiled_and_three_are_confirmed() {
     let desk = contest(6, &|unit, _| Ok((1.5 + f64::from(unit) / 100.0, 0.1)));
     assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 S4/0 S5/0 P5/0 P4/0 P3/0 P2/0 P1/0 C5/0 C4/0 C3/0");
 }
 
 #[test]
-fn who_seemed_the_best_and_fails_keeps_nobody_out() {
-    // The first is a cheat, seen when it is timed in full.
+fn failed_leader_excludes_no_other_candidate() {
+    // The first is a cheat that is found out in its profile.
     let cheat = |unit, stage| match (unit, stage) {
         (1, Stage::Screen) => Ok((50.0, 0.1)),
         (1, _) => Err(Status::Nondeterministic),
@@ -82,7 +82,7 @@ fn who_seemed_the_best_and_fails_keeps_nobody_out() {
     };
     let desk = contest(4, &cheat);
     assert_eq!(timed(&desk), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
-    // The same, seen when it is confirmed.
+    // The same, found out in its confirmation.
     let late = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Err(Status::Nondeterministic),
         (1, _) => Ok((50.0, 0.1)),
@@ -94,7 +94,7 @@ fn who_seemed_the_best_and_fails_keeps_nobody_out() {
 }
 
 #[test]
-fn who_is_slower_when_confirmed_lets_the_next_be_confirmed() {
+fn next_candidate_is_confirmed_if_one_turns_out_slower() {
     let luck = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Ok((1.3, 0.1)),
         _ => Ok((2.0 - f64::from(unit) / 10.0, 0.3)),
@@ -103,20 +103,20 @@ fn who_is_slower_when_confirmed_lets_the_next_be_confirmed() {
 }
 
 #[test]
-fn nobody_slower_than_the_baseline_is_confirmed() {
+fn candidate_slower_than_the_baseline_is_not_confirmed() {
     let desk = contest(3, &|_, _| Ok((0.99, 0.05)));
     assert_eq!(timed(&desk), "P0 S1/0 S2/0 P1/0 P2/0");
 }
 
 #[test]
-fn without_its_baseline_a_job_is_neither_screened_nor_confirmed() {
+fn job_without_a_baseline_is_neither_screened_nor_confirmed() {
     let desk = contest(3, &|unit, _| if unit == 0 { Err(Status::Crashed) } else { Ok((2.0, 0.1)) });
     assert_eq!(timed(&desk), "P0 P1 P2");
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
 }
 
 #[test]
-fn a_confirmation_that_is_lost_leaves_what_was_timed() {
+fn lost_confirmation_keeps_the_first_times() {
     let desk = contest(2, &|_, stage| {
         if stage == Stage::Confirm { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
     });
@@ -129,7 +129,7 @@ fn a_confirmation_that_is_lost_leaves_what_was_timed() {
 }
 
 #[test]
-fn what_is_left_of_the_budget_is_shared_by_those_that_are_left() {
+fn remaining_candidates_share_the_remaining_budget() {
     let mut spec = plan(4);
     spec.jobs[0].budget = Duration::from_secs(40);
     let mut desk = Desk::new(spec);
@@ -150,7 +150,7 @@ fn what_is_left_of_the_budget_is_shared_by_those_that_are_left() {
         }
         desk.finish(given, Status::Passed);
     }
-    // 40 s for four, 35 for three, 20 for two, 15 for the last: less what the desk itself takes.
+    // 40 s for four, 35 for three, 20 for two, 15 for the last, less the time that the desk itself takes.
     let expected = [10_000, 11_666, 10_000, 15_000];
     for (share, expected) in shares.iter().zip(expected) {
         assert!(*share <= expected && expected < share + 100, "{shares:?}");
@@ -160,7 +160,7 @@ fn what_is_left_of_the_budget_is_shared_by_those_that_are_left() {
 
 proptest! {
     #[test]
-    fn whoever_is_left_out_is_surely_slower_than_one_that_passed(
+    fn parked_candidate_is_surely_slower_than_one_that_passed(
         seed in prop::collection::vec((0.3_f64..3.0, 0.0_f64..0.3, 0_u8..10), 21),
     ) {
         let figures = |unit: u32, stage: Stage| {
@@ -187,7 +187,7 @@ proptest! {
                 prop_assert!(value * (1.0 + half) < surely, "{unit} was left out: {orders}");
             }
         }
-        // The best is confirmed, if it is any better than the baseline.
+        // The best candidate is confirmed, if it is faster than the baseline.
         let best = (1..7).filter(passed).max_by(|one, other| figure(*one).0.total_cmp(&figure(*other).0));
         if let Some(best) = best.filter(|&best| 1.0 < figure(best).0 && reached[&best] != Stage::Screen) {
             prop_assert_eq!(reached[&best], Stage::Confirm, "{} {}", best, orders);

@@ -1,4 +1,4 @@
-//! Requests of a user: what each does, what it is answered, and what it never costs.
+//! User requests: what each does, how it is answered, and that none of them costs an attempt.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -49,7 +49,7 @@ fn recycled(desk: &Desk) -> Vec<Option<RecycleReason>> {
 }
 
 #[test]
-fn a_polite_recycle_waits_for_the_lease_and_loses_nothing() {
+fn recycle_after_the_lease_waits_and_loses_nothing() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     let request = Control::Recycle { which: VERIFIER, mode: Mode::Drain };
@@ -68,9 +68,9 @@ fn a_polite_recycle_waits_for_the_lease_and_loses_nothing() {
 }
 
 #[test]
-fn a_recycle_at_once_is_nobodys_loss() {
+fn immediate_recycle_does_not_count_as_a_loss() {
     let mut desk = Desk::new(plan(1));
-    // As often as would stop the run, if it counted as a failure, and more often than an attempt may be lost.
+    // More often than failures may stop the run, and more often than an attempt may be lost.
     for attempt in 1..=u32::try_from(MOST_FAILURES).expect("a few") + 1 {
         let given = desk.lease();
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
@@ -90,7 +90,7 @@ fn a_recycle_at_once_is_nobodys_loss() {
 }
 
 #[test]
-fn what_was_finished_before_the_kill_stands() {
+fn report_finished_before_the_kill_counts() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Now });
@@ -102,11 +102,11 @@ fn what_was_finished_before_the_kill_stands() {
 }
 
 #[test]
-fn one_that_is_told_to_end_is_not_told_again_but_can_be_killed() {
+fn draining_worker_is_not_told_again_but_can_be_killed() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     ask(&mut desk, Control::Recycle { which: VERIFIER, mode: Mode::Drain });
-    // Its lease is over: it is told to end, and has not done so.
+    // Its lease is over: it was told to end, and has not ended yet.
     let told = desk.finish(build, Status::Passed);
     assert!(told.contains(&Action::Shutdown { worker: build.worker }));
     let again = |mode| Control::Recycle { which: Which::Worker(build.worker), mode };
@@ -120,7 +120,7 @@ fn one_that_is_told_to_end_is_not_told_again_but_can_be_killed() {
 }
 
 #[test]
-fn nobody_to_recycle_is_no_error_and_a_stranger_is() {
+fn recycling_no_worker_is_allowed_and_an_unknown_one_is_an_error() {
     let mut desk = Desk::new(plan(1));
     let profiler = Control::Recycle { which: Which::Role(Role::Profiler), mode: Mode::Now };
     assert!(already(&ask(&mut desk, profiler)));
@@ -131,7 +131,7 @@ fn nobody_to_recycle_is_no_error_and_a_stranger_is() {
 }
 
 #[test]
-fn a_pause_grants_nothing_and_a_resume_goes_on() {
+fn pause_grants_nothing_and_resume_continues() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     assert!(done(&ask(&mut desk, Control::Pause)));
@@ -149,7 +149,7 @@ fn a_pause_grants_nothing_and_a_resume_goes_on() {
 }
 
 #[test]
-fn a_job_that_is_cancelled_in_a_pause_is_over_in_it() {
+fn job_cancelled_during_a_pause_ends_during_it() {
     let mut desk = Desk::new(plan(2));
     let build = desk.lease();
     ask(&mut desk, Control::Pause);
@@ -164,11 +164,11 @@ fn a_job_that_is_cancelled_in_a_pause_is_over_in_it() {
 }
 
 #[test]
-fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
+fn cancelled_candidate_is_skipped_and_its_worker_killed() {
     let mut desk = Desk::new(plan(3));
     let build = desk.lease();
     let one = |id| Control::Cancel { job: JobId(0), unit: Some(UnitId(id)) };
-    // One that waits ends at once, one that runs with its worker.
+    // A waiting unit ends at once, a running one with its worker.
     assert!(done(&ask(&mut desk, one(2))));
     assert_eq!(desk.done(2), Some((Status::Skipped, Some(Blame::Plan))));
     let asked = ask(&mut desk, one(0));
@@ -185,7 +185,7 @@ fn a_cancelled_candidate_is_skipped_and_its_worker_killed() {
 }
 
 #[test]
-fn a_cancelled_candidate_that_reports_meanwhile_is_skipped_all_the_same() {
+fn cancelled_candidate_is_skipped_even_if_it_reports_meanwhile() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     ask(&mut desk, Control::Cancel { job: JobId(0), unit: None });
@@ -197,11 +197,11 @@ fn a_cancelled_candidate_that_reports_meanwhile_is_skipped_all_the_same() {
 }
 
 #[test]
-fn a_new_ceiling_holds_from_the_next_grant() {
+fn new_ceiling_holds_from_the_next_grant() {
     let mut desk = Desk::new(plan(2));
     let build = desk.lease();
     let set = |mib| Control::SetCeiling { ceiling: Bytes::mib(mib) };
-    // The supervisor (20) and an idle worker (8) are the least.
+    // The supervisor (20) and an idle worker (8) set the minimum.
     assert!(matches!(ask(&mut desk, set(27)).0, Answer::Refused(_)));
     assert!(done(&ask(&mut desk, set(28))) && done(&ask(&mut desk, set(4096))));
     assert!(already(&ask(&mut desk, set(4096))));
@@ -232,7 +232,7 @@ fn submitted_candidates_are_served_in_turns() {
     assert_eq!(desk.stopped(), None, "an open run waits");
     assert!(done(&submit(&mut desk, 1)));
     let first = desk.lease();
-    // These come while the first is served: they wait for it, and then go together.
+    // These arrive while the first is served: they wait for it, and are then served together.
     assert!(done(&submit(&mut desk, 2)) && done(&submit(&mut desk, 3)));
     assert!(matches!(submit(&mut desk, 3).0, Answer::Unknown(_)), "an id of its own");
     desk.finish(first, Status::Passed);
@@ -247,7 +247,7 @@ fn submitted_candidates_are_served_in_turns() {
 }
 
 #[test]
-fn a_shutdown_is_polite_first() {
+fn first_shutdown_drains_and_the_second_kills() {
     let mut desk = Desk::new(plan(2));
     let build = desk.lease();
     let shutdown = |mode| Control::Shutdown { mode };

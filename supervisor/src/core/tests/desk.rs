@@ -1,4 +1,4 @@
-//! The driver's desk, by hand: events in, actions looked at, the dull ones answered.
+//! Plays the driver by hand: feeds events, records actions, and answers routine ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,10 +17,10 @@ pub(super) use crate::core::testkit::plan::{Plan, STAGE, a_candidate, a_job, a_r
 use crate::core::testkit::reports;
 
 pub(super) const IDLE: Bytes = Bytes::mib(8);
-/// What the supervisor is charged.
+/// Memory charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
 
-/// One job with a baseline (candidate 0) and others, under a roomy ceiling; nothing is recycled.
+/// One job with a baseline (candidate 0) and other candidates, under a generous ceiling; nothing is recycled.
 pub(super) fn plan(candidates: u32) -> Plan {
     let job = JobId(0);
     let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
@@ -31,7 +31,7 @@ pub(super) fn plan(candidates: u32) -> Plan {
     plan
 }
 
-/// Two jobs of a candidate each; the second has no baseline.
+/// Two jobs with one candidate each; the second has no baseline.
 pub(super) fn two_jobs() -> Plan {
     let mut plan = plan(2);
     plan.jobs[0].candidates = vec![UnitId(0)];
@@ -52,15 +52,15 @@ pub(super) struct Desk {
     pub(super) core: Core,
     pub(super) now: Moment,
     pub(super) log: Vec<Action>,
-    /// What idle samples say of every worker, and of the machine.
+    /// The machine's available memory in each idle sample.
     pub(super) available: Option<Bytes>,
-    /// What is offered when it is wanted, all at once; nothing by a source that is silent.
+    /// What is offered, all at once, when units are wanted; `None` for a silent source.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
     ending: VecDeque<WorkerId>,
     given: VecDeque<Given>,
-    /// The reasons of kills are on record at once.
+    /// Whether the reasons for kills are on record at once.
     pub(super) acknowledges: bool,
 }
 
@@ -72,7 +72,7 @@ impl Desk {
         desk
     }
 
-    /// Nobody answers what is wanted; nothing has happened yet.
+    /// A desk whose source never answers; nothing has happened yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -138,7 +138,7 @@ impl Desk {
         actions
     }
 
-    /// One more candidate, of itself.
+    /// Offers one more candidate unasked.
     pub(super) fn submit(&mut self, job: u32, id: u32) -> Vec<Action> {
         let unit = plan(1).unit(UnitId(id), &a_candidate(), true, false);
         self.offered += 1;
@@ -150,7 +150,7 @@ impl Desk {
         self.feed(Event::Tick)
     }
 
-    /// Answers one dull action: a start, an end, or nothing, which is a sample.
+    /// Answers one routine action: a start, or an end. If there is none, feeds a sample.
     pub(super) fn answer(&mut self) -> Vec<Action> {
         if let Some(worker) = self.starting.pop_front() {
             self.feed(Event::WorkerReady { worker })
@@ -178,7 +178,7 @@ impl Desk {
         panic!("nothing is granted\n{:#?}", self.log);
     }
 
-    /// What was granted and is in nobody's hands.
+    /// The next grant that the test has not taken yet.
     pub(super) fn try_lease(&mut self) -> Option<Given> {
         self.given.pop_front()
     }
@@ -215,7 +215,7 @@ impl Desk {
         }))
     }
 
-    /// Everything passes from here on.
+    /// Lets everything pass from here on.
     pub(super) fn pass_the_rest(&mut self) -> StopReason {
         for _ in 0..400 {
             if let Some(stop) = self.stopped() {
@@ -229,7 +229,7 @@ impl Desk {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// What was said of the run so far.
+    /// The reason with which the run stopped, if it has.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),

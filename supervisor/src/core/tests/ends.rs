@@ -10,7 +10,7 @@ use super::desk::{Desk, kills, plan};
 use crate::core::event::{Action, AttemptEnd, Event, StopReason, WorkerEndClass};
 
 #[test]
-fn the_first_interrupt_lets_what_runs_finish() {
+fn first_interrupt_lets_running_attempts_finish() {
     let mut desk = Desk::new(plan(2));
     let given = desk.lease();
     assert_eq!(desk.feed(Event::Interrupt), []);
@@ -24,7 +24,7 @@ fn the_first_interrupt_lets_what_runs_finish() {
 }
 
 #[test]
-fn the_second_interrupt_kills() {
+fn second_interrupt_kills() {
     let mut desk = Desk::new(plan(2));
     let given = desk.lease();
     desk.runner(given, 7, Bytes::gib(1));
@@ -33,7 +33,7 @@ fn the_second_interrupt_kills() {
     let expected = [(given.worker, Some(7), reason), (given.worker, None, reason)];
     assert_eq!(kills(&desk.feed(Event::Interrupt)), expected);
     assert!(kills(&desk.feed(Event::Interrupt)).is_empty());
-    // A runner on its way is not let loose.
+    // A runner that is just starting is killed too.
     assert_eq!(kills(&desk.runner(given, 8, Bytes::gib(1))), [(given.worker, Some(8), reason)]);
     assert_eq!(desk.pass_the_rest(), StopReason::Interrupted);
     assert_eq!(desk.ends(), [AttemptEnd::Abandoned { why: "the run was stopped".to_owned() }]);
@@ -41,7 +41,7 @@ fn the_second_interrupt_kills() {
 }
 
 #[test]
-fn an_interrupted_second_attempt_is_nobodys_failure() {
+fn interrupted_second_attempt_does_not_count_as_a_failure() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     desk.finish(first, Status::InfraError);
@@ -54,7 +54,7 @@ fn an_interrupted_second_attempt_is_nobodys_failure() {
 }
 
 #[test]
-fn a_drain_does_not_wait_for_a_worker_that_has_nothing_yet() {
+fn drain_does_not_wait_for_a_starting_worker() {
     let mut desk = Desk::new(plan(1));
     let actions = desk.feed(Event::Interrupt);
     assert!(matches!(kills(&actions)[..], [(_, None, KillReason::Interrupted)]));
@@ -67,7 +67,7 @@ fn a_drain_does_not_wait_for_a_worker_that_has_nothing_yet() {
 }
 
 #[test]
-fn a_worker_that_does_not_end_when_told_is_killed() {
+fn worker_that_ignores_its_drain_order_is_killed() {
     let mut desk = Desk::new(plan(1));
     let given = desk.lease();
     desk.feed(Event::Interrupt);
@@ -79,7 +79,7 @@ fn a_worker_that_does_not_end_when_told_is_killed() {
 }
 
 #[test]
-fn an_interrupt_before_the_first_worker_or_after_the_last_ends_at_once() {
+fn interrupt_without_workers_ends_at_once() {
     let mut desk = Desk::new({
         let mut spec = plan(1);
         spec.jobs[0].broken = Some("unreadable".to_owned());

@@ -1,4 +1,4 @@
-//! Who goes so that a lease fits, and who does not have to.
+//! Which workers are ended so that a lease fits, and which are kept.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn told(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// In a pause workers are looked at, and the ceiling is lowered; then the next lease is asked for.
+/// Samples workers and lowers the ceiling during a pause, then requests the next lease.
 fn after_a_pause(desk: &mut Desk, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     desk.sample(&seen);
@@ -33,7 +33,7 @@ fn pause(desk: &mut Desk) {
     desk.feed(Event::Control(Control::Pause));
 }
 
-/// Two verifiers side by side, each with a build of the second job, and the first job's profiler, idle.
+/// Two verifiers side by side, each building for the second job, and the first job's idle profiler.
 fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
@@ -50,9 +50,10 @@ fn beside_an_idle_profiler() -> (Desk, [Given; 2], WorkerId) {
     (desk, both, profile.worker)
 }
 
-/// The supervisor is charged 20 and the lease 108: 48 are missing under a ceiling of 200 beside two that hold 60.
+/// The supervisor is charged 20 and the lease 108: under a ceiling of 200, beside two workers that hold 60 each,
+/// 48 are missing.
 #[test]
-fn no_more_go_than_make_the_lease_fit_and_what_goes_already_counts() {
+fn only_as_many_workers_end_as_the_lease_needs() {
     let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
     pause(&mut desk);
     desk.finish(first, Status::Passed);
@@ -70,7 +71,7 @@ fn no_more_go_than_make_the_lease_fit_and_what_goes_already_counts() {
 }
 
 #[test]
-fn a_spare_goes_before_one_that_has_worked() {
+fn spare_is_ended_before_a_worker_that_has_worked() {
     let mut desk = Desk::new(Plan { verifiers: 2, spare: true, ..plan(2) });
     for _ in 0..2 {
         let given = desk.lease();
@@ -87,13 +88,13 @@ fn a_spare_goes_before_one_that_has_worked() {
     desk.finish(second, Status::InfraError);
     let others: Vec<_> = [first, second].iter().map(|it| it.worker).collect();
     assert!(others.iter().all(|&it| it < spare));
-    // The one that is to be leased holds little, so that it is not in its own way.
+    // The worker that is to get the lease holds little, so that it is not in its own way.
     let held = [(WorkerId(1), 5), (WorkerId(2), 60), (spare, 60)];
     assert_eq!(after_a_pause(&mut desk, &held, 200), [spare]);
 }
 
 #[test]
-fn what_a_dead_worker_left_is_counted_on_until_it_takes_too_long() {
+fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
     desk.runner(second, 7, Bytes::gib(1));
     let seen =
@@ -102,17 +103,18 @@ fn what_a_dead_worker_left_is_counted_on_until_it_takes_too_long() {
     desk.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = desk.now;
     desk.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
-    // 48 are missing: what is left of the dead one is enough, if it goes.
+    // 48 are missing: what the dead worker left is enough, once it is freed.
     assert_eq!(told(&desk.finish(first, Status::Passed)), []);
     desk.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told(&desk.sample(&seen)), []);
     assert_eq!(told(&desk.sample(&seen)), [profiler], "{:#?}", desk.log);
 }
 
-/// An idle worker kept more than the lease asks for that it is to be given.
+/// An idle worker kept more memory than the lease that it is to get allows for.
 #[test]
-fn a_worker_in_its_own_way_goes_where_that_is_enough_and_nobody_else_can() {
-    // A lease of 108 beside it, the supervisor's 20, and 108 for its own: what it holds beyond that is what is missing.
+fn worker_in_the_way_of_its_own_lease_ends_only_if_that_is_enough() {
+    // A lease of 108 beside it, the supervisor's 20, and 108 for its own lease: what it holds beyond that is
+    // missing.
     for (ceiling, goes) in [(235, false), (236, true)] {
         let (mut desk, [_, second], profiler) = beside_an_idle_profiler();
         let which = Which::Worker(profiler);
@@ -123,7 +125,7 @@ fn a_worker_in_its_own_way_goes_where_that_is_enough_and_nobody_else_can() {
         let gone = after_a_pause(&mut desk, &[(second.worker, 150)], ceiling);
         assert_eq!(gone, if goes { vec![second.worker] } else { vec![] }, "{ceiling}: {:#?}", desk.log);
     }
-    // Somebody else makes the room: it stays.
+    // Another worker makes the room, so it stays.
     let (mut desk, [first, second], profiler) = beside_an_idle_profiler();
     pause(&mut desk);
     desk.finish(first, Status::Passed);
@@ -132,9 +134,9 @@ fn a_worker_in_its_own_way_goes_where_that_is_enough_and_nobody_else_can() {
     assert_eq!(after_a_pause(&mut desk, &held, 200), [profiler]);
 }
 
-/// Its successor would be no better, and replacing it could go on for ever.
+/// Its successor would be no better, and replacing it could go on indefinitely.
 #[test]
-fn a_worker_that_has_done_nothing_is_not_in_its_own_way() {
+fn worker_without_a_lease_so_far_is_not_replaced_for_its_own_lease() {
     let mut desk = Desk::new(plan(1));
     pause(&mut desk);
     let worker = WorkerId(1);

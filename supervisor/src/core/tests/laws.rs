@@ -1,4 +1,4 @@
-//! The core's statement of its own laws: every one of them is broken by hand once, and noticed.
+//! The check of the core's laws: each law is broken by hand once, and the check notices.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -11,7 +11,7 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
-/// A run with a verifier at work.
+/// A run with a working verifier.
 fn at_work() -> (Desk, Given) {
     let mut desk = Desk::new(plan(3));
     let build = desk.lease();
@@ -26,26 +26,26 @@ fn broken(breach: impl FnOnce(&mut Core, Given)) -> String {
 }
 
 #[test]
-fn a_worker_that_is_not_charged_is_noticed() {
+fn uncharged_worker_is_noticed() {
     let said = broken(|core, build| core.ledger.close(build.worker));
     assert!(said.ends_with("lives and is not charged"), "{said}");
 }
 
 #[test]
-fn somebody_gone_who_is_charged_is_noticed() {
+fn charge_for_a_missing_worker_is_noticed() {
     let said = broken(|core, _| core.ledger.open(WorkerId(77), Bytes::mib(1)));
     assert_eq!(said, "somebody is charged who is gone");
 }
 
 #[test]
-fn a_lease_whose_candidate_does_something_else_is_noticed() {
+fn lease_for_another_stage_than_its_candidates_is_noticed() {
     let said =
         broken(|core, _| core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed)));
     assert!(said.contains("its unit is") && said.contains("Done"), "{said}");
 }
 
 #[test]
-fn a_lease_of_another_role_is_noticed() {
+fn lease_of_another_role_is_noticed() {
     let said = broken(|core, build| {
         core.workers.get_mut(&build.worker).expect("it lives").role = Role::Profiler;
     });
@@ -53,7 +53,7 @@ fn a_lease_of_another_role_is_noticed() {
 }
 
 #[test]
-fn a_candidate_that_runs_without_a_lease_is_noticed() {
+fn running_candidate_without_a_lease_is_noticed() {
     let said = broken(|core, build| {
         core.workers.get_mut(&build.worker).expect("it lives").state = State::Idle;
     });
@@ -61,7 +61,7 @@ fn a_candidate_that_runs_without_a_lease_is_noticed() {
 }
 
 #[test]
-fn a_profile_beside_anything_else_is_noticed() {
+fn profile_beside_anything_else_is_noticed() {
     let (mut desk, build) = at_work();
     let core = &mut desk.core;
     // A second worker holds a profile of another candidate.
@@ -77,7 +77,7 @@ fn a_profile_beside_anything_else_is_noticed() {
     core.ledger.open(WorkerId(77), Bytes::mib(1));
     let said = core.check_invariants().expect_err("both are at work");
     assert_eq!(said, "something else runs beside what is to be alone");
-    // Alone it may.
+    // Alone it is allowed.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
     core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed));
@@ -85,7 +85,7 @@ fn a_profile_beside_anything_else_is_noticed() {
 }
 
 #[test]
-fn more_verifications_than_may_run_are_noticed() {
+fn too_many_verifications_are_noticed() {
     let said = broken(|core, build| {
         let mut twin = core.workers[&build.worker].clone();
         let State::Leased(lease) = &mut twin.state else { panic!("it holds a lease") };
@@ -98,13 +98,13 @@ fn more_verifications_than_may_run_are_noticed() {
 }
 
 #[test]
-fn a_worker_that_outlives_the_end_of_everything_is_noticed() {
+fn worker_that_outlives_the_run_is_noticed() {
     let said = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
     assert!(said.starts_with("everything is being killed, but not"), "{said}");
 }
 
 #[test]
-fn a_lease_of_no_unit_at_all_is_noticed() {
+fn lease_without_a_unit_is_noticed() {
     let said = broken(|core, build| {
         let State::Leased(lease) = &mut core.workers.get_mut(&build.worker).expect("it lives").state else {
             return;
@@ -115,7 +115,7 @@ fn a_lease_of_no_unit_at_all_is_noticed() {
 }
 
 #[test]
-fn a_job_that_is_over_with_more_to_come_is_noticed() {
+fn ended_job_with_unfinished_units_is_noticed() {
     let said = broken(|core, _| core.jobs[0].done = true);
     assert_eq!(said, "job-0 is over, and more is to come to it");
     let mut desk = Desk::silent(&plan(0));
@@ -126,7 +126,7 @@ fn a_job_that_is_over_with_more_to_come_is_noticed() {
 }
 
 #[test]
-fn a_unit_that_changed_behind_its_roster_is_noticed() {
+fn unit_that_changed_without_its_roster_is_noticed() {
     let (mut desk, _) = at_work();
     assert_eq!(desk.core.check_rosters(), Ok(()));
     desk.core.units[1].progress = Progress::Done(Status::Passed);
@@ -134,7 +134,7 @@ fn a_unit_that_changed_behind_its_roster_is_noticed() {
 }
 
 #[test]
-fn what_a_worker_is_busy_with_is_known() {
+fn lease_of_a_worker_is_known() {
     let (desk, build) = at_work();
     assert_eq!(desk.core.lease_of(build.worker), Some(build.lease));
     assert_eq!(desk.core.lease_of(WorkerId(77)), None);

@@ -1,4 +1,4 @@
-//! Attempts that fail for no fault of the candidate, and workers that are lost.
+//! Attempts that fail through no fault of the candidate, and lost workers.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ fn fails_again(desk: &mut Desk) {
 }
 
 #[test]
-fn what_would_end_without_a_verdict_is_put_off_until_nothing_else_is_left() {
+fn candidate_without_a_verdict_is_put_off_until_nothing_else_is_left() {
     let mut desk = Desk::new(plan(3));
     for _ in 0..4 {
         let given = desk.lease();
-        // The baseline builds at once, the next one only in its second pass.
+        // The baseline builds at once, the next candidate only in its second pass.
         desk.finish(given, if given.order.unit.0 == 1 { Status::InfraError } else { Status::Passed });
     }
     assert_eq!(desk.policies("put_off").len(), 1);
@@ -46,7 +46,7 @@ fn what_would_end_without_a_verdict_is_put_off_until_nothing_else_is_left() {
 }
 
 #[test]
-fn what_is_timed_beside_a_baseline_waits_for_its_second_pass() {
+fn candidates_wait_for_the_second_pass_of_their_baseline() {
     let mut desk = Desk::new(plan(2));
     for failed in [false, false, true, true] {
         let given = desk.lease();
@@ -57,7 +57,7 @@ fn what_is_timed_beside_a_baseline_waits_for_its_second_pass() {
 }
 
 #[test]
-fn losses_further_apart_than_the_window_are_borne_up_to_a_number() {
+fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
     let mut plan = plan(1);
     plan.candidates[0].build.deadline = LOSS_WINDOW * 2;
     let mut desk = Desk::new(plan);
@@ -71,14 +71,14 @@ fn losses_further_apart_than_the_window_are_borne_up_to_a_number() {
 }
 
 #[test]
-fn report_of_an_attempt_whose_end_was_ordered_is_no_loss() {
+fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
     let mut desk = Desk::new(plan(1));
     for round in 1..10 {
         let given = desk.lease();
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, round));
         let which = Which::Worker(given.worker);
         desk.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
-        // The runner died first, and its worker had time to say so.
+        // The runner died first, and its worker had time to report it.
         desk.finish(given, Status::InfraError);
         desk.gone(given.worker);
     }
@@ -88,7 +88,7 @@ fn report_of_an_attempt_whose_end_was_ordered_is_no_loss() {
 }
 
 #[test]
-fn report_of_an_attempt_under_which_the_run_was_stopped_is_done_again_by_the_next() {
+fn attempt_stopped_with_the_run_is_repeated_by_the_next_run() {
     let mut desk = Desk::new(plan(1));
     let given = desk.lease();
     desk.feed(Event::Interrupt);
@@ -99,14 +99,14 @@ fn report_of_an_attempt_under_which_the_run_was_stopped_is_done_again_by_the_nex
 }
 
 #[test]
-fn an_infrastructure_error_is_tried_once_more() {
+fn infrastructure_error_is_tried_once_more() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     desk.finish(first, Status::InfraError);
     let second = desk.lease();
     assert_eq!((second.order, second.attempt), (first.order, 2));
     desk.finish(second, Status::Passed);
-    // Each stage has its own second try.
+    // Each stage has its own second attempt.
     let verify = desk.lease();
     assert_eq!(verify.attempt, 1);
     desk.finish(verify, Status::InfraError);
@@ -124,7 +124,7 @@ fn an_infrastructure_error_is_tried_once_more() {
 }
 
 #[test]
-fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
+fn lost_worker_is_replaced_and_its_successor_gets_the_lease() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     desk.gone(first.worker);
@@ -139,9 +139,10 @@ fn a_lost_worker_is_replaced_and_its_lease_given_to_the_next() {
     assert_eq!(classes(&desk), [WorkerEndClass::Unknown; 3]);
 }
 
-/// One worker lost in each of two stages: neither stage has used its second try up, but two workers are enough.
+/// One worker is lost in each of two stages: neither stage has used up its second attempt, but two workers are
+/// enough.
 #[test]
-fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
+fn candidate_that_lost_two_workers_is_quarantined() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     desk.gone(build.worker);
@@ -152,7 +153,7 @@ fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
     assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, 1));
     desk.gone(verify.worker);
     assert_eq!(desk.policies("quarantine").len(), 1);
-    // One more in its second pass, and that is all.
+    // It gets one more in its second pass, and that is all.
     let last = desk.lease();
     desk.gone(last.worker);
     assert_eq!(desk.done(0), Some((Status::InfraError, Some(Blame::Worker))));
@@ -161,7 +162,7 @@ fn a_candidate_that_two_workers_were_lost_with_is_in_quarantine() {
 }
 
 #[test]
-fn words_of_the_dead_and_of_other_leases_change_nothing() {
+fn reports_of_dead_workers_and_other_leases_change_nothing() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     desk.gone(first.worker);
@@ -175,7 +176,7 @@ fn words_of_the_dead_and_of_other_leases_change_nothing() {
     desk.feed(Event::WorkerGone { worker: first.worker, how: String::new(), left_runners: false });
     desk.feed(Event::KillWanted { worker: first.worker, pid: 7, reason: KillReason::Deadline });
     desk.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
-    // The right worker with a lease that it no longer has.
+    // The right worker, with a lease that it no longer holds.
     desk.feed(Event::Finished {
         worker: second.worker,
         lease: first.lease,
@@ -185,7 +186,7 @@ fn words_of_the_dead_and_of_other_leases_change_nothing() {
 }
 
 #[test]
-fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
+fn stuck_worker_is_killed_and_the_candidate_not_blamed() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     assert!(kills(&desk.pass_time(Duration::from_secs(59))).is_empty());
@@ -194,7 +195,7 @@ fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
     desk.gone(first.worker);
     let second = desk.lease();
     assert_eq!(second.attempt, 2);
-    // It may yet have finished before the signal reached it: that stands.
+    // If it finished before the signal reached it, its report counts.
     desk.pass_time(Duration::from_secs(60));
     desk.finish(second, Status::Passed);
     assert!(matches!(desk.ends()[1], AttemptEnd::Stands(_)));
@@ -203,7 +204,7 @@ fn a_stuck_worker_is_killed_and_the_candidate_not_blamed() {
 }
 
 #[test]
-fn a_killed_worker_that_does_not_die_stops_the_run() {
+fn killed_worker_that_does_not_die_stops_the_run() {
     let mut desk = Desk::new(plan(1));
     desk.lease();
     desk.pass_time(Duration::from_secs(60));
@@ -215,7 +216,7 @@ fn a_killed_worker_that_does_not_die_stops_the_run() {
 }
 
 #[test]
-fn a_worker_that_gives_up_is_killed_for_that() {
+fn worker_that_reports_a_fault_is_killed() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     let actions = desk.feed(Event::WorkerFault { worker: first.worker, detail: "no pids".to_owned() });
@@ -226,7 +227,7 @@ fn a_worker_that_gives_up_is_killed_for_that() {
 }
 
 #[test]
-fn a_start_has_a_deadline() {
+fn start_has_a_deadline() {
     let mut desk = Desk::new(plan(1));
     assert_eq!(desk.core.next_deadline(), Some(Duration::from_millis(30_001)));
     let actions = desk.pass_time(Duration::from_secs(30));
@@ -237,8 +238,8 @@ fn a_start_has_a_deadline() {
 }
 
 #[test]
-fn too_many_losses_stop_the_run_upward() {
-    // At once, and so slowly that no window holds them.
+fn too_many_losses_stop_the_run() {
+    // All at once, and so slowly that no window holds them.
     for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
         let mut desk = Desk::new(plan(1));
         let mut losses = 0;
@@ -257,7 +258,7 @@ fn too_many_losses_stop_the_run_upward() {
                 .expect("a worker is started");
             let lines = desk.log.len();
             desk.feed(Event::WorkerNotReady { worker, why: "exec format error".to_owned(), alive: false });
-            // Each start waits longer than the one before it, ten seconds at most.
+            // Each start waits longer than the one before it, up to ten seconds.
             let starts = |desk: &Desk, from: usize| {
                 desk.log[from..].iter().filter(|it| matches!(it, Action::StartWorker { .. })).count()
             };
@@ -278,7 +279,7 @@ fn too_many_losses_stop_the_run_upward() {
 }
 
 #[test]
-fn losses_far_apart_are_borne() {
+fn losses_far_apart_are_tolerated() {
     let mut desk = Desk::new(plan(12));
     for _ in 0..12 {
         // Every other attempt loses its worker.
@@ -293,7 +294,7 @@ fn losses_far_apart_are_borne() {
 }
 
 #[test]
-fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
+fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     let mut desk = Desk::new(plan(3));
     for _ in 0..7 {
         let given = desk.lease();
@@ -306,9 +307,9 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(paired.attempt, 2);
     desk.report(paired, failed(Status::Timeout));
     assert_eq!(desk.policies("baseline_lost").len(), 1);
-    // Its third attempt: one was the host's, one the baseline's, none its own.
+    // Its third attempt: the host caused the loss of one, the baseline of another, and the candidate of none.
     let alone = desk.lease();
-    // A worker that blames a baseline that is not there has its word doubted, and its candidate one more loss.
+    // A worker that blames a baseline that is not there is not believed, and its candidate has one more loss.
     desk.report(alone, failed(Status::Timeout));
     assert_eq!(desk.policies("put_off").len(), 1);
     let other = desk.lease();
@@ -325,7 +326,7 @@ fn a_baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
 }
 
 #[test]
-fn reports_that_cannot_be_are_the_workers_fault() {
+fn impossible_report_is_the_workers_fault() {
     let nothing_built = || {
         let Report { head, .. } = reports::report(Stage::Build, Status::Passed);
         Report::new(head, Body::of_nothing(Stage::Build))
@@ -341,13 +342,13 @@ fn reports_that_cannot_be_are_the_workers_fault() {
 }
 
 #[test]
-fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
+fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
     let crash = (Status::Crashed, Some(Blame::Candidate));
     let host = (Status::InfraError, Some(Blame::Host));
     for (entries, unknown, expected) in [
         (["entry_000001", "entry_000001"], true, crash),
         (["entry_000001", "entry_000002"], true, host),
-        // In a namespace of its own a runner cannot kill itself: somebody outside does, again.
+        // In a PID namespace of its own a runner cannot kill itself: somebody outside does, again.
         (["entry_000001", "entry_000001"], false, host),
     ] {
         for passed in [1, 2] {
@@ -375,7 +376,7 @@ fn a_second_kill_by_nobody_knows_whom_on_one_entry_is_a_crash() {
 }
 
 #[test]
-fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
+fn baseline_that_kills_itself_beside_a_candidate_is_lost() {
     let mut desk = Desk::new(plan(2));
     for _ in 0..5 {
         let given = desk.lease();
@@ -391,7 +392,7 @@ fn a_baseline_that_kills_itself_beside_a_candidate_is_lost_to_it() {
     assert_eq!(desk.done(1), Some((Status::Passed, None)));
 }
 
-/// Whose kill it was counts: once the baseline's and once the candidate's are not twice anybody's.
+/// Kills are counted per side: one of the baseline and one of the candidate do not make two of either.
 #[test]
 fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
     let mut desk = Desk::new(plan(2));
@@ -409,9 +410,9 @@ fn kills_of_two_runners_on_one_entry_are_no_crash_of_either() {
     assert!(desk.policies("baseline_lost").is_empty());
 }
 
-/// With attempts that finish in between, so that only the window counts them.
+/// Attempts that finish in between leave only the window to count losses.
 #[test]
-fn losses_count_for_as_long_as_the_window() {
+fn losses_count_within_the_window() {
     for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {
         let mut desk = Desk::new(plan(12));
         let mut first = Duration::ZERO;
@@ -438,7 +439,7 @@ fn losses_count_for_as_long_as_the_window() {
 }
 
 #[test]
-fn one_that_gave_up_is_said_to_have_said_so() {
+fn end_of_a_worker_names_the_fault_it_reported() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     desk.feed(Event::WorkerFault { worker: first.worker, detail: "no more".to_owned() });

@@ -1,4 +1,4 @@
-//! Leases, limits, floors, and workers that are replaced for their memory.
+//! Leases, limits, floors, and workers that are replaced because of their memory.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn at_profile(spec: Plan) -> Desk {
 }
 
 #[test]
-fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything() {
+fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
     for (before_profile, large, expected) in [
         (BeforeProfile::Large, Bytes::mib(100), true),
         (BeforeProfile::Large, Bytes::mib(101), false),
@@ -49,7 +49,7 @@ fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything()
         spec.jobs[0].recycle.before_profile = before_profile;
         spec.jobs[0].recycle.large_job = large;
         let mut desk = at_profile(spec);
-        // However long it takes to end: not even a profiler is started.
+        // Until it has ended, however long that takes, not even a profiler is started.
         if expected {
             for _ in 0..5 {
                 desk.sample(&[]);
@@ -75,7 +75,7 @@ fn a_large_validation_ends_its_verifier_before_the_profiler_is_leased_anything()
 }
 
 #[test]
-fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
+fn memory_that_is_not_freed_ends_a_verifier_whatever_the_plan_says() {
     for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
         let mut desk = Desk::new(plan(1));
         let build = desk.lease();
@@ -83,7 +83,7 @@ fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
         desk.sample(&[(worker, Bytes::mib(5))]);
         desk.finish(build, Status::Passed);
         let verify = desk.lease();
-        // What it owes while it works is not what it keeps.
+        // What it owes while it works does not count as kept.
         desk.sample(&[(worker, Bytes::mib(900))]);
         desk.finish(verify, Status::Passed);
         assert_eq!(recycled(&desk), []);
@@ -94,9 +94,9 @@ fn memory_that_does_not_come_back_ends_a_verifier_whatever_the_plan_says() {
     }
 }
 
-/// It has done nothing, so there is nothing to find out about it.
+/// It has done nothing, so there is nothing to check.
 #[test]
-fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
+fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
     let mut desk = Desk::new(plan(2));
     for _ in 0..3 {
         let given = desk.lease();
@@ -105,7 +105,7 @@ fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
     let last = desk.lease();
     desk.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
     desk.gone(last.worker);
-    // Its successor is on its way, and what it was for is not wanted any more.
+    // Its successor is starting, but the unit that it was meant for is cancelled.
     let one = Control::Cancel { job: JobId(0), unit: Some(last.order.unit) };
     desk.feed(Event::Control(one));
     let worker = WorkerId(last.worker.0 + 1);
@@ -115,7 +115,7 @@ fn a_profile_does_not_wait_for_a_look_at_a_verifier_that_was_never_leased() {
 }
 
 #[test]
-fn worn_out_workers_are_replaced_between_leases() {
+fn worn_workers_are_replaced_between_leases() {
     type Change = fn(&mut Plan);
     let table: [(Change, RecycleReason); 2] = [
         (|spec| spec.jobs[0].recycle.after_leases = 1, RecycleReason::Leases),
@@ -127,17 +127,17 @@ fn worn_out_workers_are_replaced_between_leases() {
         let mut desk = Desk::new(spec);
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.orders(), "B0 B1 V0 V1 P0 P1/0");
-        // A new one for each lease but the first and the profiler's first.
+        // A new worker for each lease, except for the first lease and the profiler's first.
         assert_eq!(recycled(&desk), [reason; 4]);
     }
-    // Limits of nothing replace nobody who has done nothing, and the run ends.
+    // Limits of zero do not replace workers that have done nothing, and the run ends.
     let mut spec = plan(1);
     spec.jobs[0].recycle.after_leases = 0;
     assert_eq!(Desk::new(spec).pass_the_rest(), StopReason::Finished);
 }
 
 #[test]
-fn what_never_fits_is_said_before_anything_starts() {
+fn unit_that_never_fits_is_reported_before_anything_starts() {
     let needed = STAGE.reserved + IDLE + SUPERVISOR;
     for (ceiling, fits) in [(needed, true), (needed - Bytes::new(1), false)] {
         let mut spec = plan(2);
@@ -149,7 +149,7 @@ fn what_never_fits_is_said_before_anything_starts() {
         assert_eq!((desk.done(0), desk.done(1)), (Some(expected), Some(expected)));
         assert_eq!(desk.policies("does_not_fit").is_empty(), fits);
     }
-    // One that does not fit leaves the others; a stage that will not come does not count.
+    // A unit that does not fit leaves the others alone, and a stage that is not wanted does not count.
     let mut spec = plan(2);
     spec.candidates[1].verify[0].reserved = Bytes::gib(4);
     let mut desk = Desk::new(spec);
@@ -164,9 +164,10 @@ fn what_never_fits_is_said_before_anything_starts() {
     assert_eq!(desk.done(0), Some((Status::Passed, None)));
 }
 
-/// Beside a baseline a profile takes more than alone: that is asked of those who have one, and not of the baseline.
+/// A profile takes more beside a baseline than alone. This applies to candidates that have one, and not to the
+/// baseline.
 #[test]
-fn what_never_fits_beside_the_baseline_is_said_before_anything_starts() {
+fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts() {
     let mut spec = plan(2);
     for candidate in &mut spec.candidates {
         candidate.paired = one_way(StageSpec { reserved: Bytes::gib(5), ..STAGE });
@@ -181,8 +182,8 @@ fn what_never_fits_beside_the_baseline_is_said_before_anything_starts() {
 }
 
 #[test]
-fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
-    // Under the smaller ceiling nothing may be idle beside a lease.
+fn idle_worker_is_recycled_to_make_room() {
+    // Under the smaller ceiling no idle worker fits beside a lease.
     let least = STAGE.reserved + IDLE + SUPERVISOR;
     for (ceiling, expected) in [(least, vec![RecycleReason::MakeRoom]), (least + IDLE, Vec::new())] {
         let mut spec = plan(1);
@@ -207,7 +208,7 @@ fn an_idle_worker_makes_room_and_that_is_what_it_is_called() {
 }
 
 #[test]
-fn a_lease_waits_for_the_machines_memory_but_not_for_ever() {
+fn lease_waits_for_the_machines_memory_up_to_a_limit() {
     let mut desk = Desk::new(plan(1));
     desk.available = Some(Bytes::gib(1) + Bytes::mib(50));
     desk.sample(&[]);
@@ -240,7 +241,7 @@ fn with_runner(limit: Bytes) -> (Desk, Given) {
 }
 
 #[test]
-fn a_runner_over_its_limit_is_killed_once() {
+fn runner_over_its_limit_is_killed_once() {
     let (mut desk, given) = with_runner(Bytes::mib(100));
     let runner = Process::Runner(given.worker, 7);
     // One MiB of its memory is shared, and counts.
@@ -260,7 +261,7 @@ fn a_runner_over_its_limit_is_killed_once() {
 }
 
 #[test]
-fn below_the_floor_the_largest_runner_goes_one_at_a_time() {
+fn largest_runner_is_killed_first_below_the_floor() {
     let (mut desk, given) = with_runner(Bytes::gib(2));
     desk.runner(given, 8, Bytes::gib(2));
     let seen = |small, large| {
@@ -279,7 +280,7 @@ fn below_the_floor_the_largest_runner_goes_one_at_a_time() {
     assert!(kills(&desk.sample(&seen(500, 600))).is_empty(), "its memory is on its way back");
     desk.feed(Event::RunnerDied { worker: given.worker, pid: 8 });
     assert_eq!(kills(&desk.sample(&seen(500, 0))), [(given.worker, Some(7), reason)]);
-    // The worker calls that an INFRA_ERROR; it is tried again, once there is memory.
+    // The worker reports an INFRA_ERROR; the attempt is repeated once there is memory.
     desk.feed(Event::RunnerDied { worker: given.worker, pid: 7 });
     desk.finish(given, Status::InfraError);
     for _ in 0..3 {
@@ -291,7 +292,7 @@ fn below_the_floor_the_largest_runner_goes_one_at_a_time() {
 }
 
 #[test]
-fn a_runner_that_nobody_leased_is_killed() {
+fn runner_without_a_lease_is_killed() {
     let mut desk = Desk::new(plan(1));
     let first = desk.lease();
     let stranger = Given { lease: opt_shared::ids::LeaseId(99), ..first };
@@ -303,7 +304,7 @@ fn a_runner_that_nobody_leased_is_killed() {
 }
 
 #[test]
-fn a_worker_that_leaves_runners_behind_is_not_used_again() {
+fn worker_that_leaves_runners_behind_is_not_used_again() {
     let (mut desk, given) = with_runner(Bytes::mib(100));
     desk.sample(&[(Process::Runner(given.worker, 7), Bytes::mib(50))]);
     let actions = desk.finish(given, Status::InfraError);
@@ -316,7 +317,7 @@ fn a_worker_that_leaves_runners_behind_is_not_used_again() {
 }
 
 #[test]
-fn a_phase_knows_its_peak() {
+fn phase_records_its_peak() {
     let (mut desk, given) = with_runner(Bytes::gib(1));
     let all =
         [(Process::Worker(given.worker), Bytes::mib(6)), (Process::Runner(given.worker, 7), Bytes::mib(80))];
@@ -336,10 +337,10 @@ fn a_phase_knows_its_peak() {
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
 }
 
-/// Two jobs of one candidate each, a profiler worn after one lease: the second one's is started while its verifier works,
-/// in place of the worn one.
+/// Two jobs with one candidate each, and a profiler that is worn after one lease: its replacement is started
+/// while the second job's verifier works.
 #[test]
-fn a_worn_profiler_is_replaced_while_verifiers_work() {
+fn worn_profiler_is_replaced_while_verifiers_work() {
     for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {
         let mut spec = two_jobs();
         for job in &mut spec.jobs {

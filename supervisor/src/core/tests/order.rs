@@ -1,4 +1,4 @@
-//! What is done, in which order, and what is left out.
+//! What is done in which order, and what is left out.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Report, Status};
@@ -18,14 +18,14 @@ fn job_done(desk: &Desk) -> Vec<bool> {
         .collect()
 }
 
-/// Runs to the end; those named fail at the stage of the letter (`V1` fails candidate 1's verification).
+/// Runs the plan to its end; the named steps fail (`V1` is candidate 1's verification).
 fn run(spec: Plan, failing: &[&str]) -> Desk {
     let mut desk = Desk::new(spec);
     loop {
         if desk.stopped().is_some() {
             return desk;
         }
-        // Answers until something is granted or all is over.
+        // Answers until something is granted or everything is over.
         let before = desk.orders();
         for _ in 0..12 {
             if desk.stopped().is_some() || desk.orders() != before {
@@ -46,7 +46,7 @@ fn run(spec: Plan, failing: &[&str]) -> Desk {
 }
 
 #[test]
-fn stages_go_one_after_the_other_the_baseline_first() {
+fn stages_run_in_order_with_the_baseline_first() {
     let mut spec = plan(3);
     spec.jobs[0].baseline = Some(UnitId(1));
     let desk = run(spec, &[]);
@@ -59,14 +59,14 @@ fn stages_go_one_after_the_other_the_baseline_first() {
 }
 
 #[test]
-fn a_failed_stage_is_a_candidates_last() {
+fn failed_stage_is_the_candidates_last() {
     for (failing, orders) in [
         (&["B1"][..], "B0 B1 B2 V0 V2 P0 P2/0"),
         (&["V1"], "B0 B1 B2 V0 V1 V2 P0 P2/0"),
         (&["P1"], "B0 B1 B2 V0 V1 V2 P0 P1/0 P2/0"),
         (&["B0"], "B0 B1 B2 V1 V2 P1 P2"),
         (&["V0"], "B0 B1 B2 V0 V1 V2 P1 P2"),
-        // A baseline that fails its own profile is timed beside nobody.
+        // No candidate is timed beside a baseline that failed its own profile.
         (&["P0"], "B0 B1 B2 V0 V1 V2 P0 P1 P2"),
         (&["B0", "B1", "B2"], "B0 B1 B2"),
     ] {
@@ -85,12 +85,12 @@ fn a_failed_stage_is_a_candidates_last() {
 }
 
 #[test]
-fn stages_that_are_not_wanted_are_left_out() {
+fn unwanted_stages_are_left_out() {
     type Change = fn(&mut Plan);
     let table: [(Change, &str); 4] = [
         (|spec| spec.profile = false, "B0 B1 V0 V1"),
         (|spec| (spec.verify, spec.profile) = (false, false), "B0 B1"),
-        // Nothing that is not verified is timed.
+        // Nothing unverified is timed.
         (|spec| spec.verify = false, "B0 B1"),
         (|spec| spec.jobs[0].timed = false, "B0 B1 V0 V1"),
     ];
@@ -105,7 +105,7 @@ fn stages_that_are_not_wanted_are_left_out() {
 }
 
 #[test]
-fn without_a_baseline_candidates_are_timed_alone() {
+fn candidates_without_a_baseline_are_timed_alone() {
     let mut spec = plan(2);
     spec.jobs[0].baseline = None;
     let desk = run(spec, &[]);
@@ -114,7 +114,7 @@ fn without_a_baseline_candidates_are_timed_alone() {
 }
 
 #[test]
-fn unsupported_entries_are_forgiven_to_the_partial_only() {
+fn only_partial_candidates_may_have_unsupported_entries() {
     for (partial, entries_passed, expected) in [
         (true, 1, (Status::Passed, None)),
         (true, 0, (Status::Unsupported, Some(Blame::Candidate))),
@@ -131,7 +131,7 @@ fn unsupported_entries_are_forgiven_to_the_partial_only() {
         assert_eq!(desk.pass_the_rest(), StopReason::Finished);
         assert_eq!(desk.done(0), Some(expected));
     }
-    // What was supported when it was verified is supported when it is timed.
+    // An entry that was supported in the verification has to be supported in the profile.
     let mut spec = plan(1);
     spec.candidates[0].partial = true;
     let mut desk = Desk::new(spec);
@@ -143,7 +143,7 @@ fn unsupported_entries_are_forgiven_to_the_partial_only() {
 }
 
 #[test]
-fn a_broken_job_runs_nothing_and_leaves_the_others() {
+fn broken_job_runs_nothing_and_leaves_the_others_alone() {
     let mut spec = plan(3);
     let mut broken = spec.jobs[0].clone();
     broken.candidates = vec![UnitId(0)];
@@ -159,7 +159,7 @@ fn a_broken_job_runs_nothing_and_leaves_the_others() {
 }
 
 #[test]
-fn what_an_earlier_run_finished_stands() {
+fn units_finished_by_an_earlier_run_are_kept() {
     let mut spec = plan(4);
     let done = |status, verified| Some(Resumed { status, verified, merit: None });
     spec.candidates[0].resumed = done(Status::Passed, true);
@@ -168,7 +168,7 @@ fn what_an_earlier_run_finished_stands() {
     let desk = run(spec, &[]);
     assert_eq!(desk.orders(), "B3 V3 P3/0");
     assert_eq!(desk.done(0), None, "it ended before");
-    // A baseline that was not wholly supported is timed beside nobody, before as after.
+    // No candidate is timed beside a baseline that does not support all entries, in a resumed run either.
     let mut spec = plan(2);
     spec.candidates[0].resumed = done(Status::Unsupported, true);
     let desk = run(spec, &[]);

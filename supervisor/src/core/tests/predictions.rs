@@ -1,4 +1,4 @@
-//! The formulas of DESIGN, "Memory model", against sums made by hand.
+//! The formulas of DESIGN, "Memory model", against sums worked out by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::predict::{Prediction, Sides, build, profile, replay, verify, verify_ways};
 
-/// A shared library's runner.
+/// Terms for a runner that loads a shared library.
 fn of(limits: &LimitSettings) -> RunnerTerms<'_> {
     RunnerTerms { limits, launcher: Launcher::Dlopen }
 }
@@ -60,7 +60,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     }
 }
 
-/// In MiB: file, I, O, U.
+/// An entry with these sizes in MiB: file, I, O, U.
 fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     EntryNumbers {
         file: Bytes::mib(file),
@@ -69,20 +69,20 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         ring: if outputs == 0 { Bytes::ZERO } else { ring([Bytes::mib(outputs)].into_iter(), Bytes::kib(4)) },
         varied: Bytes::ZERO,
         unmapped: Bytes::mib(unmapped),
-        // Two more than its bytes.
+        // Copied inputs take two MiB more than their bytes.
         copied: Bytes::mib(inputs + 2),
         constants: Arc::default(),
     }
 }
 
-/// The same with constants: number and MiB, of which copies take one more.
+/// The same with constants: their number, and their size in MiB, of which copies take one more.
 fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
     let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
     EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }
 }
 
 #[test]
-fn a_build_reserves_the_compilers_limit() {
+fn build_reserves_the_compilers_limit() {
     let stage = build(Bytes::gib(4), Duration::from_secs(120)).spec;
     assert_eq!((stage.predicted, stage.reserved), (Bytes::ZERO, Bytes::mib(4096 + 16)));
     assert_eq!(
@@ -91,7 +91,7 @@ fn a_build_reserves_the_compilers_limit() {
     );
 }
 
-/// What is printed adds up to what is reserved.
+/// Checks that the printed terms add up to what is reserved.
 fn adds_up(prediction: &Prediction) {
     assert_eq!(total(&prediction.predicted), prediction.spec.predicted, "{prediction:?}");
     let all = prediction.spec.predicted + total(&prediction.beyond);
@@ -99,7 +99,7 @@ fn adds_up(prediction: &Prediction) {
 }
 
 #[test]
-fn a_verification_owes_its_worst_entry_and_not_their_sum() {
+fn verification_owes_its_largest_entry_and_not_the_sum() {
     let entries = [entry(300, 200, 100, 1), entry(80, 10, 60, 50), entry(10, 5, 5, 0)];
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
@@ -107,7 +107,7 @@ fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     adds_up(&stage);
     // max(1 + 100, 50 + 60, 5) + 2 c.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
-    // max(256, 200) + 8 and 4 of its own.
+    // max(256, 200) + 8, and 4 of its own.
     assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
     let doubled = verify(&twice, Bytes::ZERO, of(&limits), &settings, 4);
@@ -117,9 +117,9 @@ fn a_verification_owes_its_worst_entry_and_not_their_sum() {
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
-/// Entries of a group are all there at once; one that is alone takes no less than it takes.
+/// Entries of a group are all present at once; an entry that is alone takes no less than before.
 #[test]
-fn a_verification_with_shared_runners_owes_its_worst_group() {
+fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
     // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
@@ -129,13 +129,13 @@ fn a_verification_with_shared_runners_owes_its_worst_group() {
     let told: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
     let (shared, alone) = (Some(SHARED_RUNNER), Some(Bytes::ZERO));
-    // Inputs of all, outputs of one at a time.
+    // Inputs of all entries, outputs of one at a time.
     assert_eq!(told, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, of(&limits), &settings, 4));
-    // Whoever fails in a shared runner is tried in one of its own.
+    // An entry that fails in a shared runner is repeated in one of its own.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
-    // One entry decides in either way: there is nothing to choose.
+    // One entry determines the sum either way, so there is nothing to choose.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
     assert_eq!(verify_ways(&large, of(&limits), &settings, 4).len(), 1);
     assert_eq!(verify_ways(&[], of(&limits), &settings, 4).len(), 1);
@@ -155,7 +155,7 @@ fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: b
 }
 
 #[test]
-fn a_profile_owes_its_worst_batch_on_every_side() {
+fn profile_owes_its_largest_batch_on_both_sides() {
     // Batches of at most 100 MiB of inputs: {0, 1}, {2}, {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
@@ -168,19 +168,19 @@ fn a_profile_owes_its_worst_batch_on_every_side() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let alone = first(InputMemory::Mapped, false);
     assert_eq!((alone.spec.predicted, alone.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied, the inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; and two slots.
+    // Copied inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; plus two slots.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }
 
 #[test]
-fn what_entries_have_in_common_is_owed_once_for_each_batch() {
+fn shared_constants_are_owed_once_per_batch() {
     let table = || with(entry(1, 60, 0, 1), &[(0, 50)]);
-    // 50 and three times 10 are below 100, and four times above it if the fifth entry's 25 come, too.
+    // 50 and three times 10 are below 100; the fifth entry's 25 would exceed it.
     let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);
-    // U is each one's own.
+    // Each entry has its own U.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let steps = profiled(&entries, 100, InputMemory::Copied, true);
     // 62, and three times 62 less 51; U of two sides; chunks and slots.
@@ -191,34 +191,34 @@ fn what_entries_have_in_common_is_owed_once_for_each_batch() {
 }
 
 #[test]
-fn batches_are_cut_finer_as_long_as_that_takes_less() {
-    // U of a batch is a sum; what one entry takes is the end of it.
+fn batches_are_split_as_long_as_that_reserves_less() {
+    // U of a batch is a sum; splitting ends at one entry.
     let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
     assert_eq!(predicted, [241, 121, 61, 31].map(Bytes::mib));
     let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
-    // One that is alone already, however large, is not what is cut.
+    // A batch of one entry is not split, however large it is.
     let beside_a_large_one: Vec<EntryNumbers> =
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
     let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
     assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
-    // Nothing is gained by cutting what is owed once anyway, and entries of nothing end it all.
+    // Splitting gains nothing for what is owed once anyway, and stops at entries without bytes.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
 }
 
-/// A deadline takes a worker for stuck: nothing that its timeouts allow may reach it.
+/// A worker past its deadline counts as stuck, so the deadline must exceed everything that the timeouts allow.
 #[test]
-fn deadlines_leave_room_for_all_that_timeouts_allow() {
+fn deadlines_exceed_what_timeouts_allow() {
     let entries = vec![entry(20, 10, 1, 0); 100];
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // Loaded, planned, called twice and once more, in a runner each; read at 20 MiB/s.
-        // Each for as long as the worker waits where the machine gives no CPU.
+        // Each entry is loaded, planned, called twice and once more, in its own runner, and read at 20 MiB/s.
+        // Each step may take as long as the worker waits while the machine gives it no CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -234,9 +234,10 @@ fn deadlines_leave_room_for_all_that_timeouts_allow() {
     assert_eq!(verify(&entries, Bytes::ZERO, of(&limits), &endless, 4).spec.deadline, Duration::MAX);
 }
 
-/// Four for waiting for a CPU, two seconds for a runner's birth and death, 20 MiB a second from the slowest disk.
+/// Four times for waiting for a CPU, two seconds to start and end a runner, 20 MiB a second from the slowest
+/// disk.
 #[test]
-fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
+fn deadlines_are_long_enough_for_every_wait() {
     let seconds = Duration::from_secs;
     let settings = verify_settings(seconds(10), 3);
     // 1000 MiB, four times over.
@@ -245,7 +246,7 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // 44 calls and 32 runners: of twelve pairs, a trial and a repetition.
+    // 44 calls and 32 runners: twelve pairs, a trial and a repetition.
     let profiles = profile(
         &entries,
         Sides { candidate: of(&limits), baseline: None },
@@ -257,13 +258,13 @@ fn deadlines_are_long_enough_for_all_that_may_be_waited_for() {
     let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
-    // The pool, catalog and schedule, four slots of staging, one step's outputs, two chunks.
+    // The pool, catalog and schedule, four staging slots, one step's outputs, two chunks.
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
 }
 
-/// Which entry is said to decide: the one that takes most, all its parts together.
+/// The entry reported as deciding is the one with the largest sum of its parts.
 #[test]
-fn the_entry_that_takes_most_decides() {
+fn entry_with_the_largest_sum_decides() {
     let small = entry(1, 1, 0, 30);
     let large = entry(1, 1, 20, 20);
     let alone = limits(None, Some(1));
@@ -286,7 +287,7 @@ fn the_entry_that_takes_most_decides() {
             assert_eq!(steps[0].decides, Some(decides), "{batch} {inputs:?}");
         }
     }
-    // What is copied decides, too.
+    // Copied bytes count too.
     let copied = entry(1, 90, 1, 0);
     for batch in [Bytes::gib(2), Bytes::new(1)] {
         let steps = profile(

@@ -1,4 +1,4 @@
-//! A machine short of memory: what is said, who goes, and what is left alone.
+//! A machine short of memory: what is reported, which workers are ended, and which are left alone.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn sample(swapped: Bytes) -> Event {
     Event::Sample(Sample { supervisor_owed: Bytes::mib(10), swapped, ..Sample::default() })
 }
 
-/// A verification is going on, and the profiler that comes after it waits as a spare.
+/// A verification is running, and the profiler for the next stage waits as a spare.
 fn with_a_spare(spec: Plan) -> (Desk, Given, WorkerId) {
     let mut desk = Desk::new(Plan { spare: true, ..spec });
     let build = desk.lease();
@@ -40,7 +40,7 @@ fn started(desk: &Desk) -> usize {
 }
 
 #[test]
-fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
+fn memory_gap_is_reported_once_it_lasts() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     let runner = Process::Runner(build.worker, 7);
@@ -48,14 +48,14 @@ fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
     desk.available = Some(Bytes::gib(10));
     desk.sample(&[(runner, Bytes::mib(1))]);
     let rows = |desk: &Desk| desk.policies("attribution_gap").len();
-    // What we owe explains it.
+    // Our own owed memory explains it.
     desk.available = Some(Bytes::gib(8));
     for _ in 0..2 {
         desk.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
         desk.now += SECOND * 11;
     }
     assert_eq!(rows(&desk), 0, "a floor's worth is no news: {:#?}", desk.policies("attribution_gap"));
-    // A byte more is, once it has lasted.
+    // One byte more is a gap, once it has lasted.
     desk.available = Some(Bytes::gib(8) - Bytes::new(1));
     let owed = [(runner, Bytes::gib(1) + Bytes::mib(1))];
     desk.sample(&owed);
@@ -72,7 +72,7 @@ fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
     desk.now += SECOND * 11;
     desk.sample(&owed);
     assert_eq!(rows(&desk), 1, "said once");
-    // Half a floor back is not over; less than half is.
+    // The gap is over when less than half a floor is missing.
     for (available, again) in [(Bytes::mib(8 * 1024 + 512), 1), (Bytes::mib(8 * 1024 + 513), 2)] {
         desk.available = Some(available);
         desk.sample(&owed);
@@ -86,7 +86,7 @@ fn memory_that_nobody_of_ours_owes_is_spoken_of_after_a_while() {
 }
 
 #[test]
-fn a_run_without_a_floor_speaks_of_no_gap() {
+fn run_without_a_floor_reports_no_gap() {
     let mut desk = Desk::new(Plan { floor: Bytes::ZERO, ..plan(1) });
     for available in [10, 1] {
         desk.available = Some(Bytes::gib(available));
@@ -98,7 +98,7 @@ fn a_run_without_a_floor_speaks_of_no_gap() {
 }
 
 #[test]
-fn pages_of_ours_in_swap_are_spoken_of_as_they_double_and_the_spare_goes() {
+fn swapped_pages_are_reported_as_they_double_and_the_spare_is_ended() {
     let (mut desk, _, spare) = with_a_spare(plan(1));
     let mut rows = 0;
     for (mib, news) in [(0, 0), (4, 1), (8, 0), (9, 1), (9, 0), (4, 0), (0, 0), (1, 1)] {
@@ -123,7 +123,7 @@ fn pages_of_ours_in_swap_are_spoken_of_as_they_double_and_the_spare_goes() {
 }
 
 #[test]
-fn under_pressure_the_spare_goes_and_none_comes_for_a_minute() {
+fn pressure_ends_the_spare_and_prevents_another_for_a_minute() {
     let (mut desk, verify, spare) = with_a_spare(plan(1));
     let actions = desk.feed(Event::Pressure);
     assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
@@ -147,7 +147,7 @@ fn under_pressure_the_spare_goes_and_none_comes_for_a_minute() {
 }
 
 #[test]
-fn a_spare_that_has_worked_is_one_no_more_and_one_that_was_called_for_never_was() {
+fn worker_with_a_lease_or_started_on_demand_is_not_a_spare() {
     let (mut desk, verify, spare) = with_a_spare(plan(1));
     desk.feed(Event::Control(Control::StayOpen));
     desk.finish(verify, Status::Passed);
@@ -164,8 +164,8 @@ fn a_spare_that_has_worked_is_one_no_more_and_one_that_was_called_for_never_was(
 }
 
 #[test]
-fn a_spare_comes_back_when_the_pressure_is_over() {
-    // A verification that is granted more than the minute.
+fn spare_is_started_again_after_the_pressure() {
+    // A verification that may take more than the minute.
     let mut spec = plan(1);
     spec.candidates[0].verify[0].deadline = SECOND * 600;
     let (mut desk, _, spare) = with_a_spare(spec);
@@ -184,7 +184,7 @@ fn a_spare_comes_back_when_the_pressure_is_over() {
 fn side_by_side() -> (Desk, [Given; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut desk = Desk::new(spec);
-    // The baseline goes first, alone.
+    // The baseline is verified first, alone.
     let baseline = desk.lease();
     desk.finish(baseline, Status::Passed);
     let first = desk.lease();
@@ -195,7 +195,7 @@ fn side_by_side() -> (Desk, [Given; 2]) {
 }
 
 #[test]
-fn over_the_ceiling_the_offender_goes_and_not_the_newest() {
+fn offender_is_ended_over_the_ceiling_and_not_the_newest_lease() {
     let (mut desk, [first, second]) = side_by_side();
     let seen = |one, two| {
         [
@@ -203,7 +203,7 @@ fn over_the_ceiling_the_offender_goes_and_not_the_newest() {
             (Process::Runner(second.worker, 8), Bytes::mib(two)),
         ]
     };
-    // Beside them the supervisor's 10 and a MiB of shared memory each.
+    // Besides these: the supervisor's 10, and a MiB of shared memory each.
     assert!(kills(&desk.sample(&seen(198, 90))).is_empty(), "as much as the ceiling is not over it");
     let killed = kills(&desk.sample(&seen(199, 90)));
     let reason = KillReason::HostCeiling { owed: Bytes::mib(301), ceiling: Bytes::mib(300) };
@@ -212,7 +212,7 @@ fn over_the_ceiling_the_offender_goes_and_not_the_newest() {
 }
 
 #[test]
-fn below_the_floor_the_newest_goes_where_nobody_offends() {
+fn newest_lease_is_ended_below_the_floor_without_an_offender() {
     let (mut desk, [first, second]) = side_by_side();
     let available = Bytes::gib(1) - Bytes::mib(1);
     desk.available = Some(available);
@@ -225,8 +225,8 @@ fn below_the_floor_the_newest_goes_where_nobody_offends() {
 }
 
 #[test]
-fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
-    // A verification is going on beside a profiler that is idle since the job before.
+fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
+    // A verification runs beside a profiler that has been idle since the previous job.
     let spec = two_jobs();
     for (held, goes) in [(15, false), (16, true)] {
         let mut desk = Desk::new(spec.clone());
@@ -265,7 +265,7 @@ fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
         assert_eq!(actions.contains(&Action::Shutdown { worker: profiler }), goes, "{held}: {actions:#?}");
         assert_eq!(kills(&actions).is_empty(), goes, "{held}: {actions:#?}");
         if goes {
-            // It has a second to be gone.
+            // It has a second to end.
             let until = desk.now + SECOND;
             for now in [desk.now, until - Duration::from_millis(2)] {
                 desk.now = now;
@@ -279,7 +279,7 @@ fn before_anybody_at_work_goes_an_idle_worker_that_holds_something() {
 }
 
 #[test]
-fn what_a_dead_worker_left_is_waited_for_before_anybody_else_is_ended() {
+fn memory_of_a_dead_worker_is_awaited_before_another_is_ended() {
     let (mut desk, [first, second]) = side_by_side();
     let left = (Process::Runner(first.worker, 7), Bytes::mib(90));
     let seen = [left, (Process::Runner(second.worker, 8), Bytes::mib(90))];
@@ -291,7 +291,7 @@ fn what_a_dead_worker_left_is_waited_for_before_anybody_else_is_ended() {
         desk.now = now;
         assert!(kills(&desk.sample(&seen)).is_empty(), "its memory is on its way back");
     }
-    // It does not come: the machine needs it all the same.
+    // It does not come back, and the machine needs memory all the same.
     desk.feed(Event::Tick);
     let killed: Vec<_> =
         kills(&desk.sample(&seen)).into_iter().map(|(worker, pid, _)| (worker, pid)).collect();

@@ -1,4 +1,4 @@
-//! What the policy log gives as a reason, where one decision has several causes.
+//! The reasons in the policy log, for decisions with several possible causes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::desk::{Desk, Given, Plan, STAGE, plan};
 use crate::core::event::{PolicyRow, Process};
 use crate::core::spec::StageSpec;
 
-/// The whole set at once, or in halves.
+/// A plan whose profile runs in one batch or in halves.
 fn two_steps() -> Plan {
     let mut spec = plan(1);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(100)), ..STAGE };
@@ -43,8 +43,8 @@ fn number(row: &PolicyRow, wanted: &str) -> Option<u64> {
 }
 
 #[test]
-fn smaller_batches_have_the_reason_that_led_to_them() {
-    // Nothing speaks against the whole.
+fn smaller_batch_has_the_reason_that_led_to_it() {
+    // Nothing prevents the whole batch.
     let (desk, _) = at_profile(two_steps(), None);
     assert!(desk.policies("shrink_batch").is_empty());
 
@@ -56,7 +56,7 @@ fn smaller_batches_have_the_reason_that_led_to_them() {
     assert_eq!(number(&row, "ceiling_bytes"), Some(Bytes::mib(700).get()));
     assert_eq!(number(&row, "available_bytes"), None);
 
-    // The ceiling is far away: the machine is short.
+    // The ceiling is far away, but the machine is short of memory.
     let available = Bytes::gib(1) + Bytes::mib(500);
     let (desk, _) = at_profile(two_steps(), Some(available));
     let row = only_row(&desk, "shrink_batch");
@@ -64,7 +64,7 @@ fn smaller_batches_have_the_reason_that_led_to_them() {
     assert_eq!(number(&row, "available_bytes"), Some(available.get()));
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
-    // The attempt before was ended for want of memory, which has come back since.
+    // The previous attempt ended for lack of memory, which has come back since.
     let (mut desk, given) = at_profile(two_steps(), None);
     desk.runner(given, 7, Bytes::gib(2));
     desk.available = Some(Bytes::mib(900));
@@ -89,7 +89,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     assert_eq!(number(&row, "deadline_ms"), Some(60_000));
     assert_eq!(number(&row, "lease"), Some(u64::from(given.lease.0)));
 
-    // One that never says hello.
+    // A worker that never says hello.
     let mut desk = Desk::new(plan(1));
     let deadline = desk.core.next_deadline().expect("a start has an end");
     desk.pass_time(deadline - desk.now);

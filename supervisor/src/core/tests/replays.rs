@@ -1,4 +1,4 @@
-//! A replay in the core: one stage, alone, with the same rights and limits as any other.
+//! Replays in the core: one stage, running alone, with the same rights and limits as any other.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::message::KillReason;
@@ -21,7 +21,7 @@ fn replaying(stage: StageSpec) -> Plan {
 const REPLAY: Order = Order { unit: UnitId(0), stage: Stage::Replay, beside: None };
 
 #[test]
-fn a_replay_is_one_lease_of_a_profiler() {
+fn replay_takes_one_lease_of_a_profiler() {
     let mut desk = Desk::new(replaying(STAGE));
     let given = desk.lease();
     assert_eq!((given.order, given.attempt), (REPLAY, 1));
@@ -33,7 +33,7 @@ fn a_replay_is_one_lease_of_a_profiler() {
 
 /// A report that says PASSED without a result, or has a result without PASSED, is not believed.
 #[test]
-fn a_result_stands_with_passed_and_with_nothing_else() {
+fn replay_has_a_result_exactly_if_it_passed() {
     for (status, with_result) in
         [(Status::Passed, false), (Status::InfraError, true), (Status::CaptureError, true)]
     {
@@ -50,7 +50,7 @@ fn a_result_stands_with_passed_and_with_nothing_else() {
 }
 
 #[test]
-fn a_lost_worker_costs_a_replay_one_more_attempt() {
+fn lost_worker_costs_a_replay_one_attempt() {
     let mut desk = Desk::new(replaying(STAGE));
     let given = desk.lease();
     desk.gone(given.worker);
@@ -61,7 +61,7 @@ fn a_lost_worker_costs_a_replay_one_more_attempt() {
 }
 
 #[test]
-fn a_replay_that_outlives_its_deadline_is_ended() {
+fn replay_past_its_deadline_is_ended() {
     let mut desk = Desk::new(replaying(STAGE));
     let given = desk.lease();
     let actions = desk.pass_time(STAGE.deadline);
@@ -70,7 +70,7 @@ fn a_replay_that_outlives_its_deadline_is_ended() {
 }
 
 #[test]
-fn a_replay_that_never_fits_is_refused_before_anything_starts() {
+fn replay_that_never_fits_is_refused_before_anything_starts() {
     let desk = Desk::new(replaying(StageSpec { reserved: Bytes::gib(40), ..STAGE }));
     assert_eq!(desk.done(0), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert!(!desk.log.iter().any(|it| matches!(it, Action::Start { .. } | Action::StartWorker { .. })));

@@ -1,4 +1,4 @@
-//! Sources of units: when they are asked, what they may offer, and that none of them holds a run up for ever.
+//! Sources of units: when they are asked, what they may offer, and that none can hold up a run indefinitely.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn answer(actions: &[Action]) -> Answer {
     found.unwrap_or_else(|| panic!("no answer: {actions:#?}"))
 }
 
-/// Steps of candidates that go through all stages.
+/// Candidates that go through all stages.
 fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
     ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true, false)).collect()
 }
@@ -53,12 +53,12 @@ fn offer(desk: &mut Desk, ids: std::ops::Range<u32>, more: bool) -> Vec<Action> 
     desk.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
-/// One job, whose source nobody has asked yet and which the test answers for.
+/// One job whose source has not been asked, and for which the test answers.
 fn searched(verifiers: u32) -> Desk {
     Desk::silent(&Plan { verifiers, ..plan(0) })
 }
 
-/// A job of a candidate, then a replay.
+/// A job with one candidate, then a replay.
 fn with_a_replay() -> Plan {
     let mut plan = plan(1);
     plan.candidates.push(a_replay(STAGE));
@@ -69,11 +69,11 @@ fn with_a_replay() -> Plan {
 }
 
 #[test]
-fn a_source_is_asked_once_and_again_when_its_job_runs_short() {
+fn source_is_asked_again_only_when_its_job_runs_short() {
     let mut desk = searched(2);
     assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 4)]);
     assert_eq!(wanted(&desk.feed(Event::Tick)), [], "it has been asked");
-    // As many as there are verifiers are enough for now.
+    // One unit per verifier is enough for now.
     assert_eq!(wanted(&offer(&mut desk, 0..2, true)), []);
     let given = desk.lease();
     let actions = desk.finish(given, Status::CompileError);
@@ -85,7 +85,7 @@ fn a_source_is_asked_once_and_again_when_its_job_runs_short() {
 }
 
 #[test]
-fn a_job_is_not_over_while_its_source_may_have_more() {
+fn job_stays_open_while_its_source_may_have_more() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     offer(&mut desk, 0..1, true);
@@ -102,7 +102,7 @@ fn a_job_is_not_over_while_its_source_may_have_more() {
 }
 
 #[test]
-fn a_source_that_never_answers_holds_nobody_up() {
+fn silent_source_does_not_hold_up_the_run() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     let asked = desk.now;
@@ -116,7 +116,7 @@ fn a_source_that_never_answers_holds_nobody_up() {
 }
 
 #[test]
-fn a_source_that_has_nothing_yet_is_waited_for_and_not_asked_again() {
+fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     let asked = desk.now;
@@ -129,9 +129,9 @@ fn a_source_that_has_nothing_yet_is_waited_for_and_not_asked_again() {
     assert_eq!(desk.orders(), "B0 V0 P0");
 }
 
-/// What is to be alone is alone, whichever job it is of.
+/// A unit that must run alone does so, whichever job it belongs to.
 #[test]
-fn units_that_come_late_to_an_earlier_job_disturb_nobody_who_is_alone() {
+fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     let mut desk = Desk::silent(&two_jobs());
     desk.feed(Event::Tick);
     let by = Offer::Asked { more: false };
@@ -166,7 +166,7 @@ fn units_that_come_late_to_an_earlier_job_disturb_nobody_who_is_alone() {
 }
 
 #[test]
-fn a_silent_source_lets_other_jobs_go_on_and_may_still_speak() {
+fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     let mut desk = Desk::silent(&two_jobs());
     assert_eq!(wanted(&desk.feed(Event::Tick)), [(0, 2), (1, 2)]);
     let by = Offer::Asked { more: false };
@@ -175,18 +175,18 @@ fn a_silent_source_lets_other_jobs_go_on_and_may_still_speak() {
     assert_eq!(given.order.unit, UnitId(0), "of the second job");
     desk.pass_time(SOURCE_TIMEOUT);
     assert_eq!(jobs_over(&desk), [0], "{:#?}", desk.log);
-    // Late, and taken up all the same.
+    // A late offer is still accepted.
     let actions = offer(&mut desk, 1..2, false);
     assert_eq!(answer(&actions), Answer::Done("it is taken up".to_owned()));
-    // Its worker was taken for stuck meanwhile.
+    // Its worker counted as stuck meanwhile.
     desk.gone(given.worker);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
     assert_eq!((desk.done(0), desk.done(1)), (Some((Status::Passed, None)), Some((Status::Passed, None))));
 }
 
-/// A source that always has more would otherwise keep all it offered from being timed.
+/// Otherwise a source that always has more would keep its own units from being timed.
 #[test]
-fn what_is_offered_later_comes_in_a_later_turn() {
+fn later_offer_comes_in_a_later_turn() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     offer(&mut desk, 0..2, true);
@@ -204,7 +204,7 @@ fn what_is_offered_later_comes_in_a_later_turn() {
 }
 
 #[test]
-fn what_is_not_the_next_unit_or_cannot_be_done_is_not_taken_up() {
+fn malformed_offer_is_refused() {
     let mut desk = searched(1);
     desk.feed(Event::Tick);
     let whole = || units(0..1).remove(0);
@@ -236,7 +236,7 @@ fn what_is_not_the_next_unit_or_cannot_be_done_is_not_taken_up() {
 }
 
 #[test]
-fn what_waits_can_be_withdrawn_and_what_is_at_work_cannot() {
+fn waiting_unit_can_be_withdrawn_and_a_running_one_cannot() {
     let mut desk = Desk::new(plan(2));
     let given = desk.lease();
     let withdraw = |desk: &mut Desk, id| answer(&desk.feed(Event::Withdrawn { unit: UnitId(id) }));
@@ -252,7 +252,7 @@ fn what_waits_can_be_withdrawn_and_what_is_at_work_cannot() {
 }
 
 #[test]
-fn what_comes_after_other_jobs_is_asked_for_when_they_are_over() {
+fn job_that_follows_others_is_asked_for_when_they_are_over() {
     let mut desk = Desk::new(with_a_replay());
     assert_eq!(wanted(&desk.log), [(0, 2)]);
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
@@ -266,8 +266,8 @@ fn what_comes_after_other_jobs_is_asked_for_when_they_are_over() {
 
 /// Nothing else has to happen first.
 #[test]
-fn what_is_next_is_granted_as_soon_as_what_was_before_it_is_over() {
-    // The job before.
+fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
+    // The previous job.
     let mut desk = Desk::new(with_a_replay());
     for _ in 0..2 {
         let given = desk.lease();
@@ -275,7 +275,7 @@ fn what_is_next_is_granted_as_soon_as_what_was_before_it_is_over() {
     }
     let profile = desk.lease();
     assert_eq!(wanted(&desk.finish(profile, Status::Passed)), [(1, 2)]);
-    // The turn before: what is left of it never fits.
+    // The previous turn: its remaining unit never fits.
     let mut spec = plan(2);
     spec.candidates[1].build.reserved = Bytes::mib(400);
     let mut desk = Desk::new(spec);
@@ -290,7 +290,7 @@ fn what_is_next_is_granted_as_soon_as_what_was_before_it_is_over() {
 }
 
 #[test]
-fn nobody_waits_for_the_memory_of_a_unit_that_has_ended() {
+fn wait_for_memory_ends_with_its_unit() {
     let mut desk = Desk::silent(&plan(1));
     desk.available = Some(Bytes::gib(1));
     desk.feed(Event::Tick);
@@ -305,7 +305,7 @@ fn nobody_waits_for_the_memory_of_a_unit_that_has_ended() {
 }
 
 #[test]
-fn nothing_more_comes_to_a_job_once_what_is_after_it_has_begun() {
+fn job_takes_no_more_units_once_its_follower_has_begun() {
     let mut desk = Desk::new(with_a_replay());
     for _ in 0..3 {
         assert_eq!(desk.core.may_offer(JobId(0)), Ok(()));
@@ -320,7 +320,7 @@ fn nothing_more_comes_to_a_job_once_what_is_after_it_has_begun() {
 }
 
 #[test]
-fn an_open_run_does_what_comes_after_its_jobs_when_it_is_shut_down() {
+fn open_run_does_its_final_jobs_at_shutdown() {
     for drain in [true, false] {
         let mut desk = Desk::silent(&with_a_replay());
         desk.feed(Event::Control(Control::StayOpen));
@@ -349,7 +349,7 @@ fn an_open_run_does_what_comes_after_its_jobs_when_it_is_shut_down() {
 }
 
 #[test]
-fn an_interrupt_while_replays_are_made_leaves_them() {
+fn interrupt_during_replays_leaves_them_undone() {
     let mut desk = Desk::new(with_a_replay());
     for _ in 0..3 {
         let given = desk.lease();
@@ -363,9 +363,9 @@ fn an_interrupt_while_replays_are_made_leaves_them() {
     assert_eq!(desk.done(1), None);
 }
 
-/// What the supervisor keeps of them is charged from then on.
+/// What the supervisor keeps about them is charged from then on.
 #[test]
-fn units_that_come_later_are_charged() {
+fn later_units_are_charged() {
     let mut desk = Desk::new(plan(1));
     let before = desk.core.run_view().charged;
     desk.submit(0, 1);
@@ -375,9 +375,9 @@ fn units_that_come_later_are_charged() {
     desk.feed(Event::Tick);
 }
 
-/// Its second way takes less: it is what a want of memory leaves.
+/// Its second way takes less; it is used after an attempt that ran out of memory.
 #[test]
-fn any_step_may_have_ways_that_take_less() {
+fn any_step_may_fall_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };
     let mut spec = plan(1);
     spec.candidates[0].verify = vec![way(5000, Some(Bytes::mib(64))), way(100, None)];

@@ -1,4 +1,4 @@
-//! A run database that takes no rows: what is granted, killed and waited for meanwhile.
+//! A run whose database takes no rows: what is granted, killed and waited for meanwhile.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn nothing_is_granted_while_the_database_takes_no_rows() {
 }
 
 #[test]
-fn worker_whose_kill_waits_for_its_row_is_not_taken_for_stuck() {
+fn worker_whose_kill_waits_for_its_row_does_not_count_as_stuck() {
     let mut desk = Desk::new(plan(1));
     desk.acknowledges = false;
     let first = desk.lease();

@@ -1,4 +1,4 @@
-//! What is shown of workers and of candidates that wait.
+//! How workers and waiting candidates are shown.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn only_worker(desk: &Desk) -> WorkerView {
 }
 
 #[test]
-fn a_worker_is_shown_with_its_lease_its_runners_and_what_they_owe() {
+fn view_of_a_worker_has_its_lease_runners_and_memory() {
     let mut desk = Desk::new(plan(1));
     let born = desk.now;
     let view = only_worker(&desk);
@@ -40,7 +40,7 @@ fn a_worker_is_shown_with_its_lease_its_runners_and_what_they_owe() {
     desk.sample(&seen(4, 20));
     let view = only_worker(&desk);
     assert_eq!((view.id, view.state, view.leases), (build.worker, "leased", 1));
-    // With the MiB of shared memory that the runner maps.
+    // Includes the MiB of shared memory that the runner maps.
     assert_eq!((view.owed, view.peak_owed), (Bytes::mib(25), Bytes::mib(36)));
     assert_eq!(view.charged, STAGE.reserved + IDLE);
     let (limit, owed, peak_owed) = (Bytes::mib(50), Bytes::mib(21), Bytes::mib(31));
@@ -58,9 +58,10 @@ fn a_worker_is_shown_with_its_lease_its_runners_and_what_they_owe() {
     assert_eq!(view.lease, Some(lease));
 }
 
-/// Asked by the user, told between two leases, or killed and not yet dead: each is a worker that goes.
+/// A worker that ends after its lease is shown as such, whether the user asked, it was told between two leases,
+/// or it was killed.
 #[test]
-fn a_worker_that_goes_after_its_lease_is_shown_as_one_whatever_it_goes_for() {
+fn view_shows_a_worker_that_ends_after_its_lease() {
     type Change = fn(&mut Desk, Given);
     let table: [(Change, &str, bool); 4] = [
         (|_, _| {}, "leased", false),
@@ -73,7 +74,7 @@ fn a_worker_that_goes_after_its_lease_is_shown_as_one_whatever_it_goes_for() {
             true,
         ),
         (
-            // Nobody asked: it has had as many leases as the plan allows.
+            // Nobody asked: it has held as many leases as the plan allows.
             |desk, given| {
                 desk.finish(given, Status::Passed);
             },
@@ -106,7 +107,7 @@ fn why(desk: &Desk, candidate: u32) -> String {
 }
 
 #[test]
-fn a_candidate_waits_for_those_that_are_served_before_it() {
+fn waiting_candidate_counts_those_served_before_it() {
     let before = |desk: &Desk, candidate| {
         let why = why(desk, candidate);
         let (said, _) = why.split_once(" before it").unwrap_or_else(|| panic!("{why}"));
@@ -116,18 +117,18 @@ fn a_candidate_waits_for_those_that_are_served_before_it() {
     let all = |desk: &Desk| [0, 1, 2].map(|candidate| before(desk, candidate));
     assert_eq!(all(&desk), ["0 candidates are", "1 candidate is", "2 candidates are"]);
     assert!(why(&desk, 0).ends_with("and 1 worker is starting or ending"), "{}", why(&desk, 0));
-    // Built first, its verification comes after the other builds; the second is being built.
+    // The first one's verification comes after the other builds; the second is being built.
     let build = desk.lease();
     desk.finish(build, Status::Passed);
     assert_eq!([before(&desk, 0), before(&desk, 2)], ["2 candidates are", "1 candidate is"]);
-    // Those that are done are before nobody.
+    // Finished candidates are not counted.
     let build = desk.lease();
     desk.finish(build, Status::CompileError);
     assert_eq!(before(&desk, 0), "1 candidate is");
 }
 
 #[test]
-fn a_candidate_beside_its_baseline_needs_more_than_the_baseline_alone() {
+fn paired_candidate_needs_more_than_the_baseline_alone() {
     let mut spec = plan(2);
     for candidate in &mut spec.candidates {
         candidate.paired = one_way(StageSpec { reserved: Bytes::mib(200), ..STAGE });
@@ -137,7 +138,7 @@ fn a_candidate_beside_its_baseline_needs_more_than_the_baseline_alone() {
         let given = desk.lease();
         desk.finish(given, Status::Passed);
     }
-    // Nothing is granted before the verifier was looked at.
+    // Nothing is granted before the verifier has been sampled.
     assert!(why(&desk, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&desk, 0));
     assert!(why(&desk, 1).starts_with("its profile needs a lease of 208 MiB"), "{}", why(&desk, 1));
 }

@@ -1,4 +1,4 @@
-//! Attempts and workers that end for want of memory, and memory that does not come back.
+//! Attempts and workers that end for lack of memory, and memory that does not come back.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ fn look(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<Bytes>
     })
 }
 
-/// The worker itself is ended, twice, and what is said of it each time.
+/// Ends the worker twice, and returns what is recorded each time.
 fn ended_twice(
     spec: Plan,
     owed: Bytes,
     available: Option<Bytes>,
 ) -> (Vec<AttemptEnd>, Option<(Status, Option<Blame>)>) {
     let mut desk = Desk::new(spec);
-    // Twice in its second pass, too.
+    // Twice more in its second pass.
     for attempt in 1..=4 {
         let given = desk.lease();
         assert_eq!((given.order.stage, given.attempt), (Stage::Build, attempt));
@@ -51,7 +51,7 @@ fn ended_twice(
 }
 
 #[test]
-fn an_attempt_that_ends_for_want_of_memory_twice_is_given_up_and_says_the_figures() {
+fn attempt_that_runs_out_of_memory_twice_is_given_up_with_its_figures() {
     let infra = Some((Status::InfraError, Some(Blame::Host)));
     let available = Bytes::gib(1) - Bytes::mib(24);
     let (ends, done) = ended_twice(plan(1), Bytes::mib(80), Some(available));
@@ -76,7 +76,7 @@ fn an_attempt_that_ends_for_want_of_memory_twice_is_given_up_and_says_the_figure
 }
 
 #[test]
-fn what_a_dead_worker_left_is_spoken_of_once_when_it_takes_too_long() {
+fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     desk.runner(build, 7, Bytes::mib(100));
@@ -95,8 +95,8 @@ fn what_a_dead_worker_left_is_spoken_of_once_when_it_takes_too_long() {
 }
 
 #[test]
-fn how_a_worker_ended_is_not_a_matter_of_chance() {
-    // Told to, and it did: nothing is unexplained.
+fn end_class_of_a_worker_follows_from_its_orders() {
+    // It was told to end, and did: nothing is unexplained.
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     let which = crate::core::control::Which::Worker(build.worker);
@@ -111,7 +111,7 @@ fn how_a_worker_ended_is_not_a_matter_of_chance() {
 }
 
 #[test]
-fn one_that_was_killed_for_its_deadline_is_said_to_have_been_late() {
+fn worker_killed_for_its_deadline_is_recorded_as_late() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     desk.pass_time(Duration::from_secs(60));
@@ -120,9 +120,9 @@ fn one_that_was_killed_for_its_deadline_is_said_to_have_been_late() {
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
-/// Two verifiers at work, one of which owes a little more than its lease reserves.
+/// Two working verifiers, one of which owes a little more than its lease reserves.
 #[test]
-fn a_small_offence_against_the_ceiling_is_one() {
+fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut desk = Desk::new(spec);
     let baseline = desk.lease();
@@ -143,14 +143,14 @@ fn a_small_offence_against_the_ceiling_is_one() {
 }
 
 #[test]
-fn what_holds_little_is_not_ended_for_the_floor() {
+fn runner_that_holds_little_is_not_ended_for_the_floor() {
     for (owed, ends) in [(63, false), (64, true)] {
         let mut desk = Desk::new(plan(1));
         let build = desk.lease();
         desk.runner(build, 7, Bytes::gib(1));
         let available = Bytes::gib(1) - Bytes::mib(1);
         desk.available = Some(available);
-        // And a MiB of shared memory.
+        // Plus a MiB of shared memory.
         let killed = kills(&desk.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
         assert_eq!(!killed.is_empty(), ends, "{owed} MiB");
         if ends {
@@ -160,15 +160,15 @@ fn what_holds_little_is_not_ended_for_the_floor() {
     }
 }
 
-/// An idle worker kept more than its next lease asks for: a fresh one makes the room that is missing.
+/// An idle worker kept more than its next lease allows for; a fresh one makes the missing room.
 #[test]
-fn a_worker_that_is_in_its_own_way_goes() {
+fn worker_in_the_way_of_its_own_lease_is_replaced() {
     for (kept, goes) in [(160, true), (150, false)] {
         let spec = Plan { ceilings: Ceilings::host(Bytes::mib(170)), ..plan(2) };
         let mut desk = Desk::new(spec);
         let build = desk.lease();
         let actions = desk.finish(build, Status::Passed);
-        // The next one was granted at once: it is the same worker, and holds nothing yet.
+        // The next lease was granted at once: it is the same worker, and holds nothing yet.
         assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
         let second = desk.lease();
         desk.feed(Event::Control(Control::Pause));
@@ -187,7 +187,7 @@ fn a_worker_that_is_in_its_own_way_goes() {
 }
 
 #[test]
-fn what_a_dead_worker_left_is_charged_until_it_is_back() {
+fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
     let mut desk = Desk::new(plan(1));
     let build = desk.lease();
     desk.runner(build, 7, Bytes::mib(100));
@@ -198,9 +198,9 @@ fn what_a_dead_worker_left_is_charged_until_it_is_back() {
     assert_eq!(desk.pass_the_rest(), StopReason::Finished);
 }
 
-/// The machine is short by so much, and an idle profiler holds so much.
+/// The machine has `available` MiB, and an idle profiler holds `held` MiB.
 #[test]
-fn an_idle_worker_goes_for_the_floor_only_where_that_is_enough() {
+fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
     for (held, available, goes) in [
         (50, 1024 + 108 - 50, true),
         (50, 1024 + 108 - 51, false),
@@ -221,7 +221,7 @@ fn an_idle_worker_goes_for_the_floor_only_where_that_is_enough() {
         let granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
         assert_eq!(granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {
-            // It is on its way: nobody else is asked to go for the same, and nobody is told twice.
+            // It is ending: no other worker is asked to end for the same reason, and none is told twice.
             let again = desk.feed(look(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
             assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");
         }

@@ -1,4 +1,4 @@
-//! When an idle profiler that is worn goes: while verifiers work for the profile that needs its successor, and at no
+//! When a worn idle profiler is ended: while verifiers work for the profile that needs its successor, and at no
 //! other time.
 
 use opt_shared::ids::{UnitId, WorkerId};
@@ -13,7 +13,7 @@ fn told(actions: &[Action], worker: WorkerId) -> bool {
     actions.contains(&Action::Shutdown { worker })
 }
 
-/// The first job is over, and its profiler idle.
+/// Runs the first job up to its profile, and returns that lease.
 fn after_the_first_job(spec: Plan) -> (Desk, Given) {
     let mut desk = Desk::new(spec);
     loop {
@@ -25,8 +25,8 @@ fn after_the_first_job(spec: Plan) -> (Desk, Given) {
     }
 }
 
-/// A first job that leaves no verifier, so that the second one's verifiers have had no lease; there one is all that
-/// a worker may have.
+/// The first job leaves no verifier, so the second job's verifiers have held no lease; a worker may hold only
+/// one.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
@@ -35,7 +35,7 @@ fn fresh_verifiers() -> Plan {
 }
 
 #[test]
-fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
+fn worn_profiler_is_ended_once_a_verifier_works_for_the_next_profile() {
     type Change = fn(&mut Plan);
     let table: [(&str, Change, bool); 5] = [
         ("worn", |_| {}, true),
@@ -57,7 +57,7 @@ fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
         let (mut desk, profile) = after_the_first_job(spec);
         let from = desk.log.len();
         desk.finish(profile, Status::Passed);
-        // The second job's verifier is on its way: nobody is at work.
+        // The second job's verifier is starting, so no worker is busy.
         assert!(!told(&desk.log[from..], profile.worker), "{name}: too early");
         let build = desk.lease();
         assert_eq!(build.order.unit, UnitId(1));
@@ -65,9 +65,9 @@ fn a_worn_profiler_goes_as_soon_as_a_verifier_works_for_the_next_profile() {
     }
 }
 
-/// What it owed in the middle of its lease is no growth; that it is worn otherwise needs no look.
+/// What it owed during its lease is not growth; other wear needs no sample.
 #[test]
-fn a_profiler_goes_for_what_it_kept_and_not_for_what_it_held() {
+fn profiler_is_judged_by_the_memory_it_kept() {
     for (kept, goes) in [(20, false), (300, true)] {
         let (mut desk, profile) = after_the_first_job(Plan { spare: true, ..two_jobs() });
         let look = |mib| (Process::Worker(profile.worker), Bytes::mib(mib));
@@ -85,7 +85,7 @@ fn a_profiler_goes_for_what_it_kept_and_not_for_what_it_held() {
 }
 
 #[test]
-fn a_worn_profiler_waits_for_the_worn_verifier_that_goes_before_it() {
+fn worn_profiler_waits_for_a_worn_verifier_to_end_first() {
     let mut spec = Plan { spare: true, verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
     spec.candidates.push(a_candidate());
@@ -101,7 +101,7 @@ fn a_worn_profiler_waits_for_the_worn_verifier_that_goes_before_it() {
     desk.sample(&look(5, 5));
     desk.sample(&look(5, 300));
     desk.finish(worn, Status::Passed);
-    // Both have kept memory that they should have given back.
+    // Both kept memory that they should have freed.
     let actions = desk.sample(&look(300, 300));
     assert!(told(&actions, worn.worker) && !told(&actions, profile.worker), "{actions:#?}");
     assert!(desk.core.lease_of(other.worker).is_some());
