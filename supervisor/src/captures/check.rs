@@ -1,4 +1,4 @@
-//! `captures check`: that every byte of a store is the one that was written, and that nothing is missing or too much.
+//! `captures check`: reads a whole store, and reports damaged, missing and superfluous files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// Each kind of damage is a line; a store that is damaged everywhere would give one for each file.
+/// A store that is damaged everywhere would give a finding for each file.
 const MOST_FINDINGS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Checked {
     pub entries: u64,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// What is wrong, a line each; the first thousand.
+    /// One line per problem, for the first thousand problems.
     pub findings: Vec<String>,
     pub more_findings: u64,
 }
@@ -56,7 +56,7 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
     Ok(checked)
 }
 
-/// Files that a store does not have.
+/// Checks the top level of the store for files that do not belong there.
 fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
     for entry in fs::read_dir(store).map_err(failed("looking into", store))? {
         let entry = entry.map_err(failed("looking into", store))?;
@@ -73,7 +73,7 @@ fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
     Ok(())
 }
 
-/// Whoever needs a blob, and how large it has to be.
+/// Who needs a blob, and its expected size.
 struct Wanted {
     bytes: u64,
     by: String,
@@ -168,7 +168,7 @@ fn blobs(
     Ok(())
 }
 
-/// A digest that is right leaves no room for a wrong size.
+/// If the digest is right, so is the size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {
@@ -188,7 +188,8 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// Everything below a folder but folders, by its name with `/`, and whether it is a regular file.
+/// The paths, with `/` as separator, of everything below a folder except folders, and whether each is a regular
+/// file.
 fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {

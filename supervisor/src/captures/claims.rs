@@ -1,6 +1,7 @@
-//! Who writes a storage that several entries seem to share: the first that meets it. The others hash it, and wait.
+//! Decides which thread writes a storage that several entries seem to share: the first one that reaches it. The
+//! others wait, then hash their own copy.
 //!
-//! Storages are taken for one by size and CRC, before any byte was read; the digest decides in the end.
+//! Storages of equal size and CRC are presumed equal before any byte is read; the digest decides in the end.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,24 +13,24 @@ use super::CapturesError;
 /// Size and CRC.
 pub(super) type Likeness = (u64, u32);
 
-/// How often a waiting thread looks whether the work was given up.
+/// How often a waiting thread checks whether the work was given up.
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Whether the one that writes has finished.
+    /// Maps each storage to whether its writer has finished.
     known: Mutex<HashMap<Likeness, bool>>,
     finished: Condvar,
 }
 
-/// Held while a storage is written; letting go tells the others.
+/// The right to write a storage. Dropping it wakes the waiting threads.
 pub(super) struct Claim<'c> {
     claims: &'c Claims,
     likeness: Likeness,
 }
 
 impl Claims {
-    /// None if somebody else met it before.
+    /// Claims a storage; `None` if another thread has claimed it before.
     pub(super) fn take(&self, likeness: Likeness) -> Option<Claim<'_>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.contains_key(&likeness) {
@@ -39,7 +40,7 @@ impl Claims {
         Some(Claim { claims: self, likeness })
     }
 
-    /// Until whoever took it is done, in whatever way.
+    /// Waits until the claim is dropped, whether or not its writer succeeded.
     pub(super) fn wait(&self, likeness: Likeness, stop: &AtomicBool) -> Result<(), CapturesError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         while known.get(&likeness) == Some(&false) {

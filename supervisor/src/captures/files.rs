@@ -1,4 +1,5 @@
-//! Files of a store: written beside their place, flushed, then renamed; read in chunks that leave no cache behind.
+//! Files of a store: written to a draft, flushed, then renamed; read in chunks that are dropped from the page
+//! cache.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,12 +15,12 @@ use rustix::io::Errno;
 
 use super::{CHUNK, CapturesError, Tick, failed};
 
-/// Dirty pages that a copy may leave to the kernel before it is made to write them.
+/// Written bytes after which a copy is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// Read before what was read is dropped from the cache.
+/// Bytes read before they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// A file that is read once, from its start to its end.
+/// A file that is read once from start to end.
 pub(super) struct Stream {
     path: PathBuf,
     file: Arc<File>,
@@ -47,7 +48,7 @@ impl Stream {
         self.position = position;
     }
 
-    /// Fills the buffer; the file must hold that much.
+    /// Fills the buffer. It is an error if the file ends before that.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), CapturesError> {
         self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
         self.position += buffer.len() as u64;
@@ -58,7 +59,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Hands the next `bytes` over in chunks.
+    /// Passes the next `bytes` to `take` in chunks.
     pub(super) fn each_chunk(
         &mut self,
         bytes: u64,
@@ -79,7 +80,7 @@ impl Stream {
     }
 }
 
-/// A file in the making. Removed again unless it is put in its place.
+/// A file being written. It is removed unless it is renamed to its final name.
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
@@ -88,8 +89,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Replaces a draft that an interrupted run left under this name. Made anew: what lies there may be a link to a file
-    /// of somebody's.
+    /// Replaces a draft that an interrupted run left under this name. The old file is removed first, because it
+    /// may be a link to someone else's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -115,22 +116,22 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // What was just written is not read next; advice that is not taken costs nothing but cache.
+        // What was just written is not read next. If the kernel ignores the advice, only cache is lost.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())
     }
 
-    /// Flushes, renames, and flushes the folder: after a power cut the file is there whole, or not at all.
+    /// Flushes the file, renames it, and flushes the folder: after a power cut the file is complete or absent.
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }
 
-    /// As `place`, and replaces nothing that came to lie there meanwhile.
+    /// Like `place`, but fails if the target has come into existence meanwhile.
     pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| {
             match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
-                // A file system that cannot do that; whoever asks has just seen that nothing lies there.
+                // The file system does not support that; the caller has just checked that nothing is there.
                 Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
                     fs::rename(draft, target)
                 }
@@ -158,7 +159,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // The next run would remove it too.
+            // Otherwise the next run would remove it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -168,14 +169,14 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// Where a folder is, or would be once it is made.
+/// The absolute path of a folder, with links resolved as far as it exists.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let there = absolute.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
     let mut resolved = fs::canonicalize(there).map_err(failed("resolving", there))?;
     for part in absolute.strip_prefix(there).unwrap_or(Path::new("")).components() {
         match part {
-            // What is not there yet is no link, but `..` behind it can lead back to one.
+            // A part that does not exist is no link, but a `..` after it can lead back to one.
             Component::ParentDir => drop(resolved.pop()),
             part => {
                 resolved.push(part);
@@ -188,7 +189,7 @@ pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     Ok(resolved)
 }
 
-/// With its parents, each flushed into the one above it.
+/// Creates a folder and its parents, and flushes each into its own parent.
 pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     if folder.is_dir() {
         return Ok(());
@@ -198,14 +199,14 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
         make_folder(above)?;
     }
     match fs::create_dir(folder) {
-        // Another thread was faster.
+        // Another thread created it first.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         made => made.map_err(failed("making the folder", folder))?,
     }
     sync_folder(above.unwrap_or(Path::new(".")))
 }
 
-/// A manifest as it lies on disk, unless it is too long to be one.
+/// Reads a manifest from disk, unless it is too long to be one.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
@@ -215,7 +216,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     Ok(bytes)
 }
 
-/// Refuses beforehand what would fill the disk.
+/// Fails if the disk has too little free space.
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
     let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(there)

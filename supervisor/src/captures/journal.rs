@@ -1,6 +1,7 @@
-//! What an unfinished `pack` has done: `partial/journal`, a JSON line for the whole and one for each finished entry.
+//! The progress of an unfinished `pack`: `partial/journal`, with one JSON line for the whole and one for each
+//! finished entry.
 //!
-//! A line is on disk only after everything that it speaks of. A line that was torn by a crash is cut off.
+//! A line is written only after everything it refers to is on disk. A line that a crash cut short is removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -29,11 +30,11 @@ pub(super) struct Journal {
     file: File,
 }
 
-/// What an earlier run left.
+/// The state that an earlier run left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
-    /// Where the last whole line ends.
+    /// Offset of the end of the last complete line.
     good: u64,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // Twice what the index may have: each line holds an entry and a stamp.
+    // Twice the limit of an index, because each line holds an entry and a stamp.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {
@@ -70,7 +71,7 @@ impl Journal {
         Self::begin_with(partial, provenance, std::iter::empty())
     }
 
-    /// With entries that are finished already.
+    /// Starts a journal in which these entries are already finished.
     pub(super) fn begin_with(
         partial: &Path,
         provenance: &Provenance,
@@ -115,7 +116,7 @@ impl Journal {
     }
 }
 
-/// Everything but the journal: drafts that an interrupted run left.
+/// Removes everything except the journal: drafts that an interrupted run left.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("looking into", partial))?.flatten() {
         if entry.file_name() != NAME {

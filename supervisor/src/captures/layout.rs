@@ -1,4 +1,4 @@
-//! Which bytes of a `.pt` file become blobs.
+//! Decides which bytes of a `.pt` file become blobs.
 
 use std::path::Path;
 
@@ -8,13 +8,14 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 use super::CapturesError;
 
 pub(super) struct Layout {
-    /// In the file's order; what lies between them goes into the manifest.
+    /// In the file's order; the bytes between them go into the manifest.
     pub(super) holes: Vec<RecordRange>,
-    /// Why the file is one blob, whatever is in it.
+    /// Why the whole file is a single blob, if it is.
     pub(super) kept_whole: Option<String>,
 }
 
-/// Reads the file's headers. What is no capture is kept as it is: a store gives back what it was given.
+/// Reads the file's headers. A file that is not a capture is kept whole, because a store has to give back what it
+/// was given.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {
@@ -34,7 +35,7 @@ fn whole(bytes: u64, why: String) -> Layout {
 
 fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
     let mut holes = records.to_vec();
-    // The smallest stay in the manifest.
+    // The smallest storages stay in the manifest.
     holes.sort_by_key(|hole| (std::cmp::Reverse(hole.bytes), hole.offset));
     holes.truncate(MAX_BLOBS);
     holes.sort_unstable();
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_storages_stay_in_the_manifest() {
+    fn smallest_storages_stay_in_the_manifest() {
         let records: Vec<RecordRange> =
             (0..300).map(|at| record(64 + at * 1000, if at % 3 == 0 { 8 } else { 800 })).collect();
         let layout = of_records(&records, 400_000);
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_manifest_is_one_blob() {
+    fn file_too_large_for_a_manifest_becomes_one_blob() {
         for (records, bytes) in [
             (vec![record(0, 10), record(5, 10)], 100),
             (vec![record(0, 200)], 100),

@@ -1,7 +1,7 @@
-//! Capture sets without repeated tensors: packing a folder into a store, unpacking and checking one.
+//! Packs capture sets into stores that hold every tensor once; unpacks and checks stores.
 //!
-//! The format is `opt_shared::capture::store`'s. This room moves bytes: streaming, on a few threads, leaving no page
-//! cache behind, and so that it can be killed at any moment. It is used by the command line alone.
+//! `opt_shared::capture::store` defines the format. This module moves the bytes: it streams on a few threads,
+//! leaves nothing in the page cache, and may be killed at any moment. Only the command line uses it.
 
 pub mod check;
 mod claims;
@@ -23,14 +23,14 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// Reading and hashing saturate a disk well before this.
+/// Reading and hashing on this many threads saturates any disk.
 const MOST_THREADS: usize = 4;
-/// Read, hashed and written at a time, per thread.
+/// Bytes read, hashed and written at a time by each thread.
 const CHUNK: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CapturesError {
-    /// The folders named cannot be used so.
+    /// The given folders cannot be used in this way.
     #[error("{0}")]
     Refused(String),
     #[error("{doing} {}", path.display())]
@@ -69,7 +69,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// The file or folder that it is about, where it is about one.
+    /// The file or folder that the error is about, if any.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -87,20 +87,20 @@ impl CapturesError {
     }
 }
 
-/// For `map_err`.
+/// Makes an error for `map_err`.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
 
-/// Told of every byte that was gone through.
+/// A progress callback: called with the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// How many files are gone through at a time.
+/// Number of files processed in parallel.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
 }
 
-/// Does `work` for every item, on a few threads; the first error ends it.
+/// Runs `work` on every item, on a few threads; the first error stops the others.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,
@@ -116,7 +116,7 @@ fn in_parallel<T: Sync>(
                     if let Err(error) = work(item, &stop) {
                         stop.store(true, Ordering::Relaxed);
                         let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                        // What gave up because of another error is not the one to tell.
+                        // Threads that gave up because of another error do not count.
                         if !matches!(error, CapturesError::GivenUp) {
                             first.get_or_insert(error);
                         }

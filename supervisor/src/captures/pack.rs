@@ -1,8 +1,9 @@
-//! `captures pack`: from a folder of `.pt` files to a store.
+//! `captures pack`: turns a folder of `.pt` files into a store.
 //!
-//! Each file is read once, from its start to its end: hashed as a whole, and cut into literals and blobs. A storage that
-//! was met before is only hashed. Blobs come first, then the manifest that names them, then the journal's line, and
-//! the index when all is there: whenever it is killed, what is on disk is right, and the next run goes on behind it.
+//! Each file is read once from start to end, hashed as a whole, and split into literals and blobs. A storage that
+//! was seen before is only hashed. For each entry, blobs are written first, then the manifest that names them,
+//! then the line in the journal; the index is written when everything is there. So whenever `pack` is killed,
+//! what is on disk is right, and the next run continues from there.
 
 mod add;
 
@@ -30,27 +31,27 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
 pub use self::add::{Added, add};
 
-/// Blobs are never written again.
+/// Mode of blobs, which are never written again.
 const BLOB_MODE: u32 = 0o444;
-/// What a small file costs beyond its bytes.
+/// Disk space that a small file takes beyond its bytes.
 const BLOCK: u64 = 4096;
 
-/// What was made.
+/// What `pack` or `add` produced.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     pub entries: u64,
-    /// Done by an earlier, interrupted run.
+    /// Entries that an earlier, interrupted run had finished.
     pub found_done: u64,
     pub bytes: Bytes,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// Entries that are one blob, and why.
+    /// Entries that are a single blob, and why.
     pub kept_whole: Vec<String>,
-    /// Files and folders that are not in the store, and why.
+    /// Files and folders that were not packed, and why.
     pub left_out: Vec<String>,
 }
 
-/// `started` and `packed_by` go into the index; `begin` is told how many bytes will be gone through.
+/// `origin` goes into the index; `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -70,7 +71,8 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // A link was laid in between. What was just made is empty; what is not is not ours.
+        // Somebody created a link meanwhile. If the folder is empty, we have just made it; otherwise it is not
+        // ours to remove.
         let _ = fs::remove_dir(&store);
         return Err(inside());
     }
@@ -92,7 +94,7 @@ pub fn pack(
         let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
         let mut unpacked = unpacked.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
-            // Another run finds it at rest, perhaps. The others can be done by then.
+            // The other entries are finished first; another run may find this file unchanged.
             CapturesError::Changed { .. } => drop(unpacked.changed.get_or_insert(error)),
             error if error.path() == Some(&source.path) => {
                 unpacked.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
@@ -114,10 +116,10 @@ pub fn pack(
     Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// What is not in the store.
+/// What did not get into the store.
 struct Unpacked {
     left_out: Vec<String>,
-    /// That the first of those that changed while they were read did.
+    /// The first file that changed while it was read.
     changed: Option<CapturesError>,
 }
 
@@ -135,7 +137,7 @@ struct Packing {
     done: BTreeMap<String, Line>,
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
-    /// Sizes of blobs that an interrupted run wrote: what has such a size is hashed before it is written.
+    /// Sizes of blobs from an interrupted run: a storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
     drafts: AtomicU64,
 }
@@ -191,8 +193,8 @@ impl Packing {
         })
     }
 
-    /// Entries that are not what they were when they were packed are packed again, and what has no source any more
-    /// goes: also an entry that stands there without its line in the journal, because a kill came in between.
+    /// Forgets entries that changed since they were packed, so that they are packed again, and removes manifests
+    /// without a source, including those that a kill kept out of the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -212,12 +214,12 @@ impl Packing {
         Ok(())
     }
 
-    /// From headers: storages of one size and CRC are taken for one.
+    /// Estimates the space from headers: storages of equal size and CRC count once.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
         for source in todo {
-            // What cannot be read is told of when its turn comes.
+            // A file that cannot be read is reported when it is packed.
             let Ok(Layout { holes, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
                 continue;
             };
@@ -266,7 +268,7 @@ impl Packing {
             segments,
         };
         let encoded = manifest.encode(&literals);
-        // What this program could not read again is not worth having; cannot happen, and is cheap to know.
+        // Checks that this program can read its own manifest. It always should, and the check is cheap.
         Manifest::parse(&encoded)
             .map_err(|error| CapturesError::Manifest { path: source.path.clone(), source: error })?;
         let target = self.store.join(ENTRIES).join(&source.name);
@@ -291,7 +293,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Reads the record once; writes it if it is not known to be there.
+    /// Reads the record once, and writes it as a blob unless the store has it already.
     fn blob(
         &self,
         reading: &mut Reading,
@@ -338,7 +340,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // Alike and not the same, or without a CRC to tell: it is read a second time.
+        // Equal in size and CRC but different, or without a CRC to compare: the record is read a second time.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(hole.offset);
@@ -379,7 +381,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // Of files that were changed in between.
+            // Blobs of files that changed in between.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));
@@ -428,7 +430,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Recognises a store that was finished by a run that was interrupted while it tidied up.
+/// Recognises a finished store whose run was interrupted while it removed its temporary files.
 fn tidied_up(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {
@@ -448,12 +450,12 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
 
 struct Reading {
     stream: Stream,
-    /// Over the whole file.
+    /// Hash of the whole file.
     whole: blake3::Hasher,
     buffer: Vec<u8>,
 }
 
-/// Bytes of the file that go into the manifest. `at` in it is counted by whoever reads it.
+/// Adds the bytes between two records to the manifest's literals. Readers compute `at` themselves.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,
@@ -474,7 +476,7 @@ fn literal(
     })
 }
 
-/// Blobs that are there, with their sizes; names that are none are not ours to judge here.
+/// The blobs in a store, with their sizes. Files with other names are ignored here.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The captures of a folder: every `.pt` file in it and below.
+//! Finds the captures of a folder: every `.pt` file in it and below.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,13 +12,13 @@ use super::{CapturesError, failed};
 
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// Below the folder, with `/`.
+    /// Path below the folder, with `/` as separator.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) stamp: Stamp,
 }
 
-/// What identifies a file as unchanged.
+/// Identifies a version of a file, so that changes are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
@@ -27,7 +27,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// For a file that is not there any more.
+    /// For a file that no longer exists.
     pub(super) fn unknown(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
     }
@@ -37,12 +37,12 @@ impl Stamp {
     }
 }
 
-/// What a folder holds.
+/// The contents of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Sorted by name.
     pub(super) sources: Vec<Source>,
-    /// What cannot be packed, or was not looked into, and why.
+    /// What cannot be packed or was not looked into, and why.
     pub(super) left_out: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         };
         let path = entry.path();
         if path.is_dir() {
-            // A link to a file is packed as the file; one to a folder may lead back, or anywhere.
+            // A link to a file is packed as that file; a link to a folder may lead back up, or anywhere.
             if entry.path_is_symlink() {
                 found.leave_out(path, "it is a link to a folder (pack that one by itself)");
             } else if entry.depth() == MAX_NAME_DEPTH && !is_empty(path) {

@@ -1,7 +1,7 @@
-//! `captures unpack`: the `.pt` files as they were, byte for byte.
+//! `captures unpack`: restores the `.pt` files, byte for byte.
 //!
-//! A file gets its name only after its digest was seen to be the one of the file that was packed. What is there
-//! already is left alone if it is that file, and refused if it is another.
+//! A file gets its final name only after its digest was compared with that of the packed file. An existing file
+//! is left alone if it is the same, and refused otherwise.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use opt_shared::units::Bytes;
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// What was written.
+/// What `unpack` did.
 #[derive(Clone, Debug, Default)]
 pub struct Unpacked {
     pub written: u64,
     pub bytes: Bytes,
-    /// Were there, and the same.
+    /// Number of files that were there already and are the same.
     pub found: u64,
-    /// Entries that could not be had out of the store, and why.
+    /// Entries that could not be restored, and why.
     pub failed: Vec<String>,
 }
 
-/// All entries, or those that `only` names (`op/entry_000003.pt`, or without its suffix).
+/// Unpacks all entries, or those that `only` names (`op/entry_000003.pt`, or the same without its suffix).
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -61,7 +61,7 @@ pub fn unpack(
     in_parallel(&todo, |&entry, stop| {
         let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
         match work.entry(entry, folder) {
-            // One bad entry does not keep the others from coming out.
+            // A bad entry does not stop the others.
             Err(error) if error.lies_below(store) => {
                 let why = chain(&error);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));
@@ -81,7 +81,7 @@ pub fn unpack(
     })
 }
 
-/// What is unpacked into a folder stays in it: a link on the way could lead anywhere.
+/// Refuses links on the way to `target`, because they could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for above in target.ancestors().skip(1).take_while(|above| *above != folder) {
         if above.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -167,7 +167,7 @@ impl Work<'_> {
                 Content::Literal { at } => {
                     let literal = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                     let literal = literal.and_then(|rest| rest.get(..Bytes::new(segment.bytes).to_usize()));
-                    // Checked when it was parsed.
+                    // It was checked when it was parsed.
                     let literal = literal.unwrap_or_default();
                     hasher.update(literal);
                     draft.write(literal)?;

@@ -1,4 +1,5 @@
-//! The other end, for `ctl` and for whoever drives a run from Rust: blocking, with a time limit on every answer.
+//! The client side of the control socket, for `ctl` and for programs that drive a run from Rust: blocking, with a
+//! time limit on every answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// An answer that is not waited for comes at once; a supervisor that swaps may take its time.
+/// Time limit for an answer. The server sends it at once, but a supervisor that swaps may be slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer: more than any queue of the server's.
+/// Longest answer; larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -22,13 +23,13 @@ pub enum ClientError {
     Closed,
     #[error("the run's answer is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
-    /// The run's own words.
+    /// The run refused the request, with its own message.
     #[error("{message} ({code})")]
     Refused { code: String, message: String },
 }
 
 impl ClientError {
-    /// The stable word of a refusal.
+    /// The stable code of a refusal.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -51,18 +52,18 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1 })
     }
 
-    /// For answers that come when they come.
+    /// Removes the time limit, for answers that may take any time.
     pub fn wait_for_ever(&mut self) -> Result<(), ClientError> {
         Ok(self.reader.get_ref().set_read_timeout(None)?)
     }
 
-    /// Asks, and reads the answer to it.
+    /// Sends a request and reads its answer.
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         let id = self.next;
         self.next += 1;
         let mut line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         line.push('\n');
-        // Somebody who refuses us may have closed already: what was said before that is to be read.
+        // A server that refuses us may have closed the connection already: its message is still to be read.
         let written = self.reader.get_mut().write_all(line.as_bytes());
         loop {
             let mut answer = match self.message() {
@@ -84,7 +85,7 @@ impl Client {
         }
     }
 
-    /// What happens next in the run, after `events` was called. None when the run has ended.
+    /// The next event of the run, after `events` was called; `None` when the run has ended.
     pub fn event(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             match self.message() {

@@ -1,6 +1,6 @@
-//! One client: what it has sent and not yet ended with a newline, what it has not yet read, and its allowances.
+//! One connection: its unread input, its unsent output, and its limits.
 //!
-//! Knows its own limits; those of all connections together are the server's.
+//! Knows only its own limits; the server keeps those of all connections together.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,22 +11,22 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::MAX_LINE;
 
-/// Answers and events that a client has yet to read. A candidate's whole record is below it.
+/// Bytes of answers and events that a client has not read yet. A candidate's whole record is smaller.
 pub(super) const MAX_QUEUED: usize = 512 << 10;
-/// From a line's first byte to its last, and between two bytes that a client takes of an answer.
+/// Time limit from the first byte of a line to its last, and between two reads of an answer by the client.
 pub(super) const LINE_TIME: Duration = Duration::from_secs(10);
-/// Without a request, an event stream or a result that is waited for.
+/// Time limit without a request, an event stream or a pending result.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Requests a second, and at once.
+/// Requests allowed per second, and in one burst.
 const LINES_A_SECOND: f64 = 200.0;
 const LINES_AT_ONCE: f64 = 100.0;
-/// Read at a time: one turn of a connection is short.
+/// Bytes read at a time, so that serving one connection takes little time.
 const CHUNK: usize = 16 << 10;
 
-/// Why a client is not served any longer. Not an error of the run.
+/// Why a connection is closed. It is not an error of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// It closed its end.
+    /// The client closed its end.
     Left,
     Broken,
     LineTooLong,
@@ -40,19 +40,19 @@ pub(super) struct Connection {
     input: Vec<u8>,
     line_began: Option<Instant>,
     output: VecDeque<u8>,
-    /// When it last took something, or the queue was empty.
+    /// When the client last read something, or when the queue was last empty.
     output_moved: Instant,
     last_request: Instant,
     allowance: f64,
     refilled: Instant,
     pub(super) listens: bool,
-    /// Requests that are still to be answered.
+    /// Requests that have not been answered yet.
     pub(super) pending: u32,
-    /// Everything that is queued is its last word.
+    /// Close after sending what is queued.
     closing: bool,
-    /// The other end will send nothing more.
+    /// The client will send nothing more.
     ended: bool,
-    /// Nor read anything: what it has asked for is done, and nobody told.
+    /// The client will not read anything more either: its requests are carried out, but nobody gets the answers.
     hung_up: bool,
 }
 
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        // A line in hand waits for its allowance: until then nothing more is taken from the socket.
+        // A complete line is waiting for its allowance; until then nothing more is read from the socket.
         !self.closing && !self.ended && !self.has_line() && self.output.len() < MAX_QUEUED / 2
     }
 
@@ -96,13 +96,13 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Nothing can come of it any more.
+    /// Whether nothing is left to do for this connection.
     pub(super) fn is_over(&self) -> bool {
         let heard = self.output.is_empty() && self.pending == 0 && !self.listens;
         self.ended && !self.has_line() && (heard || self.hung_up)
     }
 
-    /// From now on it is not watched: its end would be told for ever.
+    /// Stops polling the connection, which would report the hang-up at every turn.
     pub(super) fn hang_up(&mut self) {
         self.hung_up = true;
     }
@@ -115,7 +115,7 @@ impl Connection {
         self.input.contains(&b'\n')
     }
 
-    /// Takes what has come, up to a bound.
+    /// Reads what has arrived, up to a limit.
     pub(super) fn fill(&mut self, now: Instant) -> Result<(), Cut> {
         let mut chunk = [0u8; CHUNK];
         let room = (MAX_LINE + 1).saturating_sub(self.input.len()).min(CHUNK);
@@ -135,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// The next whole line, without its end, if this client may have it served now.
+    /// The next complete line, without its newline, if the rate limit allows serving it now.
     pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = LINES_AT_ONCE.min(self.allowance + since * LINES_A_SECOND);
@@ -167,7 +167,7 @@ impl Connection {
         self.flush(now)
     }
 
-    /// Gives what the other end takes now.
+    /// Sends as much as the client accepts now.
     pub(super) fn flush(&mut self, now: Instant) -> Result<(), Cut> {
         while !self.output.is_empty() {
             let (head, _) = self.output.as_slices();
@@ -185,18 +185,18 @@ impl Connection {
         if self.closing || self.is_over() { Err(Cut::Left) } else { Ok(()) }
     }
 
-    /// Nothing more is taken; it is closed once it has read what is queued.
+    /// Reads nothing more, and closes the connection once its output has been sent.
     pub(super) fn close_after(&mut self) {
         self.closing = true;
         self.input = Vec::new();
     }
 
-    /// Whether its timeout, or ours, has ended.
+    /// Which of its time limits has passed, if any.
     pub(super) fn overdue(&self, now: Instant) -> Option<Cut> {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, cut)| cut)
     }
 
-    /// When something becomes due of itself: the first limit, or the next allowance.
+    /// When it needs attention even if nothing arrives: the first time limit, or the next allowance.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_A_SECOND).max(0.0))

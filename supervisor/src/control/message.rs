@@ -1,6 +1,6 @@
-//! JSON-RPC 2.0, one message a line: what a line has to be, and what answers look like.
+//! JSON-RPC 2.0 with one message per line: parses requests and formats answers.
 //!
-//! Nothing of a line is kept but what its method takes: parameters are read straight into their type.
+//! Parameters are parsed straight into the method's type; nothing else of a line is kept.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 use super::methods::{self, Request};
 use super::refusal::{Code, Refusal, Reply};
 
-/// Longest id, as it was written: enough for a UUID in quotes.
+/// Longest id as written: enough for a UUID in quotes.
 const MAX_ID: usize = 128;
 
-/// Something that happened, for those who listen.
+/// An event for connections that listen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification(pub Value);
 
-/// A line that was understood: the id to answer to, if there is to be an answer.
+/// A parsed line, and the id to answer to, if an answer is expected.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) id: Option<Box<str>>,
@@ -37,12 +37,12 @@ struct Envelope<'line> {
     params: Option<&'line RawValue>,
 }
 
-/// `"id": null` is an id, a missing one is none.
+/// `"id": null` is an id; a missing one is not.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Never fails: what is wrong with a line is its answer.
+/// Parses a line. It never fails: a malformed line yields the error to answer with.
 pub(super) fn read(line: &[u8]) -> Asked {
     let refuse =
         |code, message: String| Asked { id: Some("null".into()), request: Err(Refusal { code, message }) };
@@ -73,12 +73,12 @@ pub(super) fn read(line: &[u8]) -> Asked {
         (Some("2.0"), None) => invalid("`method` is missing"),
         _ => invalid("`jsonrpc` has to be \"2.0\""),
     };
-    // Of a request without an id nobody waits for an answer, but an error has to be heard.
+    // A request without an id expects no answer, but an error is reported all the same.
     let id = if id.is_none() && request.is_err() { Some("null".into()) } else { id };
     Asked { id, request }
 }
 
-/// One line, with its end.
+/// An answer as a line, with its newline.
 pub(super) fn write(id: &str, reply: &Reply) -> Vec<u8> {
     #[derive(Serialize)]
     struct Error<'a> {
@@ -120,7 +120,7 @@ pub(super) fn notify(notification: &Notification) -> Vec<u8> {
 }
 
 fn line<T: Serialize>(message: &T) -> Vec<u8> {
-    // Values of ours hold no map with other keys than texts: nothing here can fail.
+    // Our values contain only maps with string keys, so this cannot fail.
     let mut bytes = serde_json::to_vec(message).unwrap_or_default();
     bytes.push(b'\n');
     bytes

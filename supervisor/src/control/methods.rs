@@ -46,7 +46,7 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-/// One of `worker` and `role`.
+/// Either `worker` or `role`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecycleParams {
@@ -73,13 +73,13 @@ pub struct SetParams {
     pub host_ceiling: String,
 }
 
-/// One of the two.
+/// Either `candidate` or `worker`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WhyParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// JOB/CANDIDATE, or a candidate's name where only one job has it.
+    /// JOB/CANDIDATE, or just the candidate if only one job has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 }
@@ -87,7 +87,7 @@ pub struct WhyParams {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CandidatesParams {
-    /// Where to go on: an answer holds a page.
+    /// Position of the first item; an answer holds one page.
     #[serde(default)]
     pub from: u32,
 }
@@ -95,7 +95,7 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// Seconds since the run began, as the answers before had them.
+    /// Seconds since the run began, as in earlier answers.
     #[serde(default)]
     pub since_s: f64,
 }
@@ -106,26 +106,26 @@ pub struct DecisionsParams {
     pub most: u32,
 }
 
-/// One of `sources` and `text`.
+/// Either `sources` or `text`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
-    /// May be left out where the plan has one job.
+    /// May be left out if the plan has one job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Files, by absolute paths. They are copied.
+    /// Absolute paths of files, which are copied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// For a text; files tell it by their suffixes.
+    /// Language of `text`; for files the suffix decides.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "Language::deserialize_runnable"
     )]
     pub language: Option<Language>,
-    /// A number is added where it is taken.
+    /// If the name is taken, a number is appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ pub struct SubmitParams {
 #[serde(deny_unknown_fields)]
 pub struct ResultParams {
     pub candidate: String,
-    /// Answer when it has come to its end.
+    /// Answer only when the candidate has ended.
     #[serde(default)]
     pub wait: bool,
 }
@@ -183,7 +183,7 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
         }
         "result" => typed(method, params).map(Request::Result),
         _ => {
-            // A line's worth of nonsense is not sent back.
+            // A long nonsense name is not sent back in full.
             let shown: String = method.chars().take(40).collect();
             let known = METHODS.join(", ");
             Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; there are {known}")))
@@ -191,7 +191,7 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
     }
 }
 
-/// Parameters by name; none are as good as an empty object.
+/// Parses named parameters; missing ones count as an empty object.
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {

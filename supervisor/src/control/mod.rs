@@ -1,8 +1,8 @@
-//! The control socket: who may speak on it, what a line may be, and which requests there are.
+//! The control socket: who may use it, what a line may be, and which requests exist.
 //!
-//! Owns connections, their limits and the protocol (JSON-RPC 2.0, one message a line). Holds no truth about the run:
-//! requests come out typed, answers go in. Everything is non-blocking and driven by the run's one loop. Where the
-//! socket lies is `place`'s; `client` is the other end, for `ctl`.
+//! Owns connections, their limits and the protocol (JSON-RPC 2.0, one message per line), but no state of the run:
+//! it passes typed requests to the driver and sends its answers. Everything is non-blocking and driven by the
+//! run's only loop. `socket` decides where the socket is; `client` is the other end, for `ctl`.
 //!
 //! ```text
 //!   accept ── more than 32? ─▶ "busy", closed
@@ -32,10 +32,10 @@ pub use methods::{
 pub use refusal::{Code, Refusal, Reply};
 pub use server::{ControlError, Server, Token};
 
-/// Whether a line is a request that would be carried out. Does nothing with it.
+/// Whether a line is a request that would be carried out. Has no effect.
 pub fn understands(line: &[u8]) -> bool {
     message::read(line).request.is_ok()
 }
 
-/// Longest line of a request, in both directions; answers may be as long as their queue.
+/// Longest request line; answers may be as long as their queue.
 pub const MAX_LINE: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Answers: a value, or the reason for a refusal.
+//! The two kinds of answer: a value, or a refusal with its reason.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,18 +15,18 @@ pub enum Code {
     LineTooLong,
     UnknownMethod,
     InvalidParams,
-    /// The request was understood, and nothing was changed.
+    /// The request was understood, but nothing was changed.
     Refused,
     /// It names a worker, job or candidate that the run does not have.
     NotFound,
-    /// More connections, or more requests waiting for a result, than are served.
+    /// Too many connections, or too many requests waiting for a result.
     Busy,
-    /// Another user.
+    /// The client belongs to another user.
     Forbidden,
 }
 
 impl Code {
-    /// The number that JSON-RPC asks for.
+    /// The error number that JSON-RPC requires.
     pub(super) const fn number(self) -> i32 {
         match self {
             Self::ParseError => -32_700,
@@ -41,7 +41,7 @@ impl Code {
     }
 }
 
-/// An error in an answer.
+/// A refusal, as sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,

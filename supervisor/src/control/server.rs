@@ -1,4 +1,4 @@
-//! The listening end: accepts, reads, answers, and cuts off, a bounded piece of work at a time.
+//! The listening end: accepts, reads, answers and closes connections, in bounded steps.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,18 +19,19 @@ use super::methods::Request;
 use super::refusal::{Code, Refusal, Reply};
 use super::socket::{RunSocket, SocketError};
 
-/// Served at a time; a program needs one, a person two.
+/// Largest number of connections; a program needs one, a person two.
 const MOST_CONNECTIONS: usize = 32;
-/// Told that we are busy before the others are looked at again.
+/// Connections refused as busy before the others are served again.
 const MOST_REFUSED_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 128;
-/// Without a descriptor for it, a connection stays in the queue, and would wake the loop again at once.
+/// Pause after running out of descriptors. The waiting connection would wake the loop again at once.
 const REST: Duration = Duration::from_secs(1);
-/// Most bytes that all connections hold together, in and out: part of the 20 MiB that the supervisor may owe.
+/// Bytes that all connections together may hold, in both directions: part of the 20 MiB that the supervisor may
+/// owe.
 const BUDGET: usize = 4 << 20;
 /// Requests of one connection that wait for a result.
 const MOST_PENDING: u32 = 64;
-/// Lines served in one go, so that the run's own events are never far.
+/// Lines served in one step, so that the run's own events do not wait long.
 const LINES_A_TURN: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +42,7 @@ pub enum ControlError {
     Io { action: &'static str, path: PathBuf, source: Errno },
 }
 
-/// Whom to answer. One that has left meanwhile is answered in vain.
+/// The connection to answer. If it is gone, the answer is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     connection: u64,
@@ -53,14 +54,14 @@ pub struct Server {
     socket: RunSocket,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// Nobody is accepted before.
+    /// No connection is accepted before this time.
     rests_until: Option<Instant>,
-    /// Those who were cut off, by reason, for the log.
+    /// Number of connections closed for a broken limit, for the log.
     cut: u64,
 }
 
 impl Server {
-    /// Binds the socket. Whoever held it before is dead, because we hold the lock of the run.
+    /// Binds the socket. An existing socket belongs to a dead supervisor, because we hold the run's lock.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -72,7 +73,7 @@ impl Server {
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("making"))?;
         bind(&listener, &address).map_err(fail("binding"))?;
-        // Nobody can connect before it listens, so nobody saw it with another mode.
+        // Nobody can connect before it listens, so nobody could use it with another mode.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .map_err(fail("closing to others"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
@@ -84,7 +85,7 @@ impl Server {
         self.socket.path()
     }
 
-    /// What the loop has to watch.
+    /// The descriptors for the loop to poll.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.rests_until.is_none().then(|| self.listener.as_fd());
         listener
@@ -93,7 +94,7 @@ impl Server {
             .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(watched))
     }
 
-    /// When it has to be served though nobody says anything.
+    /// When it has to be served even if nothing arrives.
     pub fn next_moment(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_moment).chain(self.rests_until).min()
     }
@@ -102,7 +103,7 @@ impl Server {
         self.connections.values().any(|it| it.listens)
     }
 
-    /// One bounded piece of work: what is to be answered comes back.
+    /// Does one bounded step of work, and returns the requests to answer.
     pub fn serve(&mut self, now: Instant) -> Vec<(Token, Request)> {
         for (id, seen) in self.ready() {
             let Some(it) = self.connections.get_mut(&id) else { continue };
@@ -129,7 +130,7 @@ impl Server {
         requests
     }
 
-    /// Who can be read from, and who written to; those who hung up are always looked at.
+    /// Which connections can be read from and written to; those that hung up are always included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();
@@ -146,7 +147,7 @@ impl Server {
             .collect()
     }
 
-    /// One line of each in turn, so that nobody talks the others down.
+    /// Takes one line from each connection in turn, so that none crowds out the others.
     fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
         let mut requests = Vec::new();
         let mut served = 0;
@@ -187,7 +188,7 @@ impl Server {
         requests
     }
 
-    /// Every request that was handed out is answered exactly once.
+    /// Answers a request. Every request that was returned is answered exactly once.
     pub fn answer(&mut self, token: &Token, reply: &Reply, now: Instant) {
         if let Some(it) = self.connections.get_mut(&token.connection) {
             it.pending = it.pending.saturating_sub(1);
@@ -219,7 +220,7 @@ impl Server {
         self.keep_the_budget(now);
     }
 
-    /// Is anybody left who was asked to be answered.
+    /// Whether the connection to answer still exists.
     pub fn is_there(&self, token: &Token) -> bool {
         self.connections.contains_key(&token.connection)
     }
@@ -238,14 +239,14 @@ impl Server {
         self.connections.remove(&id);
         if cut != Cut::Left {
             self.cut += 1;
-            // A client can cause this as often as it likes: every power of two of them is enough to know.
+            // A client can cause this as often as it likes, so only powers of two are logged.
             if self.cut.is_power_of_two() {
                 tracing::info!("control socket: {} clients were cut off, the last one: {cut:?}", self.cut);
             }
         }
     }
 
-    /// The one that holds the most goes, until all together hold what they may.
+    /// Closes the connections that hold the most, until all of them together are within the limit.
     fn keep_the_budget(&mut self, now: Instant) {
         while BUDGET < self.connections.values().map(Connection::buffered).sum() {
             let largest = self.connections.iter().max_by_key(|(_, it)| it.buffered()).map(|(&id, _)| id);
@@ -282,7 +283,7 @@ impl Server {
         }
     }
 
-    /// The last answers leave, as far as somebody reads them.
+    /// Sends the last answers, as far as clients read them.
     pub fn close(mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         loop {
@@ -310,16 +311,16 @@ fn watched(connection: &Connection) -> PollFd<'_> {
 }
 
 fn last_word(connection: &mut Connection, refusal: Refusal, now: Instant) {
-    // Small enough for any socket's buffer: if not, the other end finds out by being closed.
+    // It fits into any socket's buffer; if not, the client sees the connection close.
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
-/// The run's own user and root, nobody else.
+/// Only the run's own user and root are admitted.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// The kernel's word for who opened the other end: our own user, or root.
+/// Checks with the kernel that the other end belongs to our own user or to root.
 fn is_one_of_us(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     let forbidden = |why: String| Refusal::new(Code::Forbidden, why);
     let peer = sockopt::socket_peercred(socket)

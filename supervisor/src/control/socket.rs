@@ -1,25 +1,25 @@
-//! Where sockets lie, and how a run is found again: a folder of the user's own, with a socket and a link to the run's
+//! Where sockets are, and how a run is found: a folder of the user's own, with a socket and a link to the run's
 //! folder for each run.
 //!
-//! A socket is stale when nobody holds its run's lock. Nobody connects to find out, and no pid is believed: that is
-//! for the caller to say, who knows what the lock is.
+//! A socket is stale if nobody holds its run's lock. This is never found out by connecting or from a pid; the
+//! caller, who knows the lock, has to say.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A socket's path holds 107 bytes.
+/// A socket's path holds at most 107 bytes.
 const LONGEST: usize = 107;
-/// Names the folder for sockets, where a user wants one that nobody else looks into.
+/// Environment variable with the folder for sockets, for users who want a folder of their own.
 const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
-/// In the run's folder.
+/// Name of the link in the run's folder.
 pub const LINK: &str = "control.sock";
 const SOCKET: &str = "sock";
 const RUN: &str = "run";
-/// Length of the name that a run's folder gives its socket, in hex digits.
+/// Length of a socket's name, in hexadecimal digits.
 const NAME: usize = 16;
-/// Links looked at in one folder.
+/// Largest number of links looked at in one folder.
 const MOST_RUNS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
     move |source| SocketError::Io { action, path: path.to_owned(), source }
 }
 
-/// The socket of one run. Both links and the socket go with this value.
+/// The socket of one run. Dropping it removes the socket and both links.
 #[derive(Debug)]
 pub struct RunSocket {
     run: PathBuf,
@@ -46,7 +46,8 @@ pub struct RunSocket {
 }
 
 impl RunSocket {
-    /// For the run whose lock the caller holds: what lies there already is a dead supervisor's.
+    /// Takes the socket's path for a run whose lock the caller holds. Whatever is there belongs to a dead
+    /// supervisor.
     pub fn take(run: &Path) -> Result<Self, SocketError> {
         let name = name_of(run);
         let all = folders();
@@ -71,7 +72,7 @@ impl RunSocket {
         &self.socket
     }
 
-    /// Makes it findable, from both ends.
+    /// Creates the links from the run's folder and to it.
     pub(super) fn publish(&self) -> Result<(), SocketError> {
         symlink(&self.run, &self.back).map_err(failed("making the link", &self.back))?;
         symlink(&self.socket, &self.link).map_err(failed("making the link", &self.link))
@@ -93,14 +94,14 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A run that has a socket in one of the folders here.
+/// A run with a socket in one of the folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub run: PathBuf,
     pub socket: PathBuf,
 }
 
-/// Every run that has left a link, alive or not.
+/// Every run that has left a link, running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {
@@ -119,20 +120,20 @@ pub fn runs() -> Vec<Found> {
     found
 }
 
-/// Removes what is left of a run that the caller knows to be dead, by holding its lock.
+/// Removes what is left of a dead run. The caller holds its lock, and so knows that it is dead.
 pub fn clear(found: &Found) {
     for path in [&found.socket.with_extension(RUN), &found.socket] {
         let _ = remove(path);
     }
 }
 
-/// One and the same for one run's folder.
+/// The socket's name, which depends only on the run's folder.
 fn name_of(run: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME].to_owned()
 }
 
-/// The preferred one first. Named by the user, it is the only one.
+/// The possible folders, the preferred one first. If the user names one, it is the only one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];

@@ -1,4 +1,5 @@
-//! The server over real sockets, without a run: who is served, who is cut off, and that no line is fatal.
+//! The server over real sockets, without a run: who is served, which connections are closed, and that no line
+//! does harm.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use super::message::{self, Notification};
 use super::socket::RunSocket;
 use super::{Code, MAX_LINE, Request, Server, Token};
 
-/// A server in a folder of its own: the run's folder is not asked what it is.
+/// A server in its own folder. What the run's folder holds does not matter.
 struct Bench {
     server: Server,
     now: Instant,
@@ -35,7 +36,7 @@ impl Bench {
         socket
     }
 
-    /// All that is to be had now; requests are answered with their own name.
+    /// Serves everything that is there now; each request is answered with its own name.
     fn serve(&mut self) -> Vec<Request> {
         let mut all = Vec::new();
         loop {
@@ -65,7 +66,7 @@ fn hear(socket: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Nothing more comes.
+/// Whether the other end is closed and has sent nothing more.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {
@@ -99,7 +100,7 @@ fn requests_are_typed_and_answered_by_their_id() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so() {
+fn malformed_line_is_answered_with_its_error() {
     let table: [(&str, &str); 14] = [
         ("nonsense", "parse_error"),
         ("{", "parse_error"),
@@ -132,7 +133,7 @@ fn what_is_no_request_is_told_so() {
                 .expect("JSON");
         assert_eq!(code(&answer), expected);
     }
-    // Without an id nobody is told of a success.
+    // Without an id, a success is not answered.
     assert!(message::read(b"{\"jsonrpc\":\"2.0\",\"method\":\"pause\"}").id.is_none());
     let null = message::read(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"pause\"}");
     assert_eq!(null.id.as_deref(), Some("null"));
@@ -163,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn the_thirty_third_is_told_that_we_are_busy() {
+fn thirty_third_connection_is_refused_as_busy() {
     let mut bench = Bench::new();
     let mut sockets: Vec<UnixStream> = (0..200)
         .map(|_| {
@@ -183,7 +184,7 @@ fn the_thirty_third_is_told_that_we_are_busy() {
     for socket in &sockets[..32] {
         assert_eq!(hear(socket)["result"], "Workers");
     }
-    // Room again once somebody has left.
+    // There is room again once a client has left.
     drop(sockets);
     bench.serve();
     let mut late = bench.connect();
@@ -194,7 +195,7 @@ fn the_thirty_third_is_told_that_we_are_busy() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_the_last_one() {
+fn too_long_line_closes_the_connection() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
     socket.set_nonblocking(true).expect("set");
@@ -212,7 +213,7 @@ fn a_line_that_is_too_long_is_the_last_one() {
 }
 
 #[test]
-fn who_is_slow_or_silent_is_cut_off() {
+fn slow_or_silent_client_is_closed() {
     let mut bench = Bench::new();
     let (mut slow, silent, mut listener) = (bench.connect(), bench.connect(), bench.connect());
     bench.serve();
@@ -250,7 +251,7 @@ fn client_that_never_reads_is_closed_at_the_limit_of_its_queue() {
 }
 
 #[test]
-fn nobody_talks_the_others_down() {
+fn busy_client_does_not_crowd_out_the_others() {
     let mut bench = Bench::new();
     let (mut loud, mut quiet) = (bench.connect(), bench.connect());
     bench.serve();
@@ -266,7 +267,7 @@ fn nobody_talks_the_others_down() {
 }
 
 #[test]
-fn a_client_that_leaves_is_forgotten_and_its_requests_are_done() {
+fn requests_of_a_client_that_left_are_carried_out() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
     say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pause\"}\n");
@@ -283,7 +284,7 @@ fn a_client_that_leaves_is_forgotten_and_its_requests_are_done() {
 
 /// As `echo … | socat - UNIX-CONNECT:…` does.
 #[test]
-fn who_has_said_everything_still_hears_the_answers() {
+fn client_that_stopped_writing_still_gets_its_answers() {
     let mut bench = Bench::new();
     let mut socket = bench.connect();
     say(&mut socket, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n");
@@ -291,7 +292,7 @@ fn who_has_said_everything_still_hears_the_answers() {
     bench.server.serve(bench.now);
     let mut served = bench.server.serve(bench.now);
     let (token, _) = served.pop().expect("the request");
-    // It waits for something that takes its time.
+    // It waits for a slow result.
     bench.pass(IDLE_TIME * 2);
     bench.serve();
     bench.server.answer(&token, &Ok(json!("late")), bench.now);
@@ -301,7 +302,7 @@ fn who_has_said_everything_still_hears_the_answers() {
 }
 
 #[test]
-fn the_place_is_closed_to_others_and_cleared() {
+fn socket_folder_is_private_and_cleared() {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server");
@@ -317,7 +318,7 @@ fn the_place_is_closed_to_others_and_cleared() {
     drop(server);
     assert!(!path.exists() && ours(folder.path()).is_none());
     assert!(std::fs::symlink_metadata(folder.path().join("control.sock")).is_err());
-    // What a killed supervisor left is taken over.
+    // A socket that a killed supervisor left is taken over.
     std::mem::forget(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
     assert!(path.exists());
     drop(Server::open(RunSocket::take(folder.path()).expect("a place")).expect("a server"));
@@ -325,7 +326,7 @@ fn the_place_is_closed_to_others_and_cleared() {
 }
 
 #[test]
-fn the_peer_is_the_runs_user_or_root() {
+fn peer_has_to_be_the_runs_user_or_root() {
     use rustix::process::Uid;
     for (peer, own, expected) in [(1000, 1000, true), (0, 1000, true), (1001, 1000, false), (1000, 0, false)]
     {

@@ -1,8 +1,8 @@
-//! Two runs beside each other: who is in both, whether they became faster, whose status changed.
+//! Compares two runs: candidates in both, whether they became faster, and whose status changed.
 //!
-//! Speed-ups are compared where both runs paired a candidate with the same baseline, which cancels the machine; else
-//! median times, which hold only as long as the machine is the same. The interval of a ratio takes both runs' errors as
-//! independent.
+//! If both runs paired a candidate with the same baseline, speed-ups are compared, which cancels the machine's
+//! influence; otherwise median times, which are comparable only on the same machine. The interval of a ratio
+//! assumes that the errors of both runs are independent.
 
 mod print;
 mod replays;
@@ -17,7 +17,7 @@ use crate::record::{CandidateRecord, HostRecord, JobRecord, ReplayRecord, RunInf
 pub use self::replays::{ComparedReplay, EndedReplay};
 pub use print::{markdown, text};
 
-/// Raised by every change that a reader could trip over.
+/// Raised by every change that could break a reader.
 const SCHEMA: u32 = 1;
 
 /// One of the two runs, reduced to what is compared.
@@ -26,7 +26,7 @@ pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
     jobs: Vec<RunJob>,
-    /// A plan has a handful.
+    /// All replays; a plan has at most a few.
     pub replays: Vec<ReplayRecord>,
 }
 
@@ -51,7 +51,7 @@ impl ComparedRun {
         Self { run, host, jobs: Vec::new(), replays: Vec::new() }
     }
 
-    /// The candidates that follow are of this job.
+    /// Starts a job; the candidates that follow belong to it.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(RunJob { job, candidates: BTreeMap::new(), order: Vec::new() });
     }
@@ -79,13 +79,13 @@ impl ComparedRun {
 pub enum Change {
     Faster,
     Slower,
-    /// The interval of the ratio holds 1.
+    /// The interval of the ratio contains 1.
     WithinNoise,
     NewlyPassed,
     NoLongerPassed,
-    /// Neither passed, and not for the same reason.
+    /// Neither passed, and their statuses differ.
     OtherStatus,
-    /// Nothing to compare.
+    /// There is nothing to compare.
     None,
 }
 
@@ -103,7 +103,7 @@ impl Change {
     }
 }
 
-/// What a ratio is of.
+/// Which figure the ratio compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioOf {
@@ -117,7 +117,7 @@ pub struct ComparedCandidate {
     pub change: Change,
     pub first: Ended,
     pub second: Ended,
-    /// Above 1 the second run's is the faster one.
+    /// Above 1, the second run is faster.
     pub ratio: Option<Estimate>,
     pub ratio_of: Option<RatioOf>,
 }
@@ -126,7 +126,7 @@ pub struct ComparedCandidate {
 pub struct ComparedJob {
     pub name: String,
     pub winners: [Option<String>; 2],
-    /// None where a run does not say which captures it had.
+    /// `None` if a run does not say which captures it had.
     pub same_captures: Option<bool>,
     pub same_signature: Option<bool>,
     pub same_baseline: bool,
@@ -205,7 +205,7 @@ fn same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> Option<bool> {
 
 fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: bool) -> ComparedCandidate {
     let by_speedup = first.speedup.zip(second.speedup).filter(|_| same_baseline);
-    // Less time is more speed: the first run's time stands above.
+    // Less time is faster, so the first run's time is the numerator.
     let by_time = first.median_time.zip(second.median_time);
     let (ratio, ratio_of) = match (by_speedup, by_time) {
         (Some((before, after)), _) => (ratio(after, before), RatioOf::Speedup),
@@ -225,7 +225,8 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Ratio of two independent estimates; none if one is not a positive number. Errors add up as squares of logarithms.
+/// Ratio of two independent estimates; `None` if one is not a positive number. Errors are added as squares of
+/// logarithms.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)
@@ -270,7 +271,7 @@ pub(in crate::report) mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_from_what_did_not() {
+    fn changes_are_told_from_noise() {
         let result = compare(side(sample()), side(later()));
         let job = &result.jobs[0];
         let told: Vec<(&str, Change)> =
@@ -298,7 +299,7 @@ pub(in crate::report) mod tests {
     }
 
     #[test]
-    fn jobs_of_one_run_alone_are_named() {
+    fn jobs_in_only_one_run_are_named() {
         let mut other = sample();
         other.jobs[0].name = "softmax".to_owned();
         let result = compare(side(sample()), side(other));
@@ -310,7 +311,7 @@ pub(in crate::report) mod tests {
 
     proptest! {
         #[test]
-        fn a_ratio_turns_over_and_holds_its_value(
+        fn ratio_inverts_and_contains_its_value(
             figures in proptest::array::uniform2((1e-6f64..1e6, 0.0f64..0.5, 0.0f64..0.5)),
         ) {
             let [one, other] = figures.map(|(value, down, up)| Estimate {
@@ -322,12 +323,12 @@ pub(in crate::report) mod tests {
             let back = ratio(other, one).expect("usable");
             prop_assert!(there.ci_low <= there.value * 1.000_001 && there.value <= there.ci_high * 1.000_001);
             prop_assert!((there.ci_low * back.ci_high - 1.0).abs() < 1e-9);
-            // Never wider than if both erred at their worst at once.
+            // Never wider than if both errors were at their worst at once.
             prop_assert!(one.ci_low / other.ci_high <= there.ci_low * 1.000_001);
         }
 
         #[test]
-        fn what_is_no_number_has_no_ratio(value in prop_oneof![Just(0.0), Just(-1.0), Just(f64::NAN), Just(f64::INFINITY)]) {
+        fn ratio_of_an_invalid_estimate_is_none(value in prop_oneof![Just(0.0), Just(-1.0), Just(f64::NAN), Just(f64::INFINITY)]) {
             let good = Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 };
             prop_assert_eq!(ratio(Estimate { value, ..good }, good), None);
             prop_assert_eq!(ratio(good, Estimate { value, ..good }), None);

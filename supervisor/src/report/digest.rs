@@ -1,6 +1,8 @@
-//! A run reduced to what a page can show: the best candidates, the failed ones, the worst phases, within named limits.
+//! A run reduced to what fits on a page: the best candidates, the failed ones and the worst phases, within named
+//! limits.
 //!
-//! Filled piece by piece, so that a run of ten thousand candidates is never in memory. What was left out is counted.
+//! It is filled row by row, so that a run with ten thousand candidates is never in memory. What was left out is
+//! counted.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,20 +15,20 @@ use crate::record::{
     Stage, WorkerRecord,
 };
 
-/// How much of a run is kept.
+/// How much of a run to keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Candidates of a job, with what they were timed at.
+    /// Candidates per job, with their times.
     pub shown: usize,
-    /// Failed candidates of a job, with their story.
+    /// Failed candidates per job, with details.
     pub failed: usize,
-    /// Timed entries of a candidate.
+    /// Timed entries per candidate.
     pub entries: usize,
     pub workers: usize,
     pub decisions: usize,
 }
 
-/// As much of a foreign text as a page shows.
+/// Longest foreign text on a page.
 const MAX_TAIL: usize = 4 << 10;
 
 #[derive(Debug)]
@@ -35,13 +37,13 @@ pub struct JobDigest {
     /// The best first, then those without a rank.
     pub shown: Vec<CandidateRecord>,
     pub failed: Vec<CandidateRecord>,
-    /// The winner and the baseline, wherever they stand.
+    /// The winner and the baseline, whatever their ranks.
     pub named: Vec<CandidateRecord>,
     pub statuses: BTreeMap<&'static str, usize>,
     pub candidates: usize,
     pub others: usize,
     pub failures: usize,
-    /// More entries were timed than are kept of a candidate.
+    /// Number of timed entries that were not kept.
     pub entries_left_out: usize,
 }
 
@@ -57,7 +59,7 @@ pub struct Digest {
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
-    /// A plan has a handful.
+    /// All replays; a plan has at most a few.
     pub replays: Vec<ReplayRecord>,
     limits: Limits,
 }
@@ -80,7 +82,7 @@ impl Digest {
         }
     }
 
-    /// The candidates that follow are of this job.
+    /// Starts a job; the candidates that follow belong to it.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(JobDigest {
             job,
@@ -95,7 +97,7 @@ impl Digest {
         });
     }
 
-    /// In the order of their ranks.
+    /// Candidates have to come in the order of their ranks.
     pub fn candidate(&mut self, candidate: CandidateRecord) -> Result<(), Infallible> {
         let limits = self.limits;
         if let Some(job) = self.jobs.last_mut() {
@@ -113,7 +115,7 @@ impl Digest {
     }
 
     pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
-        // The words are ours, few and short.
+        // Decisions are our own words, few and short.
         *self.decisions.entry(row.decision.clone()).or_default() += 1;
         if self.policy.len() < self.limits.decisions {
             self.policy.push(row);
@@ -121,7 +123,7 @@ impl Digest {
         Ok(())
     }
 
-    /// Who won a job.
+    /// The winner of a job.
     pub fn winner_of(&self, job: &str) -> Option<&str> {
         self.jobs.iter().find(|it| it.job.name == job)?.job.winner.as_deref()
     }
@@ -158,7 +160,7 @@ impl JobDigest {
         if is_baseline || self.job.winner.as_ref() == Some(&candidate.name) {
             self.named.push(candidate.clone());
         }
-        // What was left out on purpose has its row and no story.
+        // A candidate that was skipped on purpose has a row but no details.
         let failed = candidate.status.is_some_and(|it| !matches!(it, Status::Passed | Status::Skipped));
         self.failures += usize::from(failed);
         if failed && self.failed.len() < limits.failed {
@@ -178,10 +180,10 @@ impl JobDigest {
     }
 }
 
-/// For every stage of every job, the phase that came closest to its prediction or went furthest beyond it.
+/// For every stage of every job, the phase that came closest to its prediction or exceeded it most.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
-    /// By the position of the job, in the order in which they came.
+    /// In the order of the jobs.
     worst: Vec<(PhaseRecord, usize)>,
 }
 
@@ -204,7 +206,7 @@ impl WorstPhases {
         }
     }
 
-    /// With how many phases it is the worst of; stages of a job together.
+    /// The worst phases, each with the number of phases of its kind; stages of a job are adjacent.
     pub fn rows(&self) -> Vec<(&PhaseRecord, usize)> {
         let mut jobs: Vec<&str> = Vec::new();
         for (phase, _) in &self.worst {
@@ -256,7 +258,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ten_thousand_candidates_are_counted_and_few_are_kept() {
+    fn digest_counts_all_candidates_and_keeps_few() {
         let mut run = crate::record::sample::sample();
         let job = &mut run.jobs[0];
         let (failed, passed) = (job.candidates[0].clone(), job.candidates[1].clone());
@@ -278,7 +280,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_worst_phase_is_the_one_that_predictions_are_judged_by() {
+    fn worst_phase_is_the_closest_to_or_furthest_above_its_prediction() {
         let phase = crate::record::sample::sample().memory.phases.remove(0);
         let mut phases = WorstPhases::default();
         for (candidate, predicted, measured) in [("calm", 100, 50), ("wild", 60, 55), ("idle", 90, 1)] {

@@ -1,7 +1,7 @@
-//! What a person, or a model that proposes code, needs to know to do better next time: one text of at most 2 KiB.
+//! What a person, or a model that writes kernels, needs to know to do better next time, in at most 2 KiB of text.
 //!
-//! It says what happened, where, with which figures, and what that usually means. It repeats nothing that only a
-//! machine needs; `summary.json` has all of it.
+//! It says what happened, where, with which figures, and what that usually means. Details for programs are in
+//! `summary.json`.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use crate::record::Stage;
 
 /// Longest feedback, in bytes (DESIGN "run directory").
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of the compiler's output or of standard error; the rest is for what we know ourselves.
+/// Longest excerpt of the compiler's output or of standard error; the rest of the space is for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line for a person.
+/// Longest line.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments.
 const MAX_ARGUMENTS: usize = 500;
 
-/// The feedback of a stage that reported.
+/// The feedback for a stage that reported.
 pub fn feedback(stage: Stage, report: &Report) -> String {
     let head = &report.head;
     let mut facts = Facts {
@@ -39,7 +39,7 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
     compose(&facts)
 }
 
-/// The timed entry with the least gain, and its figures.
+/// The timed entry with the smallest gain, and its figures.
 fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     let entry = entries.iter().min_by(|one, other| pace(one).total_cmp(&pace(other)))?;
     let pace = entry.speedup.as_ref().map_or_else(
@@ -49,17 +49,17 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// The feedback of an attempt whose worker died, or that was never made.
+/// The feedback for an attempt whose worker died, or that was never made.
 pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> String {
     compose(&Facts::new(stage, status, detail))
 }
 
 fn pace(entry: &EntryProfile) -> f64 {
-    // Without a baseline the slowest entry stands first.
+    // Without a baseline, the slowest entry comes first.
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
-/// All that a feedback is made from.
+/// Everything that a feedback is made from.
 struct Facts<'a> {
     stage: Stage,
     status: Status,
@@ -68,9 +68,9 @@ struct Facts<'a> {
     failures: &'a [EntryFailure],
     end: Option<&'a RunnerEnd>,
     peak: Option<Bytes>,
-    /// Passed and run.
+    /// Number of entries that passed, and that were run.
     entries: Option<(u32, u32)>,
-    /// The entry with the least gain.
+    /// The entry with the smallest gain.
     timed: Option<String>,
     baseline_failed: bool,
 }
@@ -122,7 +122,7 @@ fn compose(facts: &Facts<'_>) -> String {
     text.0
 }
 
-/// The reporter's own words, or the first failing entry's, or that there are none.
+/// The reported detail, or the first failing entry's, or a sentence that says there is none.
 fn sentence(facts: &Facts<'_>) -> String {
     let own = one_line(facts.detail.trim());
     if !own.is_empty() {
@@ -167,7 +167,7 @@ fn returned(facts: &Facts<'_>, text: &mut Text) {
         text.line("The function returned -2 (unsupported). A candidate that does not do every entry is ranked only with `partial = true`.");
     } else {
         let said = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
-        // A traceback's places, or the runner's own words about a value.
+        // A traceback, or the runner's own message about a value.
         text.line(if said.contains(".py:") || said.contains("it returned") {
             "Return the outputs as plain tensors on the CPU, or write them where they are taken, and let no exception out."
         } else {
@@ -282,7 +282,7 @@ fn mismatch(status: Status, found: &Mismatch, text: &mut Text) {
     }
 }
 
-/// What the place of the bad elements usually means.
+/// What the pattern of bad elements usually means.
 fn hint(found: &Mismatch) -> String {
     match found.pattern {
         Pattern::All => {
@@ -388,7 +388,7 @@ impl Text {
     }
 }
 
-/// At most `limit` bytes of it.
+/// At most `limit` bytes of the text.
 fn head(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= limit {
         return text.into();

@@ -1,11 +1,11 @@
-//! Figures and strangers' texts as people read them.
+//! Formats figures and foreign texts for people.
 
 use opt_shared::nonfinite;
 use opt_shared::outcome::{Estimate, Status};
 
 use crate::record::{CandidateRecord, Stage};
 
-/// A time with three digits and the unit that fits it.
+/// A time with three digits and a suitable unit.
 pub(super) fn time(milliseconds: f64) -> String {
     if let Some(text) = nonfinite::text(milliseconds) {
         return text.to_owned();
@@ -19,21 +19,21 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// What is said of noise that has a mark.
+/// Explains the mark beside a noise figure.
 pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
 pub(super) const BRIEF: &str = "~ timed briefly: another is surely faster";
 
-/// Timed, and not to the end.
+/// Whether timing ended before the noise was low enough.
 pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('!')
 }
 
-/// Timed for no longer than it took to tell that another is faster.
+/// Whether it was timed only until another candidate was surely faster.
 pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('~')
 }
 
-/// Beside its noise, where its times are not what was asked for.
+/// The mark beside its noise, if its times are not what was asked for.
 pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
     let profile = candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))?;
     match profile.stage {
@@ -42,8 +42,8 @@ pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
     }
 }
 
-/// A call's time, comparable within a job: the baseline's over the speed-up, as both were timed side by side; what was
-/// measured where there is no baseline.
+/// Time of a call, comparable within a job: the baseline's time divided by the speed-up, since both were timed
+/// side by side. Without a baseline, the measured time.
 pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
     let measured = |it: &CandidateRecord| it.profile.as_ref()?.times.median_time_ms;
     match (candidate.speedup, baseline.and_then(measured)) {
@@ -52,7 +52,7 @@ pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRec
     }
 }
 
-/// Whether its interval is so wide that its figures are hardly worth reading.
+/// Whether its interval is so wide that its figures mean little.
 pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
@@ -68,7 +68,7 @@ pub(super) fn speedup(estimate: &Estimate) -> String {
     )
 }
 
-/// Five characters at most: noise has its column, and a mark behind it.
+/// A percentage of at most five characters: the noise column holds that and a mark.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),
@@ -78,7 +78,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// How long something went on.
+/// A duration.
 pub(super) fn elapsed(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     match seconds {
@@ -88,7 +88,7 @@ pub(super) fn elapsed(milliseconds: u64) -> String {
     }
 }
 
-/// An error or a tolerance: few digits, an exponent where it helps.
+/// An error or a tolerance: few digits, with an exponent if that is shorter.
 pub(super) fn small(number: f64) -> String {
     match nonfinite::text(number) {
         Some(text) => text.to_owned(),
@@ -115,7 +115,7 @@ pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// A stranger's text without what could move a terminal's cursor, change its colours or reorder what it shows.
+/// A foreign text without characters that could move a terminal's cursor, change its colours or reorder text.
 pub(super) fn printable(text: &str) -> String {
     let replace = |character: char| match character {
         '\n' => '\n',
@@ -127,12 +127,12 @@ pub(super) fn printable(text: &str) -> String {
     text.replace("\r\n", "\n").chars().map(replace).collect()
 }
 
-/// A stranger's text on one line.
+/// A foreign text on one line.
 pub(super) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// At most `width` characters; what is left out of the middle is an ellipsis, so that a path keeps its end.
+/// Shortens to `width` characters with an ellipsis in the middle, so that a path keeps its end.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_have_three_digits_and_a_unit() {
+    fn time_has_three_digits_and_a_unit() {
         for (ms, text) in [
             (12.345, "12.3 ms"),
             (0.012_345, "12.3 µs"),
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_a_stranger_wrote_reaches_the_terminal_as_a_command() {
+    fn foreign_text_cannot_control_the_terminal() {
         assert_eq!(printable("a\x1b[31mb\r\nc\x07\u{202e}"), "a\u{fffd}[31mb\nc\u{fffd}\u{fffd}");
     }
 
     proptest! {
         #[test]
-        fn a_shortened_text_fits_and_keeps_its_end(text in "\\PC{0,40}", width in 4usize..30) {
+        fn shortened_text_fits_and_keeps_its_end(text in "\\PC{0,40}", width in 4usize..30) {
             let short = shorten(&text, width);
             prop_assert!(short.chars().count() <= width);
             prop_assert_eq!(short.chars().last(), text.chars().last());

@@ -1,7 +1,7 @@
-//! A run as one page: no network, no script, light and dark, for a desk and for a phone.
+//! A run as a single HTML page: no network, no script, light and dark, for large and small screens.
 //!
-//! Every text is escaped by maud, and foreign texts lose their control characters as well. What does not fit on a page is
-//! left out, and the page says so.
+//! maud escapes every text, and foreign texts also lose their control characters. What does not fit is left out,
+//! and the page says so.
 
 mod failures;
 mod memory;
@@ -23,7 +23,7 @@ pub use plot::PlotError;
 
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
-/// Most bytes of the page: a phone loads it over a poor connection, and a browser searches it.
+/// Largest size of the page: a phone may load it over a slow connection, and browsers have to search it.
 const MOST: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
@@ -32,7 +32,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     let host = host(digest);
     let mut room = Room { left: MOST - STYLE.len() };
     let _ = (room.take(&memory), room.take(&host));
-    // Every job has its headline before any has its story.
+    // The headlines of all jobs come before the details of any.
     let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.fits(card(job))).collect();
     let replays = replays::section(digest, &mut room);
     let jobs: Vec<Markup> = digest.jobs.iter().map_while(|job| section(job, &mut room)).collect();
@@ -44,7 +44,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Whatever slips in, it can neither run code nor reach the network.
+                // Even if something slips through, it can neither run code nor reach the network.
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { (one_line(&digest.run.name)) " – opt-supervisor" }
                 style { (PreEscaped(STYLE)) }
@@ -69,7 +69,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     Ok(page.into_string())
 }
 
-/// Bytes that are left on the page.
+/// Bytes left on the page.
 struct Room {
     left: usize,
 }
@@ -112,7 +112,7 @@ fn header(digest: &Digest) -> Markup {
     }
 }
 
-/// A job at a glance.
+/// A job's headline.
 fn card(digest: &JobDigest) -> Markup {
     let job = &digest.job;
     let winner = digest.winner();
@@ -150,14 +150,14 @@ fn card(digest: &JobDigest) -> Markup {
     }
 }
 
-/// Why there is no winner, without the job's name before it.
+/// Why there is no winner, without the job's name in front.
 fn reason(digest: &JobDigest) -> String {
     let told = headline_of(&digest.job, |name| digest.named(name), digest.others);
     let rest = told.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&told);
     rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
 }
 
-/// A name as part of a link: letters and digits stay, the rest is told apart by its code.
+/// A name as part of a link: letters and digits stay, other characters are replaced by their codes.
 fn anchor(name: &str) -> String {
     name.bytes()
         .take(64)
@@ -178,7 +178,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     };
     let passed = Status::Passed.name();
     let mut statuses: Vec<_> = digest.statuses.iter().collect();
-    // PASSED first, the others by frequency.
+    // PASSED first, then the others by frequency.
     statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
     let head = room.fits(html! {
         h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
@@ -209,7 +209,7 @@ fn too_large(what: &str) -> Markup {
     html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
 }
 
-/// What disturbed the times, as far as it is known.
+/// What is known to have disturbed the times.
 fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
     let mut told = Vec::new();
     if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {
@@ -280,7 +280,7 @@ fn host(digest: &Digest) -> Markup {
     }
 }
 
-/// What a job's figures depend on, by name.
+/// The digests of what a job's figures depend on, by name.
 fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     let all = [
         ("captures", job.job.captures.digest.as_ref()),
@@ -290,7 +290,8 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// The part of a compiler's command line that decides the code: without folders of the run, which are gone with it.
+/// The part of a compiler's command line that affects the code, without folders of the run, which no longer
+/// exist.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut kept = Vec::new();
     let mut all = flags.iter().map(String::as_str);
@@ -307,7 +308,7 @@ fn flags_of(flags: &[String]) -> Vec<&str> {
     kept
 }
 
-/// As much of a digest as tells it from others.
+/// The beginning of a digest, long enough to identify it.
 fn short(digest: &str) -> String {
     one_line(digest).chars().take(16).collect()
 }

@@ -1,6 +1,7 @@
-//! A run for a pull request: who won and by how much, the table, what is behind it folded away, and how to do it again.
+//! A run for a pull request: who won and by how much, the table, details in folded sections, and how to reproduce
+//! it.
 //!
-//! Names and texts of strangers stand in code spans alone, where neither markup nor mentions are.
+//! Foreign names and texts appear only in code spans, where neither markup nor mentions work.
 
 use std::fmt::Write as _;
 
@@ -15,7 +16,7 @@ use super::text::headline_of;
 use crate::record::{CandidateRecord, Ranking};
 
 pub const LIMITS: Limits = Limits { shown: 40, failed: 40, entries: 40, workers: 0, decisions: 0 };
-/// A comment on a pull request holds 65,536 characters.
+/// A comment on a pull request may have 65,536 characters.
 const MOST: usize = 60_000;
 const MAX_NAME: usize = 80;
 const MAX_DETAIL: usize = 200;
@@ -77,7 +78,7 @@ fn of_job(digest: &JobDigest) -> String {
             format!("{} {wins}, **{ratio}** against {}, {confirmed}", code(&winner.name), code(baseline))
         }
         _ => {
-            // Everything after the job's name; it may hold names of strangers.
+            // Everything after the job's name; it may contain foreign names.
             let told = headline_of(job, |name| digest.named(name), digest.others);
             let rest = told.strip_prefix(&format!("{}: ", one_line(&job.name))).unwrap_or(&told).to_owned();
             html(&rest)
@@ -139,7 +140,7 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
     )
 }
 
-/// An entry stands for all that are alike.
+/// Each row is an entry that stands for its signature class.
 fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord) {
     let Some(profile) = candidate.profile.as_ref().filter(|profile| !profile.entries.is_empty()) else {
         return;
@@ -233,19 +234,19 @@ fn line(page: &mut String, text: &str) {
     page.push('\n');
 }
 
-/// A stranger's text, taken as it is.
+/// A foreign text as a code span.
 pub(super) fn code(text: &str) -> String {
     let line = shorten(&one_line(text), MAX_DETAIL).replace('`', "'");
-    // A span of blanks alone is none.
+    // A span of only spaces would not be a code span.
     if line.trim().is_empty() { "` `".to_owned() } else { format!("`{}`", line.trim()) }
 }
 
-/// Likewise, in a table.
+/// A foreign text as a code span in a table.
 pub(super) fn cell(text: &str) -> String {
     code(text).replace('|', "\\|")
 }
 
-/// Text between markup. What markdown would read as markup has a backslash before it.
+/// Escapes text between markup, with a backslash before characters that are markup in markdown.
 fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in one_line(text).chars() {
@@ -257,7 +258,7 @@ fn html(text: &str) -> String {
                 safe.push('\\');
                 safe.push(character);
             }
-            // No one is called.
+            // Prevents mentions.
             '@' => safe.push_str("@\u{200b}"),
             character => safe.push(character),
         }
@@ -272,7 +273,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn a_run_is_told_for_a_pull_request() {
+    fn run_is_printed_for_a_pull_request() {
         let text = render(&digest_of(sample(), LIMITS));
         let wanted = "\
 ### `embedding`: `fast.c` wins, **2.31x [2.25–2.38]** against `naive.c`, confirmed
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stranger_writes_markup() {
+    fn foreign_text_cannot_become_markup() {
         let mut run = sample();
         let hostile = "`x` | <script>alert(1)</script> @everyone\n\n# heading \u{1b}[31m [a](http://b)";
         let job = &mut run.jobs[0];
@@ -312,7 +313,7 @@ mod tests {
                 fenced = !fenced;
                 continue;
             }
-            // Outside of code spans, which begin and end on one line.
+            // The text outside code spans, which start and end on the same line.
             let outside: String = line.split('`').step_by(2).collect();
             let backslashed = line.contains("\\`");
             assert!(fenced || backslashed || !outside.contains("<script"), "{line}");
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_never_grows_too_long() {
+    fn comment_stays_within_its_limit() {
         let mut run = sample();
         let job = run.jobs[0].clone();
         run.jobs = vec![job; 300];

@@ -1,4 +1,4 @@
-//! Memory in a terminal: predicted beside measured, and what every kind of process owed over time.
+//! Memory in a terminal: predictions beside measurements, and what each kind of process owed over time.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const NAME: usize = 18;
 /// `1023 MiB`
 const SIZE: usize = 9;
 const GAP: usize = 2;
-/// Eighths of a cell.
+/// Eighths of a character cell.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// A line for the worst phase of each stage of each job.
@@ -63,7 +63,7 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Likewise in words: a little is not nothing.
+/// A percentage in words, in which a small share is not shown as nothing.
 pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     match percent(part, whole) {
         0 if part != Bytes::ZERO => "less than 1 %".to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     }
 }
 
-/// One row for each kind of process, all to one scale, and below them what was being done, and kills and recycles.
+/// A row for each kind of process, all on the same scale; below them the stages, kills and recycles.
 pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
     let columns = width.saturating_sub(NAME + SIZE + 2 * GAP);
     if timeline.is_empty() || columns < 10 {
@@ -104,7 +104,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             Stage::Screen | Stage::Profile | Stage::Confirm => 'p',
             Stage::Replay => 'r',
         };
-        // Timing is what the rest is for: it is seen even where a column holds other things too.
+        // Everything else serves timing, so it is shown even if the column holds other stages too.
         for cell in &mut stages[column(phase.started)..=column(phase.ended)] {
             if *cell != 'p' {
                 *cell = letter;
@@ -137,7 +137,7 @@ fn scale(timeline: &Timeline, full: Bytes) -> String {
     }
 }
 
-/// What is there is seen, however little it is.
+/// A value above zero is visible, however small it is.
 fn bar(owed: Option<Bytes>, full: Bytes) -> char {
     match owed {
         None | Some(Bytes::ZERO) => ' ',
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeline_in_eighty_columns() {
+    fn timeline_fits_eighty_columns() {
         let text = timeline(&sketch(), 80).join("\n");
         assert!(text.contains("over 10.0 s: █ is 400 MiB, 40 % of the ceiling of 1000 MiB"), "{text}");
         for line in text.lines() {
@@ -165,7 +165,7 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
             line.chars().skip(NAME + GAP).collect::<String>()
         };
-        // Nothing but the supervisor and a worker, a runner that grows, nothing, two runners at once.
+        // First the supervisor and a worker, then a runner that grows, then nothing, then two runners at once.
         let all = row("all processes");
         assert!(all.starts_with("▁▁▁▁") && all.contains("▅▅▆") && all.contains("▁███"), "{text}");
         assert!(row("profiler's runners").trim_start().starts_with("▇▇▇"), "{text}");
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_a_run_without_samples_or_on_a_strip() {
+    fn run_without_samples_or_width_draws_nothing() {
         assert!(timeline(&Timeline::default(), 80).is_empty());
         assert!(timeline(&sketch(), 30).is_empty());
     }
 
     #[test]
-    fn a_little_is_seen_and_nothing_is_not() {
+    fn small_value_is_visible_and_zero_is_not() {
         let full = Bytes::gib(1);
         assert_eq!(bar(None, full), ' ');
         assert_eq!(bar(Some(Bytes::ZERO), full), ' ');

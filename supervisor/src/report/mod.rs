@@ -1,8 +1,7 @@
-//! What a run has to say, to people and to programs: `summary.json`, the text on the terminal, the feedback of one
-//! candidate.
+//! The output of a run, for people and programs: `summary.json`, the text on the terminal, and the feedback for
+//! each candidate.
 //!
-//! Prints a [`RunRecord`](crate::record::RunRecord); computes no result. Where the record comes from is the
-//! driver's affair.
+//! Prints a [`RunRecord`](crate::record::RunRecord) that the driver supplies; computes no results.
 
 pub mod compare;
 pub mod digest;

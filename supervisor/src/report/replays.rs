@@ -1,7 +1,7 @@
-//! Replays for people: what the pool held, what was moved, what that cost, against keeping everything.
+//! Replays for people: what the pool held, what was moved, and what that cost compared with keeping everything.
 //!
-//! Owns [`ReplayText`], what every format says of a replay, in words already; and its text. What a format does with a
-//! stranger's names is its own affair: they are as they came.
+//! Owns [`ReplayText`], the sentences that every format shows about a replay, and its own text format. Foreign
+//! names are unchanged in it; each format escapes them in its own way.
 
 pub(super) mod markdown;
 
@@ -11,22 +11,23 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
-/// Steps told one by one: those that waited longest.
+/// Steps listed one by one: the ones that waited longest.
 const MOST_STEPS: usize = 3;
-/// A share of all waiting below which a step did not wait: the hand-over alone takes some hundred nanoseconds.
+/// Steps with less than this share of all waiting count as not having waited: the hand-over alone takes some
+/// hundred nanoseconds.
 const LEAST_SHARE: f64 = 0.01;
 
-/// One replay.
+/// One replay, in words.
 pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
-    /// Where it is not the candidate's.
+    /// `None` if the candidate is to blame.
     pub(super) blame: Option<Blame>,
     pub(super) figures: Figures,
     pub(super) outcome: Outcome<'r>,
 }
 
-/// None where nobody knows.
+/// `None` for figures that are unknown.
 #[derive(Default)]
 pub(super) struct Figures {
     pub(super) time: Option<String>,
@@ -43,7 +44,7 @@ pub(super) struct Figures {
 
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
-    /// Why, and where the first difference is.
+    /// It did not pass; says why, and where the first difference is.
     Not {
         detail: Option<&'r str>,
         failure: Option<String>,
@@ -53,7 +54,7 @@ pub(super) enum Outcome<'r> {
 pub(super) struct Passed<'r> {
     pub(super) callers: Vec<Caller<'r>>,
     pub(super) against: [Against; 3],
-    /// The first ones; `step_count` were made.
+    /// The first steps; `step_count` is the number of all.
     pub(super) steps: Vec<Step<'r>>,
     pub(super) step_count: usize,
     copying: String,
@@ -61,21 +62,21 @@ pub(super) struct Passed<'r> {
     stall_ms: f64,
 }
 
-/// Who makes the calls of a job.
+/// The kernel that makes the calls of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Caller<'r> {
     pub(super) job: &'r str,
     pub(super) candidate: &'r str,
-    /// Who won it, where that is somebody else: one that leaves out an entry of the replay makes none of its calls.
+    /// The job's winner, if it does not make the calls because it leaves out an entry of the replay.
     pub(super) winner: Option<&'r str>,
 }
 
-/// This budget beside one that keeps everything.
+/// This budget compared with one that keeps everything.
 pub(super) struct Against {
     pub(super) what: &'static str,
     pub(super) ours: String,
     pub(super) all: String,
-    /// None where there is nothing to compare with.
+    /// `None` if there is nothing to compare with.
     pub(super) share: Option<f64>,
 }
 
@@ -132,7 +133,7 @@ impl Figures {
         }
     }
 
-    /// In the order of their names.
+    /// The parts in the order of the field names.
     pub(super) fn all(&self) -> [Option<&str>; 10] {
         [
             &self.time,
@@ -151,7 +152,7 @@ impl Figures {
 }
 
 impl<'r> ReplayText<'r> {
-    /// `winner` knows who won a job.
+    /// `winner` returns the winner of a job.
     pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         let outcome = match result(replay) {
             Some(result) => Outcome::Passed(Box::new(Passed::of(result, winner))),
@@ -166,7 +167,7 @@ impl<'r> ReplayText<'r> {
         }
     }
 
-    /// One line, what follows it, indented, and an empty one.
+    /// A line, followed by indented lines and an empty one.
     pub(super) fn lines(&self) -> Vec<String> {
         let (name, status) = (one_line(self.name), self.status);
         let passed = match &self.outcome {
@@ -233,7 +234,7 @@ impl<'r> Passed<'r> {
         }
     }
 
-    /// With the names as `name` writes them.
+    /// Which kernels make the calls, with names as `name` formats them.
     pub(super) fn called_by(&self, name: impl Fn(&str) -> String) -> String {
         let told = |it: &Caller<'_>| {
             let won = it.winner.map_or_else(String::new, |winner| format!(", which {} won", name(winner)));
@@ -254,7 +255,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// Those that waited longest.
+    /// The steps that waited longest.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && LEAST_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
@@ -264,7 +265,7 @@ impl<'r> Passed<'r> {
     }
 }
 
-/// The figures of a replay that passed: one that did not has none, whatever its row holds.
+/// The figures of a replay. One that did not pass has none, whatever its row holds.
 pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
     replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
 }
@@ -287,7 +288,7 @@ fn step(place: usize, it: &ReplayStep) -> Step<'_> {
     }
 }
 
-/// Where the first difference is: index, expected, actual.
+/// The first difference: index, expected, actual.
 fn failure(replay: &ReplayRecord) -> Option<String> {
     let failure = replay.failure.as_ref()?;
     let it = failure.mismatch.as_ref()?;
@@ -304,7 +305,7 @@ fn failure(replay: &ReplayRecord) -> Option<String> {
     ))
 }
 
-/// As far as steps are told one by one.
+/// The callers, as far as steps are listed.
 fn callers<'r>(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Vec<Caller<'r>> {
     let mut callers: Vec<Caller<'r>> = Vec::new();
     for step in &result.steps {
@@ -322,7 +323,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn a_replay_is_told_in_a_few_lines() {
+    fn replay_takes_a_few_lines() {
         let replay = &sample().replays[0];
         let wanted = [
             "replay model: 1 step in 18.0 s, 900 ms stalled, budget 512 MiB",
@@ -336,9 +337,9 @@ mod tests {
         assert_eq!(ReplayText::of(replay, |_| Some("fast.c")).lines(), wanted);
     }
 
-    /// Whatever a row holds: what did not pass shows no figure.
+    /// A failed replay shows no figures, whatever its row holds.
     #[test]
-    fn what_did_not_pass_has_no_figures() {
+    fn failed_replay_has_no_figures() {
         let mut replay = sample().replays.remove(0);
         replay.status = Some(Status::InfraError);
         replay.detail = Some("differs at use 7".to_owned());
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_hardly_waited_is_not_among_those_that_waited_longest() {
+    fn step_that_hardly_waited_is_not_listed() {
         let mut result = sample().replays.remove(0).result.expect("it passed");
         let step = |stall_ms: f64| ReplayStep { stall_ms, ..result.steps[0].clone() };
         result.steps = [500.0, 0.001, 8.9, 9.0, 391.0].map(step).to_vec();
@@ -359,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn who_calls_in_a_winners_place_is_said() {
+    fn caller_that_replaces_the_winner_is_named() {
         let replay = &sample().replays[0];
         let told = ReplayText::of(replay, |_| Some("part.c")).lines();
         assert!(told.contains(&"  calls by fast.c (embedding, which part.c won)".to_owned()), "{told:?}");
     }
 
     #[test]
-    fn a_wrong_output_is_told_with_its_place() {
+    fn wrong_output_has_its_location() {
         let mut run = sample();
         let mut replay = run.replays.remove(0);
         (replay.status, replay.result) = (Some(Status::IncorrectNumerical), None);

@@ -1,4 +1,5 @@
-//! `summary.json`: always whole. A reader sees the former document or the new one, whatever is killed when.
+//! Writes `summary.json`, which is always complete: whatever is killed when, a reader sees the previous document
+//! or the new one.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -8,8 +9,8 @@ use serde::Serialize;
 
 pub const FILE_NAME: &str = "summary.json";
 
-/// The next document while it is written. Its name is fixed, so that one that a kill left behind is overwritten by
-/// the next, and cleared at the next start.
+/// Name of the document while it is being written. It is fixed, so that a file left by a kill is overwritten by
+/// the next write, and removed at the next start.
 pub const TEMPORARY_NAME: &str = ".summary.json.new";
 
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +30,8 @@ pub enum SummaryError {
     },
 }
 
-/// Replaces the summary of a run folder: written beside it, synced, renamed over it. `document` is a
-/// [`RunRecord`](crate::record::RunRecord), or what serialises as one.
+/// Replaces the summary of a run folder: writes it to a temporary file, syncs that and renames it. `document` is
+/// a [`RunRecord`](crate::record::RunRecord), or something that serialises like one.
 pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) -> Result<(), SummaryError> {
     let temporary = folder.join(TEMPORARY_NAME);
     let fail = |operation| {
@@ -50,11 +51,11 @@ pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) ->
     let file = writer.into_inner().map_err(|error| fail("write")(error.into_error()))?;
     file.sync_all().map_err(fail("sync"))?;
     std::fs::rename(&temporary, folder.join(FILE_NAME)).map_err(fail("put in place"))?;
-    // The rename itself is on disk only with its folder.
+    // The rename is on disk only after its folder is synced.
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail("sync the folder of"))
 }
 
-/// Removes what a kill in the middle of [`write_summary`] left. True if there was something.
+/// Removes what a kill during [`write_summary`] left. Returns true if there was something.
 pub fn clear_leftover(folder: &Path) -> Result<bool, SummaryError> {
     let path = folder.join(TEMPORARY_NAME);
     match std::fs::remove_file(&path) {
@@ -71,7 +72,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn a_summary_reads_back_and_leaves_nothing_beside_it() {
+    fn summary_reads_back_and_leaves_no_other_file() {
         let folder = tempfile::tempdir().expect("folder");
         let run = sample();
         std::fs::write(folder.path().join(TEMPORARY_NAME), "half of an ear").expect("a kill left it");
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_write_leaves_the_former_document() {
+    fn failed_write_keeps_the_previous_document() {
         struct Broken;
         impl Serialize for Broken {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn error_names_a_missing_folder() {
         let error = write_summary(Path::new("/nonexistent/run"), &1).expect_err("fails");
         assert!(error.to_string().contains("/nonexistent/run"), "{error}");
     }

@@ -1,6 +1,6 @@
-//! The result for a terminal, or for a file that people read.
+//! The result as text, for a terminal or for a file that people read.
 //!
-//! Nothing a stranger wrote reaches the terminal as anything but text.
+//! Foreign text cannot control the terminal.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,18 +20,18 @@ use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, Ranking
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Columns that a line may have; long names are shortened, other texts wrapped.
+    /// Longest line; long names are shortened, other texts wrapped.
     pub width: usize,
     pub color: bool,
     pub detail: Detail,
 }
 
-/// How much is told.
+/// How much to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What a run ends with: who is how fast, who failed and why in a line each, and where to read on.
+    /// What a run ends with: the ranking, a line for each failure, and where to find more.
     Answer,
-    /// All of it: feedback, memory over time, decisions.
+    /// Everything: feedback, memory over time, decisions.
     Everything,
 }
 
@@ -41,11 +41,11 @@ impl Default for Style {
     }
 }
 
-/// Below this no table can be laid out; lines are longer then.
+/// Smallest width for which a table can be laid out; below it, lines are longer than the width.
 const LEAST_WIDTH: usize = FIXED + LEAST_NAME;
 /// Length of a shortened name, enough to tell it from its neighbours.
 const LEAST_NAME: usize = 12;
-/// Candidates of a job told in words, besides their row in the table.
+/// Candidates per job that get a paragraph in addition to their row in the table.
 const MAX_FAILURES_TOLD: usize = 20;
 /// Lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
@@ -58,9 +58,9 @@ const TIME: usize = 8;
 const NOISE: usize = 6;
 const OWED: usize = 9;
 const GAP: &str = "  ";
-/// Of who failed, in a line each.
+/// Indent of the lines about failed candidates.
 const INDENT: &str = "  ";
-/// All columns but the name's, and the gaps.
+/// Width of all columns except the name's, with the gaps.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
 /// The whole result. An empty timeline is not drawn.
@@ -108,7 +108,7 @@ pub fn headline(job: &JobRecord) -> String {
     headline_of(job, find, others.count())
 }
 
-/// As [`headline`], of a job whose candidates are not at hand, but can be asked for by name.
+/// Like [`headline`], for a job whose candidates are not loaded but can be looked up by name.
 pub(super) fn headline_of<'a, Candidates>(
     job: &JobRecord<Candidates>,
     find: impl Fn(&str) -> Option<&'a CandidateRecord>,
@@ -135,7 +135,7 @@ pub(super) fn headline_of<'a, Candidates>(
             Some(median) => format!("{name}: {winner} wins with {}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
-        // Nothing to compare it with, and the run ends as if nobody had won: that has to be said.
+        // There is nothing to compare with, and the run ends as if nobody had won, so this has to be explained.
         return match (job.status, job.detail.as_deref().map(one_line)) {
             (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
             (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),
@@ -146,7 +146,7 @@ pub(super) fn headline_of<'a, Candidates>(
         JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
         JobStatus::BaselineFailed => {
             let status = job.baseline.as_deref().and_then(&find).and_then(|candidate| candidate.status);
-            // The detail, where there is one, has it.
+            // If there is a detail, it names the status.
             let status = status.filter(|_| job.detail.is_none()).map(|status| format!(" ({status})"));
             let status = status.unwrap_or_default();
             format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
@@ -168,7 +168,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// As much of a text as fits.
+/// The beginning of a text, as much as fits.
 fn head_of(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -176,7 +176,7 @@ fn head_of(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Neither passed nor left out on purpose.
+/// Whether it neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }
@@ -186,7 +186,7 @@ enum Tone {
     Bold,
     Good,
     Bad,
-    /// Somebody else's fault.
+    /// Not the candidate's fault.
     Other,
     Faint,
 }
@@ -223,7 +223,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Padded first, painted after: the codes have no width.
+    /// Pads first and colours afterwards, because colour codes have no width.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }
@@ -266,7 +266,7 @@ impl Page {
             "rank", "candidate", "status", "speed-up", "median", "noise", "peak owed"
         ));
         let mut ranked: Vec<_> = job.candidates.iter().collect();
-        // Stable: what has no rank stays in the plan's order, after what has one.
+        // The sort is stable: candidates without a rank come after those with one, in the plan's order.
         ranked.sort_by(|one, other| {
             let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
             // The baseline is as fast as itself.
@@ -275,7 +275,7 @@ impl Page {
         });
         let baseline = job.candidates.iter().find(|it| Some(&it.name) == job.baseline.as_ref());
         let whole = self.style.detail == Detail::Everything;
-        // In an answer, who failed has a line with the reason instead of a row.
+        // A failed candidate has a line with the reason instead of a row.
         for candidate in ranked.iter().filter(|candidate| whole || !has_failed(candidate)) {
             self.row(candidate, baseline, name_width);
         }
@@ -302,7 +302,7 @@ impl Page {
         }
     }
 
-    /// As wide as the longest name needs, within what the line leaves.
+    /// As wide as the longest name needs, as far as the line allows.
     fn name_width(&self, job: &JobRecord) -> usize {
         let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
         let room = self.style.width.saturating_sub(FIXED);
@@ -314,7 +314,7 @@ impl Page {
         let rank = candidate.rank.map_or_else(unknown, |rank| rank.to_string());
         let name = shorten(&one_line(&candidate.name), name_width);
         let owed = candidate.resources.runner_peak_owed_bytes.map_or_else(unknown, |peak| peak.to_string());
-        // A figure that is hardly known must not look as good as one that is.
+        // An uncertain figure must not look as good as a certain one.
         let tone = if is_noisy(candidate) { Tone::Other } else { Tone::of(candidate) };
         let figures = if candidate.profile.is_some() && candidate.status == Some(Status::Passed) {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
@@ -325,7 +325,7 @@ impl Page {
             let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
             format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
         } else {
-            // What has no times has room for its status and for whose fault it is.
+            // A candidate without times has its status and blame in these columns.
             const ROOM: usize = STATUS + SPEEDUP + TIME + NOISE + 3 * GAP.len();
             let words = match (candidate.status, candidate.blame) {
                 (None, _) => "not finished".to_owned(),
@@ -415,7 +415,7 @@ impl Page {
         .into_iter()
         .filter_map(|(name, bytes): (&str, Option<Bytes>)| Some(format!("{name} {}", bytes?)))
         .collect();
-        // A line is enough for an answer: the peak, what was predicted, and what was allowed.
+        // Three facts are enough for a short answer: the peak, the prediction and the limit.
         let told = if self.style.detail == Detail::Answer { 3 } else { facts.len() };
         if !facts.is_empty() {
             self.wrapped("", &format!("memory owed: {}", facts[..told.min(facts.len())].join(", ")));
@@ -442,8 +442,8 @@ impl Page {
     }
 }
 
-/// Breaks at spaces; what has none is broken where the line ends. Other spaces stay: a compiler's marks are aligned
-/// by them.
+/// Breaks lines at spaces, or anywhere in a word that is longer than a line. Other spaces are kept, because
+/// compilers align their marks with them.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -1,7 +1,8 @@
-//! One line for each candidate and entry, in the shape of a FlashInfer trace: definition, workload, solution, evaluation.
+//! One line for each candidate and entry in the format of a FlashInfer trace: definition, workload, solution,
+//! evaluation.
 //!
-//! That shape knows seven statuses and forbids figures where nothing passed; what it has no place for (our status, the
-//! weight of the entry, intervals) stands in `correctness.extra` or begins the `log`. An end that is nobody's verdict on
+//! That format has seven statuses and forbids figures for failures. What does not fit (our status, the weight of
+//! the entry, intervals) goes into `correctness.extra` or to the start of the `log`. An end that is no verdict on
 //! the candidate has no evaluation.
 
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use crate::record::{
     CandidateRecord, EntryTimingRecord, HostRecord, JobRecord, RunInfo, UtcTime, VerifyRecord,
 };
 
-/// Stands for all entries, where a candidate failed before any was run.
+/// Stands for all entries if a candidate failed before any of them was run.
 const ALL_ENTRIES: &str = "all";
 
 #[derive(Debug)]
@@ -129,7 +130,7 @@ impl TraceWriter {
         let mut evaluation = self.evaluation(candidate, word, format!("{status}: {detail}"));
         if word == Status::IncorrectNumerical.name() {
             let mismatch = failure.and_then(|failure| failure.mismatch.as_ref());
-            // Where nothing could be compared, the error is not a number.
+            // If nothing could be compared, the error is NaN.
             let error = |value: Option<f64>| number(value.map_or(f64::NAN, f64::abs));
             evaluation.insert(
                 "correctness".to_owned(),
@@ -144,7 +145,7 @@ impl TraceWriter {
     }
 }
 
-/// The nearest of the seven words; none where the end says nothing about the candidate.
+/// The closest of the seven statuses; `None` if the end says nothing about the candidate.
 fn word_of(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_candidate_and_entry_has_its_line() {
+    fn every_candidate_and_entry_has_a_line() {
         let lines = lines(|_| {});
         let said: Vec<[&str; 3]> = lines
             .iter()
@@ -212,9 +213,9 @@ mod tests {
         assert_eq!(lines[0].pointer("/evaluation/log"), Some(&json!("INCORRECT_NUMERICAL: output differs")));
     }
 
-    /// What the shape asks for: figures where something passed, none elsewhere, and no evaluation without a verdict.
+    /// The format requires figures for what passed and none for the rest, and no evaluation without a verdict.
     #[test]
-    fn every_status_fits_the_shape() {
+    fn every_status_fits_the_format() {
         for &status in Status::ALL {
             let lines = lines(|candidate| {
                 (candidate.status, candidate.blame) = (Some(status), status.blame());

@@ -1,7 +1,8 @@
-//! A block of samples as bytes: differences of times and KiB, as variable-length numbers, under a checksum.
+//! A block of samples as bytes: differences between times and between KiB, as variable-length integers, with a
+//! checksum.
 //!
-//! A block stands alone: it can be read, thinned out or lost without its neighbours. Whatever is not exactly what was
-//! written is refused, never half read.
+//! A block is self-contained: it can be read, thinned out or lost without its neighbours. A damaged block is
+//! refused as a whole.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,14 @@ use opt_shared::units::Bytes;
 
 use crate::record::timeline::{Block, Point, Series, Track};
 
-/// The first byte: raised by every change below.
+/// The first byte; raised by every change below.
 const FORMAT: u8 = 1;
-/// Most bytes of a block as it is written; beyond that the writer begins another.
+/// Most bytes in a block as written; beyond that the writer starts another.
 pub const MAX_POINTS: usize = 16 << 10;
-/// Most bytes of a block as it is read: every point at its longest, and room for as many heads of tracks.
+/// Most bytes in a block as read: every point at its longest, and as many track headers.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 const CHECKSUM: usize = 4;
-/// Seven bits a byte.
+/// Most bytes of a variable-length integer, with seven bits per byte.
 const MAX_VARINT: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,7 +108,7 @@ pub fn decode(bytes: &[u8]) -> Result<Block, BlockError> {
     }
 }
 
-/// Whole KiB: the kernel counts in pages.
+/// Whole KiB, because the kernel counts pages.
 fn kib(bytes: Bytes) -> u64 {
     bytes.get() / 1024
 }
@@ -124,7 +125,7 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Zigzag: small differences of either sign are small numbers. Figures are below 2^54.
+/// Zigzag encoding: small differences of either sign become small numbers. All figures are below 2^54.
 fn put_difference(bytes: &mut Vec<u8>, before: u64, now: u64) {
     put(bytes, if before <= now { (now - before) << 1 } else { ((before - now) << 1) - 1 });
 }
@@ -193,7 +194,7 @@ impl Reader<'_> {
         let difference = self.number(WHAT)?;
         let half = (difference >> 1) + (difference & 1);
         let figure = if difference & 1 == 0 { before.checked_add(half) } else { before.checked_sub(half) };
-        // In bytes it has to be a number too.
+        // The figure must also be representable in bytes.
         figure.filter(|&figure| figure <= u64::MAX >> 10).ok_or(BlockError::Range { what: WHAT })
     }
 }
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
     use crate::record::timeline::samples::any_block;
 
-    /// With a checksum that is right, so that the rest is looked at.
+    /// Adds a valid checksum, so that the content is examined.
     fn sealed(mut body: Vec<u8>) -> Vec<u8> {
         let checksum = crc32fast::hash(&body);
         body.extend_from_slice(&checksum.to_le_bytes());
@@ -214,12 +215,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(block in any_block()) {
+        fn written_block_is_read_back(block in any_block()) {
             prop_assert_eq!(decode(&encode(&block)), Ok(block));
         }
 
         #[test]
-        fn a_changed_byte_is_refused(block in any_block(), place in any::<prop::sample::Index>(), bits in 1u8..) {
+        fn changed_byte_is_refused(block in any_block(), place in any::<prop::sample::Index>(), bits in 1u8..) {
             let mut bytes = encode(&block);
             let place = place.index(bytes.len());
             bytes[place] ^= bits;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_damage_says_what_it_is() {
+    fn each_kind_of_damage_has_its_error() {
         let refused = |body: &[u8]| decode(&sealed(body.to_vec())).expect_err("refuses");
         assert_eq!(decode(b"abc").expect_err("refuses"), BlockError::Short { what: "its checksum" });
         assert_eq!(refused(&[]), BlockError::Short { what: "its format" });
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_second_costs_a_few_bytes() {
+    fn quiet_second_takes_a_few_bytes() {
         let mut block = Block::new(1);
         for at in 0..1000 {
             let owed = Bytes::mib(if at == 500 { 90 } else { 80 });

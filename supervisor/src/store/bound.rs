@@ -1,34 +1,35 @@
-//! How long a text may be that goes into the store. Most of them were written by strangers (compilers, candidates).
+//! Limits on the length of texts in the store. Most texts come from strangers (compilers, candidates).
 
 use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// Longest name or path: Linux has no longer path. A longer one is refused, never cut: names must stay different.
+/// Longest name or path: Linux has none that is longer. A longer one is refused, never cut, because names must
+/// stay distinct.
 pub(super) const MAX_NAME: usize = 4096;
-/// Longest line for a person.
+/// Longest one-line detail.
 pub(super) const MAX_DETAIL: usize = 4 << 10;
 /// Longest feedback (DESIGN "run directory").
 pub(super) const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest head of a compiler's output, and tail of a runner's.
+/// Longest excerpt of a compiler's output, and of the end of a runner's.
 pub(super) const MAX_LOG: usize = 64 << 10;
 /// Longest JSON of the numbers of one policy row.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// Longest stored text of a resolved plan: thousands of candidates with settings of their own.
+/// Longest stored text of a resolved plan: enough for thousands of candidates with their own settings.
 pub(super) const MAX_META: usize = 64 << 20;
 /// Longest report after its texts were cut: a hundred thousand timed entries. A worker that sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
-/// Failing entries kept of one attempt.
+/// Failing entries kept per attempt.
 const MAX_FAILURES: usize = 16;
-/// Arguments shown of one failing entry, and the length of each.
+/// Arguments shown per failing entry, and the length of each.
 const MAX_ARGUMENTS: usize = 256;
 const MAX_ARGUMENT: usize = 512;
-/// Parts of a compiler's command.
+/// Arguments in a compiler's command.
 const MAX_COMMAND: usize = 1024;
 
 const CUT: &str = " […]";
 
-/// The text, or its head and a mark that says that it was cut.
+/// The text, or its beginning and a mark that it was cut.
 pub(super) fn clip(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);
@@ -43,7 +44,7 @@ fn clip_in_place(text: &mut String, limit: usize) {
     }
 }
 
-/// Cuts every text of a report to what is kept of it. What counts (status, figures, entries) stays whole.
+/// Cuts every text of a report to the length that is kept. Status, figures and entries stay complete.
 pub(super) fn clip_report(report: &mut Report) {
     clip_in_place(&mut report.head.detail, MAX_DETAIL);
     clip_failures(&mut report.head.failures);
@@ -88,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_clipped_text_keeps_its_head_and_its_limit(text in "\\PC{0,80}", limit in 8usize..64) {
+        fn clipped_text_keeps_its_beginning_and_its_limit(text in "\\PC{0,80}", limit in 8usize..64) {
             let clipped = clip(&text, limit);
             prop_assert!(clipped.len() <= limit);
             if text.len() <= limit {

@@ -1,4 +1,4 @@
-//! Why the store could not do what was asked of it: always the file, the operation, and what can be done.
+//! Errors of the store. Each names the file, the operation, and what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Somebody else holds the file, or there is no room, or no descriptor, at the moment: the same may go well later.
+    /// Whether trying again may succeed: another process holds the file, or there is no room or descriptor at the
+    /// moment.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Full { .. } => true,
@@ -84,7 +85,7 @@ impl StoreError {
         }
     }
 
-    /// Turns SQLite's answer into ours: what a user can act on has a kind of its own.
+    /// Turns SQLite's error into ours; errors that a user can act on have their own variants.
     pub(super) fn sqlite(path: &Path, operation: &'static str, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
         match source.sqlite_error_code() {
@@ -95,7 +96,7 @@ impl StoreError {
                 Self::Busy { path, operation, source }
             }
             Some(ErrorCode::DiskFull) => Self::Full { path, operation, source },
-            // There is no room for the index of the write-ahead log.
+            // No room for the index of the write-ahead log.
             Some(ErrorCode::SystemIoFailure) if extended(&source) == Some(SHARED_MEMORY_SIZE) => {
                 Self::Full { path, operation, source }
             }

@@ -1,21 +1,21 @@
-//! Which journal a folder can bear.
+//! Chooses the journal mode that works in a folder.
 //!
-//! SQLite's write-ahead log needs shared memory between the processes that have the database open; file systems
-//! that live on another machine have none, and there it corrupts. DELETE is slower and right everywhere.
+//! SQLite's write-ahead log needs memory shared between the processes that have the database open. Network file
+//! systems have none, and there the database would be corrupted. DELETE is slower and works everywhere.
 
 use std::path::Path;
 
-/// How the database keeps a crash from tearing it.
+/// How the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// Readers beside the writer, one sync for each commit that asks for it.
+    /// Readers run beside the writer; one sync for each synced commit.
     WriteAhead,
-    /// Two syncs for each commit, no shared memory.
+    /// Two syncs for each commit; no shared memory.
     Delete,
 }
 
-/// `f_type` of the file systems that are, or may be, another machine's (`statfs(2)` and the kernel's
-/// `magic.h`). FUSE may be either: DELETE costs a little, WAL could cost the run.
+/// `f_type` of file systems that are, or may be, remote (from `statfs(2)` and the kernel's `magic.h`). FUSE may
+/// be either: DELETE costs little, WAL could cost the run.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -45,14 +45,14 @@ impl Journal {
     }
 }
 
-/// The journal for this folder, and why it is not the usual one. A folder whose file system cannot be found out
-/// gets the one that is right everywhere.
+/// The journal for this folder, and the reason if it is not the usual one. If the file system cannot be
+/// determined, the one that works everywhere.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {
         Ok(filesystem) => {
-            // `f_type` is signed and of another width on some targets; the magic numbers have 32 bits.
+            // On some targets `f_type` is signed or has another width; the magic numbers have 32 bits.
             #[expect(clippy::cast_possible_truncation, reason = "the low 32 bits are the magic number")]
-            #[expect(clippy::cast_sign_loss, reason = "a pattern of bits")]
+            #[expect(clippy::cast_sign_loss, reason = "only the bit pattern matters")]
             journal_for_magic(filesystem.f_type as u64 as u32)
         }
         Err(error) => (
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_gets_the_safe_one() {
+    fn missing_folder_gets_the_safe_journal() {
         let (journal, note) = journal_for(Path::new("/nonexistent/folder"));
         assert_eq!(journal, Journal::Delete);
         assert!(note.is_some());

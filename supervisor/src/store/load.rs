@@ -1,4 +1,4 @@
-//! The store as the document of `record`: whole in memory, or written row by row.
+//! Reads the store as the document of `record`: as a whole into memory, or row by row.
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
@@ -21,7 +21,7 @@ use crate::record::{
 
 const LOAD: &str = "load the run";
 
-/// The candidates of a job, in an order that is still to be said.
+/// Selects the candidates of a job; the caller adds the order.
 macro_rules! candidates {
     () => {
         "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
@@ -30,16 +30,16 @@ macro_rules! candidates {
     };
 }
 
-/// In which order candidates are read.
+/// The order in which candidates are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Plan,
-    /// The best first; what has no rank after what has one, as the plan has it.
+    /// The best first, then those without a rank in the plan's order.
     Rank,
 }
 
-/// The run's document, read from the store while it is serialised: one candidate in memory at a time. It sees the
-/// store as it was when it was made.
+/// The run's document, serialised straight from the store with one candidate in memory at a time. It is a
+/// snapshot of the store at its creation.
 #[derive(Debug)]
 pub struct Document<'store> {
     pub(super) store: &'store Store,
@@ -49,14 +49,14 @@ pub struct Document<'store> {
 impl Store {
     pub fn document(&self) -> Result<Document<'_>, StoreError> {
         let snapshot = self.connection.unchecked_transaction().map_err(|source| self.failed(source))?;
-        // The snapshot is that of the transaction's first read.
+        // The snapshot is taken at the transaction's first read.
         snapshot
             .query_row("SELECT count(*) FROM run", [], |row| row.get::<_, i64>(0))
             .map_err(|source| self.failed(source))?;
         Ok(Document { store: self, _snapshot: snapshot })
     }
 
-    /// Everything, in memory.
+    /// Loads everything into memory.
     pub fn load(&self) -> Result<RunRecord, StoreError> {
         let document = self.document()?;
         let mut jobs = Vec::new();
@@ -105,7 +105,7 @@ impl Store {
         self.meta_json(META_HOST)
     }
 
-    /// Memory totals recorded so far.
+    /// The memory totals recorded so far.
     pub fn memory_totals(&self) -> Result<MemoryTotals, StoreError> {
         self.meta_json(META_MEMORY)
     }
@@ -317,7 +317,7 @@ impl Store {
         )
     }
 
-    /// Hands on every row; the inner result is the visitor's own.
+    /// Passes every row to `visit`; the inner result is the visitor's own.
     pub(super) fn each<T, E>(
         &self,
         sql: &str,
@@ -362,7 +362,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A list of the document that is read while it is written.
+/// A list in the document that is read while it is written.
 struct Rows<'store> {
     store: &'store Store,
     list: List,
@@ -403,7 +403,7 @@ pub(super) fn collect(result: Result<(), std::convert::Infallible>) {
     }
 }
 
-/// A column that holds a word of a closed list.
+/// Reads a column that holds one of a fixed set of words.
 pub(super) fn word<T>(row: &Row<'_>, column: usize, read: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;
     read(&text).ok_or_else(|| unknown(column, &text))

@@ -1,11 +1,12 @@
-//! The run database, `RUN_DIR/run.sqlite`: the store of record.
+//! The run database, `RUN_DIR/run.sqlite`: the authoritative record of a run.
 //!
-//! Owns what is written, when it is safe on disk, and how it is read back. Decides nothing: the driver says what
-//! happened, and computes scores. Locking the run folder against a second run is the driver's work too.
+//! Owns what is written, when it is safe on disk, and how it is read back. Decides nothing: the driver reports
+//! what happened and computes scores, and locks the run folder against a second run.
 //!
-//! Two strengths of writing. *Synced*: on disk when the call returns (what became of a candidate, and the reason of a
-//! kill before its signal). *Ordered*: survives `kill -9` of every process, and is on disk with the next synced write
-//! (that something has started, that a stage has ended, samples, policy rows). Whatever a resumed run says again is taken as said before.
+//! There are two kinds of writes. *Synced* ones are on disk when the call returns (the end of a candidate, and
+//! the reason for a kill before its signal). *Ordered* ones survive `kill -9` of every process, and are on disk
+//! with the next synced write (starts, ends of stages, samples, policy rows). A resumed run may repeat any row
+//! that is there already.
 
 mod block;
 mod bound;
@@ -47,12 +48,12 @@ pub const FILE_NAME: &str = "run.sqlite";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// SQLite's page cache, in KiB: the supervisor has 20 MiB for everything.
 const CACHE_KIB: i32 = 512;
-/// Frames of the write-ahead log after which it is copied into the database: 4 MiB at most on the side.
+/// Frames of the write-ahead log after which it is copied into the database: at most 4 MiB.
 const CHECKPOINT_PAGES: i32 = 1000;
-/// Prepared statements kept; there are fewer.
+/// Prepared statements kept, which is more than there are.
 const STATEMENTS: usize = 64;
 
-/// See the module.
+/// An open run database.
 #[derive(Debug)]
 pub struct Store {
     connection: Connection,
@@ -63,7 +64,7 @@ pub struct Store {
     candidates: HashMap<CandidateId, i64>,
 }
 
-/// When a write is on disk.
+/// When a write reaches the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durability {
     Ordered,
@@ -71,7 +72,7 @@ enum Durability {
 }
 
 impl Store {
-    /// A new database in a folder that has none.
+    /// Creates a database in a folder that has none.
     pub fn create(folder: &Path) -> Result<Self, StoreError> {
         let (journal, note) = filesystem::journal_for(folder);
         Self::create_with(folder, journal, note)
@@ -82,7 +83,7 @@ impl Store {
         let path = folder.join(FILE_NAME);
         if let Some(error) = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).err() {
             return Err(match error.kind() {
-                // A run that was killed between making the file and making its tables leaves it empty.
+                // A run that was killed before it made its tables leaves an empty file.
                 std::io::ErrorKind::AlreadyExists if is_empty(&path) => {
                     return Self::lay_out(path, journal, note);
                 }
@@ -104,7 +105,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The database of an earlier run, to go on with it. Its pages are checked first.
+    /// Opens the database of an earlier run in order to continue it. Its pages are checked first.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         let (journal, note) = filesystem::journal_for(folder);
         let path = existing(folder)?;
@@ -114,8 +115,7 @@ impl Store {
         Ok(store)
     }
 
-    /// As `open`; where the run was killed before its tables were made, there is nothing to go on with and they are
-    /// made now.
+    /// Like `open`; if the run was killed before its tables were made, they are made now.
     pub fn resume(folder: &Path) -> Result<Self, StoreError> {
         match Self::open(folder) {
             Err(StoreError::Missing { .. }) => Self::create(folder),
@@ -127,11 +127,12 @@ impl Store {
         }
     }
 
-    /// The database of a run, which may be going on, to look at.
+    /// Opens the database of a run, which may be running, for reading.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         const OPERATION: &str = "open the run database for reading";
         let path = existing(folder)?;
-        // Not read-only: a reader takes part in the write-ahead log's shared memory, and recovers after a kill.
+        // Not read-only: a reader uses the shared memory of the write-ahead log, and recovers the database after
+        // a kill.
         let connection = match open(&path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
             Ok(connection) => connection,
             Err(_) => open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -145,13 +146,13 @@ impl Store {
         Ok(store)
     }
 
-    /// How long a write waits for whoever else holds the file, before it fails.
+    /// Sets how long a write waits for other processes that hold the file before it fails.
     pub fn wait_for_others(&self, timeout: Duration) -> Result<(), StoreError> {
         let fail = |source| StoreError::sqlite(&self.path, "set up the run database", source);
         self.connection.busy_timeout(timeout).map_err(fail)
     }
 
-    /// What the user should hear about how the database is kept.
+    /// Remarks for the user about how the database is kept.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -228,7 +229,7 @@ impl Store {
         Err(StoreError::Corrupt { path: self.path.clone(), operation: OPERATION, what: answer })
     }
 
-    /// One transaction that is on disk when this returns.
+    /// A transaction that is on disk when this returns.
     fn synced<T>(
         &mut self,
         operation: &'static str,
@@ -237,7 +238,7 @@ impl Store {
         self.transaction(Durability::Synced, operation, work)
     }
 
-    /// One transaction that no killed process can lose.
+    /// A transaction that survives the death of every process.
     fn ordered<T>(
         &mut self,
         operation: &'static str,
@@ -300,7 +301,8 @@ fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Neither in the file nor in its write-ahead log: tables that were just made may live in the log alone.
+/// Whether neither the file nor its write-ahead log holds anything: tables that were just made may be in the log
+/// alone.
 fn is_empty(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

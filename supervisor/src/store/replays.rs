@@ -1,4 +1,4 @@
-//! Replays in the store: what was to be done, when it began, and how it ended. A result stands only with PASSED.
+//! Replays in the store: their plan, their attempts and their ends. Only a replay that PASSED has a result.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::outcome::{Blame, EntryFailure, ReplayResult, Status};
@@ -11,7 +11,7 @@ use super::write::{bytes as stored, clip_option};
 use super::{ReplayPhaseRow, Store, StoreError};
 use crate::record::{ReplayRecord, UtcTime};
 
-/// A replay as its plan has it.
+/// A replay as the plan describes it.
 #[derive(Clone, Debug)]
 pub struct ReplayRow {
     pub place: u32,
@@ -21,7 +21,7 @@ pub struct ReplayRow {
     pub all_resident: Option<Bytes>,
 }
 
-/// An attempt of it begins.
+/// The start of an attempt.
 #[derive(Clone, Debug)]
 pub struct ReplayStart {
     pub name: String,
@@ -41,14 +41,14 @@ pub struct ReplayEnd {
     pub ended: UtcTime,
     pub ms: Option<f64>,
     pub peak_owed: Option<Bytes>,
-    /// What the result was made with; none where there is none.
+    /// Identifies what the result was made with; `None` without a result.
     pub inputs: Option<String>,
     pub result: Option<ReplayResult>,
     pub failure: Option<EntryFailure>,
 }
 
 impl Store {
-    /// Said again of one that is known, what is known of its end stays.
+    /// Records a replay. If it is known already, its recorded end is kept.
     pub fn replay(&mut self, replay: &ReplayRow) -> Result<(), StoreError> {
         self.ordered("record a replay", |transaction| {
             transaction.execute(
@@ -67,7 +67,7 @@ impl Store {
         Ok(())
     }
 
-    /// From here on an earlier result of it is none.
+    /// Records the start of an attempt, and discards an earlier result.
     pub fn replay_started(&mut self, start: &ReplayStart) -> Result<(), StoreError> {
         const OPERATION: &str = "record the start of a replay";
         let changed = self.ordered(OPERATION, |transaction| {
@@ -149,7 +149,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// In the order of the plan. A plan has a handful.
+    /// All replays in the order of the plan; there are at most a few.
     pub(super) fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         let mut replays = Vec::new();
         collect(self.each(

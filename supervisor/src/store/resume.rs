@@ -1,4 +1,4 @@
-//! What an earlier run left: asked when a run is taken up again.
+//! What an earlier run left, read when a run is resumed.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use super::write::META_PLAN;
 use super::{Store, StoreError};
 use crate::record::{JobStatus, Stage, UtcTime};
 
-/// What an attempt is said to have died of that nobody saw end.
+/// The detail of an attempt whose end nobody recorded.
 const ABANDONED: &str = "the supervisor ended before this attempt did";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredJob {
     pub name: String,
     pub status: JobStatus,
-    /// A change of it makes every result of the job worthless.
+    /// If it has changed, no result of the job can be used.
     pub signature_digest: Option<String>,
     pub captures_digest: Option<String>,
 }
@@ -31,11 +31,11 @@ pub struct StoredCandidate {
     pub job: String,
     pub name: String,
     pub source_digest: Option<String>,
-    /// None of one that has not come to its end.
+    /// `None` if the candidate has not ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub failed_stage: Option<Stage>,
-    /// The digest from its last build, if that succeeded.
+    /// The artifact of its last build, if that succeeded.
     pub artifact: Option<Artifact>,
 }
 
@@ -46,18 +46,18 @@ pub struct StoredAttempt {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub report: Option<Report>,
-    /// The candidate was reopened since: the number counts, the report does not.
+    /// The candidate was reopened since: the number stays used, but the report does not count.
     pub superseded: bool,
 }
 
-/// The first numbers that no earlier part of the run has used.
+/// The first ids that no earlier part of the run has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     pub worker: WorkerId,
     pub lease: LeaseId,
 }
 
-/// What was under way when the supervisor ended.
+/// How much was in progress when the supervisor ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abandoned {
     pub attempts: usize,
@@ -66,7 +66,7 @@ pub struct Abandoned {
 }
 
 impl Store {
-    /// The plan as it was resolved when the run began.
+    /// The resolved plan of the run's first start.
     pub fn stored_plan(&self) -> Result<Option<String>, StoreError> {
         self.meta_value(META_PLAN)
     }
@@ -108,7 +108,7 @@ impl Store {
                     failed_stage: word_option(row, 5, Stage::from_name)?,
                     artifact: digest.zip(path).map(|(digest, path)| {
                         let path = PathBuf::from(path);
-                        // One that is gone is built again.
+                        // A missing artifact is built again.
                         let bytes = std::fs::metadata(&path).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
                         Artifact { digest, path, bytes }
                     }),
@@ -117,7 +117,7 @@ impl Store {
         )
     }
 
-    /// The attempts of one candidate, oldest first, with what they reported.
+    /// The attempts of a candidate with their reports, oldest first.
     pub fn stored_attempts(&self, candidate: CandidateId) -> Result<Vec<StoredAttempt>, StoreError> {
         let key = self.candidate_key(candidate, "load the attempts of a candidate")?;
         self.list(
@@ -149,7 +149,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// Ends what the supervisor's death left open: an attempt without an end is nobody's verdict, and is run again.
+    /// Closes what was open when the supervisor died. An attempt without an end has no verdict, and is repeated.
     pub fn close_abandoned(&mut self, now: UtcTime) -> Result<Abandoned, StoreError> {
         self.synced("end what an earlier run left open", |transaction| {
             let attempts = transaction.execute(

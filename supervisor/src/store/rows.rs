@@ -1,4 +1,4 @@
-//! What the driver says to the store, one value per thing that happened.
+//! The rows that the driver writes, one type for each thing that happens.
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
 use opt_shared::message::{Report, Role};
@@ -15,7 +15,7 @@ pub struct RunRow {
     pub device: String,
 }
 
-/// A job as its plan gives it.
+/// A job as its plan describes it.
 #[derive(Clone, Debug)]
 pub struct JobRow {
     pub id: JobId,
@@ -25,7 +25,7 @@ pub struct JobRow {
     pub signature_digest: Option<String>,
 }
 
-/// Where a job stands. Said as often as it changes.
+/// A job's current status; written whenever it changes.
 #[derive(Clone, Debug)]
 pub struct JobEnd {
     pub status: JobStatus,
@@ -37,7 +37,7 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// Of a job in which nobody was ranked.
+    /// The end of a job in which nobody was ranked.
     pub fn of(status: JobStatus) -> Self {
         Self {
             status,
@@ -50,7 +50,7 @@ impl JobEnd {
     }
 }
 
-/// A candidate as its plan gives it, or as it was submitted.
+/// A candidate as its plan or its submission describes it.
 #[derive(Clone, Debug)]
 pub struct CandidateRow {
     pub id: CandidateId,
@@ -68,13 +68,13 @@ pub struct CandidateEnd {
     pub feedback: Option<String>,
 }
 
-/// A candidate's place among its job's; said again for every candidate whose place changes.
+/// A candidate's score within its job; written for every candidate whose rank changes.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRow {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub times: CandidateTimes,
-    /// What ran beside the timing although nothing should have.
+    /// What ran during the timing although nothing should have.
     pub breaches: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct ScoreRow {
 pub struct AttemptKey {
     pub candidate: CandidateId,
     pub stage: Stage,
-    /// From 1, over all resumptions of a run.
+    /// Starts at 1 and continues when a run is resumed.
     pub number: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct AttemptRow {
     pub key: AttemptKey,
     pub worker: Option<WorkerId>,
     pub lease: Option<LeaseId>,
-    /// What its lease reserves.
+    /// The bytes that its lease reserves.
     pub predicted: Option<Bytes>,
     pub started: UtcTime,
 }
@@ -102,7 +102,7 @@ pub struct AttemptEnd {
     pub blame: Option<Blame>,
     pub detail: Option<String>,
     pub ms: Option<f64>,
-    /// None where the worker died before it could report.
+    /// `None` if the worker died before it could report.
     pub report: Option<Report>,
 }
 
@@ -131,15 +131,15 @@ pub struct PhaseRow {
     pub predicted: Option<Bytes>,
     pub peak_owed: Option<Bytes>,
     pub peak_reclaimable: Option<Bytes>,
-    /// How many bytes more of the tree were in swap at its end than at its start.
+    /// Change in the swapped bytes of the process tree from start to end.
     pub swap_delta: Option<i64>,
-    /// Microseconds before it in which nothing was at work.
+    /// Microseconds of idle time before the phase.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }
 
-/// As [`PhaseRow`], of a replay: one attempt of it, said at its end.
+/// Like [`PhaseRow`] for an attempt of a replay; written at its end.
 #[derive(Clone, Debug)]
 pub struct ReplayPhaseRow {
     pub name: String,
@@ -153,7 +153,8 @@ pub struct ReplayPhaseRow {
     pub ended: UtcTime,
 }
 
-/// What a kill is aimed at. Never a pid: a number may have another owner by the time it is read.
+/// The process that a kill is aimed at. Never a pid, because a pid may belong to another process by the time it
+/// is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessKind {
     Worker,

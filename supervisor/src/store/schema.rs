@@ -1,12 +1,13 @@
 //! The tables of `run.sqlite`.
 //!
-//! Candidates and jobs are known by name, not by their place in the plan: a plan whose glob finds one more file
-//! gives every later candidate another place, and `--resume` must find their results all the same.
+//! Candidates and jobs are identified by name, not by their position in the plan: if a glob finds one more file,
+//! all later positions shift, and `--resume` must still find their results.
 
-/// `PRAGMA user_version`. Raised by every change below; there is no migration, a run is read by what wrote it.
+/// `PRAGMA user_version`. Raised by every change below. There is no migration: a run is read by the version that
+/// wrote it.
 pub(super) const VERSION: i64 = 8;
 
-/// `PRAGMA application_id`: "OPTS", so that another program's database is told from a run's.
+/// `PRAGMA application_id`: "OPTS", to tell a run's database from another program's.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
 
 pub(super) const TABLES: &str = "

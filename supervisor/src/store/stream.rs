@@ -1,6 +1,6 @@
-//! The document piece by piece, for reports that hold one candidate in memory at a time.
+//! Reads the document piece by piece, for reports that hold one candidate in memory at a time.
 //!
-//! A visitor may end the reading with an error of its own: that is the inner result.
+//! A visitor may stop the reading with an error of its own, which is the inner result.
 
 use super::load::Document;
 use super::{Order, StoreError};
@@ -9,7 +9,7 @@ use crate::record::{
     WorkerRecord,
 };
 
-/// Which job's candidates are meant.
+/// Identifies the job whose candidates are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobKey(i64);
 
@@ -26,7 +26,7 @@ impl Document<'_> {
         self.store.memory_totals()
     }
 
-    /// In the plan's order.
+    /// The jobs in the plan's order.
     pub fn jobs(&self) -> Result<Vec<(JobKey, JobRecord<()>)>, StoreError> {
         Ok(self.store.job_heads()?.into_iter().map(|(key, job)| (JobKey(key), job)).collect())
     }
@@ -54,7 +54,7 @@ impl Document<'_> {
         self.store.each_phase(visit)
     }
 
-    /// In the order of the plan.
+    /// The replays in the plan's order.
     pub fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         self.store.replays()
     }

@@ -1,4 +1,4 @@
-//! What the store promises, by writing and reading real databases in temporary folders.
+//! The store's guarantees, tested with real databases in temporary folders.
 
 mod fixtures;
 mod samples;
@@ -16,7 +16,7 @@ use crate::record::{JobStatus, MemoryTotals, Numbers, Ranking, RunStatus, Stage}
 use fixtures::{announce, at, attempt, begun, build_report, candidate, end, eventful, job, run_attempt};
 
 #[test]
-fn what_was_written_is_what_is_loaded() {
+fn written_rows_are_loaded_unchanged() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
     let job_end = JobEnd {
@@ -76,7 +76,7 @@ fn what_was_written_is_what_is_loaded() {
 }
 
 #[test]
-fn the_document_is_what_is_loaded() {
+fn streamed_document_equals_the_loaded_one() {
     let folder = tempfile::tempdir().expect("folder");
     let store = eventful(folder.path());
     let streamed = serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
@@ -84,9 +84,9 @@ fn the_document_is_what_is_loaded() {
     assert_eq!(streamed, loaded);
 }
 
-/// A process that is killed runs no destructor: the connection is left as it is and the file opened beside it.
+/// A killed process runs no destructor, so the connection is leaked, and the file is opened a second time.
 #[test]
-fn a_killed_process_loses_nothing_that_was_acknowledged() {
+fn killed_process_loses_nothing_that_was_acknowledged() {
     for journal in [Journal::WriteAhead, Journal::Delete] {
         let folder = tempfile::tempdir().expect("folder");
         let mut store = Store::create_with(folder.path(), journal, None).expect("creates");
@@ -104,7 +104,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
         store
             .worker_started(&WorkerRow { id: WorkerId(6), role: Role::Profiler, pid: 1, started: at(0) })
             .expect("worker");
-        // In the middle of a transaction when the kill comes.
+        // The kill comes in the middle of a transaction.
         store.connection.execute_batch("BEGIN IMMEDIATE; DELETE FROM attempt;").expect("half a write");
         let copy = tempfile::tempdir().expect("folder");
         for file in std::fs::read_dir(folder.path()).expect("lists") {
@@ -127,10 +127,10 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// Names the folder to write to, in the environment of the process that is to be killed.
+/// Environment variable with the folder that the child process writes to until it is killed.
 const WRITER_FOLDER: &str = "OPT_STORE_TEST_FOLDER";
 
-/// Does nothing as a test; as the child of the next one it writes until it is killed.
+/// As a test it does nothing; as the child of the next test it writes until it is killed.
 #[test]
 fn writer_that_is_killed() {
     let Some(folder) = std::env::var_os(WRITER_FOLDER) else { return };
@@ -145,7 +145,7 @@ fn writer_that_is_killed() {
 fn killed_writer_loses_no_acknowledged_row() {
     use std::io::BufRead as _;
 
-    /// Enough for the kill to come in the middle of something.
+    /// Enough for the kill to interrupt something.
     const ROWS: usize = 40;
     let folder = tempfile::tempdir().expect("folder");
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
@@ -170,10 +170,10 @@ fn killed_writer_loses_no_acknowledged_row() {
 }
 
 #[test]
-fn a_resumed_run_may_say_everything_again() {
+fn resumed_run_may_repeat_every_row() {
     let folder = tempfile::tempdir().expect("folder");
     drop(eventful(folder.path()));
-    // As text: a NaN is not equal to itself.
+    // Compared as text, because a NaN is not equal to itself.
     let document =
         |store: &Store| serde_json::to_string_pretty(&store.document().expect("snapshot")).expect("writes");
     let before = document(&Store::read(folder.path()).expect("opens"));
@@ -223,7 +223,7 @@ fn results_follow_their_names_when_the_plan_shifts() {
 }
 
 #[test]
-fn a_reopened_candidate_has_no_results_but_all_its_attempts() {
+fn reopened_candidate_keeps_its_attempts_and_no_results() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
     store.candidate_reopened(CandidateId(1)).expect("reopens");
@@ -235,7 +235,7 @@ fn a_reopened_candidate_has_no_results_but_all_its_attempts() {
 }
 
 #[test]
-fn a_kill_is_found_by_its_worker() {
+fn kill_is_found_by_its_worker() {
     let folder = tempfile::tempdir().expect("folder");
     let store = eventful(folder.path());
     let of_workers = "SELECT worker, reason FROM policy WHERE worker IS NOT NULL";
@@ -261,7 +261,7 @@ fn memory_peaks_only_rise() {
 }
 
 #[test]
-fn what_was_never_announced_is_refused() {
+fn row_of_an_unknown_candidate_is_refused() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = Store::create(folder.path()).expect("creates");
     let orphan = store.candidate(&candidate(0, 0, "x")).expect_err("no such job");
@@ -275,7 +275,7 @@ fn what_was_never_announced_is_refused() {
 }
 
 #[test]
-fn strangers_texts_are_cut_and_names_are_refused() {
+fn long_texts_are_cut_and_long_names_refused() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = begun(folder.path());
     let mut report = build_report();
@@ -297,7 +297,7 @@ fn strangers_texts_are_cut_and_names_are_refused() {
 }
 
 #[test]
-fn every_database_that_is_not_ours_to_read_says_so() {
+fn foreign_databases_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(FILE_NAME);
     let refusal = || Store::open(folder.path()).expect_err("refuses").to_string();
@@ -325,7 +325,7 @@ fn every_database_that_is_not_ours_to_read_says_so() {
 }
 
 #[test]
-fn a_torn_database_is_damaged_and_not_half_read() {
+fn torn_database_is_refused_as_damaged() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(FILE_NAME);
     drop(eventful(folder.path()));
@@ -343,7 +343,7 @@ fn a_torn_database_is_damaged_and_not_half_read() {
 }
 
 #[test]
-fn a_database_is_never_made_over_another() {
+fn database_is_never_created_over_another() {
     let folder = tempfile::tempdir().expect("folder");
     drop(begun(folder.path()));
     assert!(matches!(Store::create(folder.path()), Err(StoreError::Exists { .. })));
@@ -353,7 +353,7 @@ fn a_database_is_never_made_over_another() {
 }
 
 #[test]
-fn a_reader_sees_a_run_that_goes_on_and_cannot_write() {
+fn reader_sees_a_running_run_and_cannot_write() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = begun(folder.path());
     let mut reader = Store::read(folder.path()).expect("reads");

@@ -1,6 +1,6 @@
-//! What the driver tells the store of the run, its jobs and candidates, in the order it happens.
+//! Writes rows about the run, its jobs and candidates, in the order in which things happen.
 //!
-//! Workers, kills and decisions are written by `processes`.
+//! `processes` writes rows about workers, kills and decisions.
 
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Body;
@@ -26,7 +26,7 @@ pub(super) const META_PLAN: &str = "plan";
 const META_COMMAND: &str = "command";
 
 impl Store {
-    /// The run begins, or goes on: then the first start stays.
+    /// Records the start of the run, or that it was resumed; the first start is kept.
     pub fn run_started(&mut self, run: &RunRow) -> Result<(), StoreError> {
         self.synced("record the start of the run", |transaction| {
             transaction.execute(
@@ -65,13 +65,13 @@ impl Store {
         self.meta(META_HOST, host, "record the host")
     }
 
-    /// The plan as it was resolved, to compare with when the run is taken up again.
+    /// Stores the resolved plan, so that a resumed run can compare its own.
     pub fn plan(&mut self, resolved: &str) -> Result<(), StoreError> {
         const OPERATION: &str = "record the plan";
         self.meta_text(META_PLAN, resolved, OPERATION)
     }
 
-    /// The command that began the run. Said again by one that goes on with it, the first stays.
+    /// Stores the command that started the run; a resumed run does not replace it.
     pub fn command(&mut self, command: &str) -> Result<(), StoreError> {
         self.ordered("record the command", |transaction| {
             transaction.execute(
@@ -82,7 +82,7 @@ impl Store {
         Ok(())
     }
 
-    /// Totals of memory since the last call; peaks of earlier calls stay.
+    /// Adds totals of memory since the last call; peaks only rise.
     pub fn memory(&mut self, totals: MemoryTotals) -> Result<(), StoreError> {
         const OPERATION: &str = "record the memory totals";
         let earlier = self.memory_totals()?;
@@ -105,8 +105,8 @@ impl Store {
         self.synced(operation, |transaction| put_meta(transaction, key, text))
     }
 
-    /// A job of the plan. Of a job that is known already, what the plan says is brought up to date; who wants to
-    /// compare asks `stored_jobs` first.
+    /// Records a job of the plan. If the job is known already, its description is updated; call `stored_jobs`
+    /// first to compare.
     pub fn job(&mut self, job: &JobRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a job";
         self.check_length(&job.name, "its name", MAX_NAME, OPERATION)?;
@@ -160,8 +160,8 @@ impl Store {
         Ok(())
     }
 
-    /// A candidate of the plan, or one submitted. What is known of its results stays, its digest becomes the one
-    /// given; who wants to compare asks `stored_candidates` first.
+    /// Records a candidate of the plan, or a submitted one. If it is known already, its results are kept and its
+    /// digest is updated; call `stored_candidates` first to compare.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;
@@ -193,7 +193,7 @@ impl Store {
         Ok(())
     }
 
-    /// An attempt begins. Said again of one that has not ended, it begins again; of one that has, nothing changes.
+    /// Records the start of an attempt. Repeating it restarts an open attempt; an ended attempt is not changed.
     pub fn attempt_started(&mut self, attempt: &AttemptRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record the start of an attempt";
         let candidate = self.candidate_key(attempt.key.candidate, OPERATION)?;
@@ -218,8 +218,9 @@ impl Store {
         Ok(())
     }
 
-    /// An attempt has ended. The first end that is recorded stays. Ordered, not synced: a candidate's result is synced
-    /// with its end, and a stage before it would only be done again; the next stage does not wait for the disk.
+    /// Records the end of an attempt; the first recorded end is kept. It is ordered, not synced: a candidate's
+    /// result is synced with the candidate's end, and if an earlier stage is lost it is only repeated. So the
+    /// next stage does not wait for the disk.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
@@ -252,7 +253,7 @@ impl Store {
                     status.name(),
                     blame.map(opt_shared::outcome::Blame::name),
                     clip_option(detail.as_deref(), MAX_DETAIL),
-                    // NaN would be stored as NULL, which means unknown: the same.
+                    // NaN is stored as NULL, which means unknown. That is intended.
                     ms,
                     text,
                     artifact.as_ref().map(|artifact| &artifact.digest),
@@ -294,8 +295,8 @@ impl Store {
         Ok(())
     }
 
-    /// A candidate that had ended is to run again (its source has changed). Its attempts stay in the record and
-    /// their numbers go on, but what they reported speaks no longer for it.
+    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded and are
+    /// counted further, but their reports no longer count.
     pub fn candidate_reopened(&mut self, candidate: CandidateId) -> Result<(), StoreError> {
         const OPERATION: &str = "reopen a candidate";
         let key = self.candidate_key(candidate, OPERATION)?;
@@ -310,7 +311,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ranks, speed-ups and totals of several candidates, all or none of them.
+    /// Writes the ranks, speed-ups and totals of several candidates, all or none.
     pub fn scores(&mut self, scores: &[(CandidateId, ScoreRow)]) -> Result<(), StoreError> {
         const OPERATION: &str = "record scores";
         let mut rows = Vec::with_capacity(scores.len());
@@ -339,7 +340,7 @@ impl Store {
         if text.len() <= MAX_NUMBERS {
             return Ok(text);
         }
-        // The decision counts more than its figures: it is recorded, and says what is missing.
+        // The decision matters more than its figures, so it is recorded without them, with their length.
         self.json(&serde_json::json!({ "omitted_bytes": text.len() }), operation)
     }
 
@@ -386,7 +387,7 @@ fn put_meta(transaction: &rusqlite::Transaction<'_>, key: &str, value: &str) -> 
     Ok(())
 }
 
-/// SQLite's integers are signed; what is larger than the largest is a limit that nothing reaches.
+/// SQLite's integers are signed; larger values are limits that nothing reaches, and become the largest integer.
 pub(super) fn bytes(bytes: Bytes) -> i64 {
     count(bytes.get())
 }

@@ -1,15 +1,15 @@
-//! From the run's answers to what is shown: what is missing is unknown, what is too much is left out, and no text can
-//! do anything to a terminal.
+//! Reads the run's answers: missing values become unknown, excess is dropped, and no text can control the
+//! terminal.
 
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-/// Longest text. Names of candidates are paths, reasons are sentences.
+/// Longest text. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
-/// Rows of any list; a run takes 10,000 submissions.
+/// Most rows in any list; a run accepts 10,000 submissions.
 pub(super) const MOST_ROWS: usize = 20_000;
 
-/// Names and details come from strangers: no control characters, nothing that turns the direction of writing.
+/// Removes control characters and changes of writing direction, because names and details come from strangers.
 pub(super) fn clean(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()

@@ -1,5 +1,5 @@
-//! From the model to a frame, at any size. What does not fit is left out, least important first; nothing is computed
-//! here but places and words.
+//! Draws the model as a frame of any size. What does not fit is left out, least important first; only layout and
+//! wording are computed here.
 
 mod chart;
 mod columns;
@@ -20,7 +20,7 @@ use self::layout::{Layout, Wanted, layout};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
-/// How things look. Without colour, words and brightness have to do.
+/// Colours and styles. Without colour, words and brightness have to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
     pub color: bool,
@@ -80,14 +80,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// Rows that would be filled: what these leave goes to the candidates.
+/// How many rows each pane could fill; the candidates get what the others leave.
 fn wanted(model: &Model) -> Wanted {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
     let workers: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
     Wanted { workers: rows(workers), decisions: rows(model.policy.len()) }
 }
 
-/// A line with the title above, the rest within.
+/// Draws the line with a pane's title, and returns the area below it.
 fn framed(frame: &mut Frame<'_>, model: &Model, theme: Theme, pane: Pane, area: Rect) -> Rect {
     let is_chosen = model.focus == pane;
     let style = if is_chosen { theme.strong() } else { theme.faint() };
@@ -121,7 +121,7 @@ fn head(model: &Model, theme: Theme, area: Rect) -> Vec<Line<'static>> {
         vec![(run.name.clone(), theme.strong()), (state, style), (clock(run.elapsed), Style::new())];
     let plain = |text: String| (text, Style::new());
     if model.over.is_some() {
-        // What it owed at last, it owes no more.
+        // The last figure of what it owed no longer applies.
         return vec![segments(first, width), segments(vec![plain(run.folder.clone())], width)];
     }
     first
@@ -156,7 +156,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
     }
 }
 
-/// As many of them as fit, the first ones; the very first is cut where even it does not.
+/// The first of them, as many as fit; if not even the first fits, it is shortened.
 fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (text, style) in all {
@@ -183,7 +183,7 @@ fn foot(model: &Model, theme: Theme, area: Rect) -> Line<'static> {
         return Line::styled(fit(&all, width), theme.strong());
     }
     let mut line = Line::default();
-    // What a key is good for is never half there; help is the last to go.
+    // A key's description is shown in full or not at all; help is the last to be left out.
     let first = ["q", "?", "p", "r", "R", "c", "w", "tab", "↑↓"];
     for wanted in first {
         let Some((key, word, _)) = KEYS.iter().find(|(key, _, _)| *key == wanted) else { continue };
@@ -223,7 +223,7 @@ fn popup(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     let screen = frame.area();
     let width = screen.width.min(76);
     let within = usize::from(width.saturating_sub(4)).max(1);
-    // Wrapping at words needs more than the letters alone.
+    // Wrapping at words takes more room than the letters alone.
     let rows_of = |width: usize| if width <= within { 1 } else { (width * 10 / 9).div_ceil(within) };
     let rows: usize = lines.iter().map(|line: &Line<'_>| rows_of(line.width())).sum();
     let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(screen.height);

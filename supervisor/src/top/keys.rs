@@ -1,4 +1,5 @@
-//! What a key does: to what is looked at, or a wish for the run. What cannot be taken back is asked for first.
+//! What each key does: it changes the view, or sends a request to the run. Requests that cannot be undone are
+//! confirmed first.
 
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -6,10 +7,10 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::model::{Candidate, CandidateState, Model, Pane, Popup, Wish};
 
 const OVER: &str = "the run is over: q quits";
-/// Rows that page up and page down go.
+/// Rows that page up and page down move.
 const PAGE: isize = 10;
 
-/// For help and the line at the bottom: the key, in short, and in a sentence.
+/// For help and the bottom line: the key, a short name and a description.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
     ("q", "quit", "leave the view; the run goes on"),
     ("p", "pause", "grant nothing any more, or go on; what runs goes on"),
@@ -34,7 +35,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Wish> {
             return match key.code {
                 KeyCode::Char('y' | 'Y') => Some(wish),
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
-                // A slip is neither.
+                // Any other key cancels.
                 _ => {
                     model.popup = Popup::Confirm { question, wish };
                     None
@@ -89,7 +90,7 @@ fn go(model: &mut Model, by: isize) {
             let to = within(model.chosen_candidate(&order), order.len());
             model.candidate = order.get(to).map(|it| it.name.clone());
         }
-        // Down is later.
+        // Down moves towards later rows.
         Pane::Policy => {
             let most = model.policy.len().saturating_sub(1);
             let back = model.back.min(most);
@@ -157,7 +158,7 @@ fn why(model: &mut Model) -> Option<Wish> {
     }
 }
 
-/// All that the view knows of it.
+/// Everything that the view knows about a replay.
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());

@@ -1,5 +1,5 @@
-//! Two threads that speak to the run, so that the terminal never waits for it: one asks once a second and carries
-//! wishes over, one listens.
+//! Two threads that talk to the run, so that the terminal never waits for it: one polls once a second and sends
+//! requests, the other one listens to events.
 
 use std::path::Path;
 use std::thread;
@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 use super::model::{News, Wish};
 use crate::control::client::{Client, ClientError};
 
-/// Four short answers each time. The run's supervisor does nothing else that is of a second's grain.
+/// Poll interval: four short answers each time.
 const EVERY: Duration = Duration::from_secs(1);
-/// Decisions that the view begins with.
+/// Decisions loaded at the start.
 const DECISIONS: u32 = 100;
-/// News that the terminal has not taken yet. A full queue lets the threads wait, and the run cut us off: not grow.
+/// News that the terminal has not handled yet. If the queue is full, the threads wait, and the run closes the
+/// connection at its limit; nothing grows.
 const MOST_NEWS: usize = 1024;
 
 pub(super) struct Link {
@@ -27,7 +28,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn open(socket: &Path) -> Result<Self, ClientError> {
         let mut listener = Client::connect(socket)?;
-        // Before the past is read, so that nothing falls between the two.
+        // Before the past is read, so that no event falls between the two.
         listener.call("events", &json!({}))?;
         listener.wait_for_ever()?;
         let mut asker = Asker { client: Client::connect(socket)?, page: 0, since: 0.0 };
@@ -37,7 +38,7 @@ impl Link {
         let told = to_view.clone();
         thread::Builder::new().name("top-listen".to_owned()).spawn(move || listen(listener, &told))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
-            // The view has gone where it does not take news any more: then there is nobody to tell.
+            // If this fails because the view has ended, nobody reads the message.
             if let Err(error) = asker.go(&to_view, &from_view) {
                 let _ = lost.send(News::Lost(chain(&error)));
             }
@@ -62,9 +63,9 @@ fn listen(mut client: Client, told: &Sender<News>) {
 
 struct Asker {
     client: Client,
-    /// The next page of candidates.
+    /// The next page of candidates to load.
     page: u64,
-    /// The time up to which the history is known already.
+    /// The time up to which the history has been loaded.
     since: f64,
 }
 
@@ -79,7 +80,7 @@ impl Asker {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            // What was wished for shows at once.
+            // The effect of the request is shown at once.
             for answer in self.ask()? {
                 is_open &= news.send(answer).is_ok();
             }
@@ -107,7 +108,7 @@ impl Asker {
         ])
     }
 
-    /// An older run may not know a question: then there is no answer to show.
+    /// An older run may not know a method; then there is no answer to show.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

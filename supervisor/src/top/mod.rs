@@ -1,11 +1,12 @@
-//! `top`: a run on a terminal, live. A thin client of the control socket: it knows what the socket says and nothing else.
+//! `top`: a live view of a run in a terminal. A thin client of the control socket: it knows nothing that the
+//! socket does not report.
 //!
 //! ```text
 //!   socket ─▶ link ── News ──▶ model ──▶ draw ─▶ screen ─▶ terminal
 //!              ▲                 ▲
 //!              └──── Wish ── keys ◀── terminal
 //! ```
-//! `model`, `keys` and `draw` are functions of what they are given; `view` is the loop around them.
+//! `model`, `keys` and `draw` are pure functions of their inputs; `view` is the loop around them.
 
 mod answer;
 mod draw;

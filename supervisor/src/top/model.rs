@@ -1,5 +1,4 @@
-//! What is known of the run, and what the person in front of it is looking at. Pure: news and keys change it, `draw`
-//! shows it.
+//! What is known about the run, and what the user is looking at. Pure: news and keys change it, `draw` shows it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,14 +8,14 @@ use serde_json::Value;
 
 use super::answer::{MOST_ROWS, bytes, clean, figures, list, number, seconds, text};
 
-/// Decisions that are kept for looking back.
+/// Decisions kept for scrolling back.
 const MOST_DECISIONS: usize = 500;
 /// More than a plan may have.
 const MOST_REPLAYS: usize = 64;
-/// Slots of the history; the run answers with 512 at most.
+/// Slots of the history; the run answers with at most 512.
 const MOST_SLOTS: usize = 4096;
 
-/// What comes from the run.
+/// News from the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum News {
     Status(Value),
@@ -27,9 +26,9 @@ pub(super) enum News {
     Event(Value),
     /// The answer to a request.
     Said(String),
-    /// A sentence that was asked for.
+    /// Why something waits, as a sentence the user asked for.
     Why(String),
-    /// Nothing more will come.
+    /// The connection is lost; nothing more will come.
     Lost(String),
 }
 
@@ -42,13 +41,13 @@ pub(super) enum Pane {
     Policy,
 }
 
-/// What is shown over the panes.
+/// What is shown on top of the panes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Popup {
     #[default]
     None,
     Help,
-    /// Asks before it is done.
+    /// Asks for confirmation.
     Confirm {
         question: String,
         wish: Wish,
@@ -95,7 +94,7 @@ pub(super) struct Memory {
     pub available: Option<Bytes>,
 }
 
-/// The highest of the samples within a slot.
+/// The highest sample within a time slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -149,7 +148,7 @@ pub(super) struct Candidate {
     pub is_baseline: bool,
     pub state: CandidateState,
     pub rank: Option<u32>,
-    /// Value, and its interval.
+    /// The value, and the ends of its interval.
     pub speedup: Option<[f64; 3]>,
     /// The figures, if this is a replay of the plan; replays are listed below candidates.
     pub replay: Option<Replay>,
@@ -160,7 +159,7 @@ pub(super) struct Candidate {
 pub(super) struct Replay {
     pub steps: Option<u32>,
     pub budget: Option<Bytes>,
-    /// Once it has passed: seconds in all and of them waiting, what was moved, the most in the pool.
+    /// Once it has passed: seconds in total and spent waiting, bytes moved, and peak use of the pool.
     pub total: Option<f64>,
     pub stalled: Option<f64>,
     pub moved: Option<Bytes>,
@@ -182,22 +181,22 @@ pub(super) struct Model {
     pub history: Vec<Slot>,
     width: f64,
     pub workers: Vec<Worker>,
-    /// In the order of the plan.
+    /// In the plan's order.
     pub candidates: Vec<Candidate>,
-    /// Likewise.
+    /// In the plan's order.
     pub replays: Vec<Candidate>,
     pub policy: VecDeque<Decision>,
-    /// How it ended, or why nothing more comes.
+    /// How the run ended, or why the connection did.
     pub over: Option<String>,
     pub silent: Duration,
 
     pub focus: Pane,
     pub popup: Popup,
-    /// Until the next key.
+    /// Shown until the next key.
     pub note: Option<String>,
     pub worker: Option<u32>,
     pub candidate: Option<String>,
-    /// Decisions that are scrolled past, from the latest on.
+    /// Number of decisions scrolled back from the latest.
     pub back: usize,
 }
 
@@ -209,7 +208,7 @@ impl Model {
             News::Candidates(answer) => self.page(&answer),
             News::History(answer) => self.slots(&answer),
             News::Decisions(answer) => {
-                // Some of it may have been heard as an event already.
+                // Some of it may have arrived as an event already.
                 let heard = std::mem::take(&mut self.policy);
                 self.policy = list(&answer["decisions"]).iter().map(decision).collect();
                 for it in heard {
@@ -225,7 +224,7 @@ impl Model {
         }
     }
 
-    /// The first reason that was given is kept.
+    /// Keeps the first reason that is given.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();
@@ -264,7 +263,7 @@ impl Model {
         };
     }
 
-    /// Pages come one at a time, in turns; the place of a candidate never changes.
+    /// Takes a page of candidates. Pages are loaded in rotation; a candidate's position never changes.
     fn page(&mut self, answer: &Value) {
         let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
         for (row, place) in list(&answer["candidates"]).iter().zip(from..MOST_ROWS) {
@@ -292,7 +291,7 @@ impl Model {
         self.history.extend(slots);
         if self.width < width {
             self.width = width;
-            // As the run did: neighbours become one.
+            // Merges neighbouring slots, as the run did.
             let mut merged: Vec<Slot> = Vec::with_capacity(self.history.len());
             for slot in self.history.drain(..) {
                 let at = (slot.at / width).floor() * width;
@@ -316,7 +315,7 @@ impl Model {
                 let row = decision(event);
                 if !self.policy.contains(&row) {
                     self.policy.push_back(row);
-                    // Who looks back keeps looking at the same rows.
+                    // While the user is scrolled back, the same rows stay in view.
                     self.back += usize::from(0 < self.back);
                 }
                 while MOST_DECISIONS < self.policy.len() {
@@ -345,8 +344,8 @@ impl Model {
         }
     }
 
-    /// As they are shown: what runs, replays that are over (they are the latest), the ranking, what else ended, what
-    /// waits; within each as in the plan.
+    /// The candidates in the order shown: running ones, replays that have ended, the ranking, other ended ones,
+    /// waiting ones; the plan's order within each.
     pub(super) fn order(&self) -> Vec<&Candidate> {
         let class = |it: &Candidate| match &it.state {
             CandidateState::Running(_) => 0,
@@ -360,13 +359,13 @@ impl Model {
         let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
         for it in &self.candidates {
             let job = it.name.split('/').next().unwrap_or_default();
-            // Jobs are neighbours in the plan: the last one is nearly always the one.
+            // Jobs are contiguous in the plan, so this is nearly always the last one.
             let place = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
                 jobs.push(job);
                 jobs.len() - 1
             });
             let class = class(it);
-            // Those that failed stand together, whatever their job: in the order of the plan they are so already.
+            // Failed candidates stay in the plan's order, whatever their job.
             let (job, rank) = if class == 1 { (place, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
             rows.push((class, job, rank, it));
         }
@@ -380,7 +379,8 @@ impl Model {
         rows
     }
 
-    /// Candidates that have ended: by the list, which events change, where all of it is here.
+    /// Number of candidates that have ended. If the whole list is loaded it is counted there, because events keep
+    /// it up to date.
     pub(super) fn ended(&self) -> usize {
         if self.candidates.len() < self.run.candidates {
             return self.run.ended;
@@ -388,7 +388,7 @@ impl Model {
         self.candidates.iter().filter(|it| matches!(it.state, CandidateState::Ended(_))).count()
     }
 
-    /// Where the chosen candidate stands in the order; the first is chosen where none is.
+    /// Position of the selected candidate in this order; the first if none is selected.
     pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
         let chosen = self.candidate.as_ref();
         chosen.and_then(|name| order.iter().position(|it| it.name == *name)).unwrap_or(0)

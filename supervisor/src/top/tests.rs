@@ -1,4 +1,5 @@
-//! A fixed run on screens of several sizes, compared letter by letter; what keys do; what hostile answers do not.
+//! A fixed run on screens of several sizes, compared letter by letter; the effect of keys; harmless handling of
+//! hostile answers.
 
 use std::path::Path;
 
@@ -111,7 +112,7 @@ fn decisions() -> Value {
     ] })
 }
 
-/// The same at every call.
+/// The same model at every call.
 fn model() -> Model {
     let mut model = Model::default();
     for news in [
@@ -146,14 +147,14 @@ fn same_as_kept(screens: &[(&str, String)]) {
 }
 
 #[test]
-fn screens_are_as_they_were_looked_at() {
+fn screens_match_their_snapshots() {
     let model = model();
     let at = |width, height| letters(&frame(&model, width, height, false));
     same_as_kept(&[("80x24", at(80, 24)), ("200x50", at(200, 50)), ("50x12", at(50, 12))]);
 }
 
 #[test]
-fn popups_are_as_they_were_looked_at() {
+fn popups_match_their_snapshots() {
     let (mut help, mut sure) = (model(), model());
     press(&mut help, KeyEvent::from(KeyCode::Char('?')));
     press(&mut sure, KeyEvent::from(KeyCode::Char('R')));
@@ -164,7 +165,7 @@ fn popups_are_as_they_were_looked_at() {
 }
 
 #[test]
-fn no_size_is_too_small_and_none_is_written_over() {
+fn frame_of_any_size_is_drawn_within_its_bounds() {
     let mut models = vec![Model::default(), model(), model(), model()];
     models[2].popup = Popup::Help;
     models[3].popup = Popup::Text("a sentence with words ".repeat(30));
@@ -191,7 +192,7 @@ fn no_size_is_too_small_and_none_is_written_over() {
 }
 
 #[test]
-fn without_colour_there_is_none() {
+fn plain_theme_draws_no_colour() {
     let mut model = model();
     for popup in [Popup::None, Popup::Help] {
         model.popup = popup;
@@ -203,7 +204,7 @@ fn without_colour_there_is_none() {
 }
 
 #[test]
-fn strangers_cannot_speak_to_the_terminal() {
+fn foreign_text_cannot_control_the_terminal() {
     let nasty = "a\u{1b}[2J\u{7}\u{202e}b\r\n\u{9b}31m\u{200b}c";
     let mut model = model();
     model.hear(News::Candidates(json!({ "total": 1, "from": 0, "candidates": [
@@ -230,7 +231,7 @@ fn strangers_cannot_speak_to_the_terminal() {
 }
 
 #[test]
-fn answers_that_make_no_sense_are_shown_as_unknown() {
+fn nonsense_answers_are_shown_as_unknown() {
     let nothing = [
         Value::Null,
         json!([]),
@@ -253,7 +254,7 @@ fn answers_that_make_no_sense_are_shown_as_unknown() {
 }
 
 #[test]
-fn what_happens_changes_what_is_shown() {
+fn events_update_the_view() {
     let mut model = model();
     let name = "softmax/bad/one_with_a_rather_long_name";
     assert_eq!(model.order()[0].name, name, "what runs is first");
@@ -262,7 +263,7 @@ fn what_happens_changes_what_is_shown() {
     model.hear(News::Event(json!({ "kind": "candidate", "candidate": name, "status": "PASSED", "rank": 1 })));
     let now = model.candidates.iter().find(|it| it.name == name).expect("it is there");
     assert_eq!((&now.state, now.rank), (&CandidateState::Ended("PASSED".to_owned()), Some(1)));
-    // Heard twice, as an event and in the answer: one row.
+    // Received twice, as an event and in the answer: one row.
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
     event["kind"] = json!("policy");
@@ -280,7 +281,7 @@ fn what_happens_changes_what_is_shown() {
 }
 
 #[test]
-fn replays_are_shown_as_they_go_and_end() {
+fn view_shows_replays_while_they_run_and_when_they_end() {
     let mut model = model();
     let state = |status: Value, running: bool, total: Value| {
         json!({
@@ -304,7 +305,7 @@ fn replays_are_shown_as_they_go_and_end() {
         model.hear(News::Status(answer));
         assert!(row(&model).contains(wanted), "{wanted}: {}", row(&model));
     }
-    // The last word comes as an event: the run is over before it is asked again.
+    // The last change comes as an event: the run is over before it is polled again.
     let mut event = state(json!("PASSED"), false, json!(1500.0));
     event["kind"] = json!("replay");
     model.hear(News::Event(event));
@@ -323,7 +324,7 @@ fn replays_are_shown_as_they_go_and_end() {
 }
 
 #[test]
-fn history_becomes_coarser_as_the_runs_does() {
+fn history_coarsens_with_the_runs_history() {
     let mut model = Model::default();
     let slot = |at: f64, mib: u64| json!([at, mib * MIB, 0]);
     model.hear(News::History(
@@ -337,13 +338,13 @@ fn history_becomes_coarser_as_the_runs_does() {
     assert_eq!(owed(&model), [(0.0, 7), (0.5, 4), (1.0, 5)]);
 }
 
-/// Keys one after the other, and what the last of them wishes for.
+/// Presses keys one after the other, and returns the request that the last one makes.
 fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Wish> {
     keys.iter().map(|key| press(model, KeyEvent::from(*key))).last().flatten()
 }
 
 #[test]
-fn keys_do_what_help_says() {
+fn keys_match_their_help() {
     use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, PageDown, Tab, Up};
     let cancel =
         |candidate: &str| Wish::Cancel { job: "softmax".to_owned(), candidate: candidate.to_owned() };
@@ -366,7 +367,7 @@ fn keys_do_what_help_says() {
         (&[End, Char('c'), Char('y')], Some(cancel("last"))),
         (&[End, Up, Char('c'), Char('y')], Some(cancel("later"))),
         (&[PageDown, Home, Char('c'), Char('y')], Some(cancel(long))),
-        // What has ended is not even asked for.
+        // A candidate that has ended cannot be cancelled, so nothing is asked.
         (&[Down, Char('c'), Char('y')], None),
         (&[Char('w')], Some(Wish::WhyCandidate(format!("softmax/{long}")))),
         (&[BackTab, Enter], Some(Wish::WhyWorker(3))),
@@ -391,7 +392,7 @@ fn keys_do_what_help_says() {
 }
 
 #[test]
-fn nothing_is_wished_of_a_run_that_is_over_or_empty() {
+fn ended_or_empty_run_gets_no_requests() {
     use KeyCode::{Char, Down, Enter};
     let mut over = model();
     keys(&mut over, &[Char('R')]);
@@ -412,7 +413,7 @@ fn nothing_is_wished_of_a_run_that_is_over_or_empty() {
 }
 
 #[test]
-fn the_chosen_one_stays_chosen_when_the_order_changes() {
+fn selection_survives_a_change_of_order() {
     use KeyCode::{Char, End};
     let mut model = model();
     keys(&mut model, &[End]);
@@ -420,7 +421,7 @@ fn the_chosen_one_stays_chosen_when_the_order_changes() {
         .hear(News::Event(json!({ "kind": "candidate", "candidate": "softmax/later", "status": "CRASHED" })));
     let wish = keys(&mut model, &[Char('c'), Char('y')]);
     assert_eq!(wish, Some(Wish::Cancel { job: "softmax".to_owned(), candidate: "last".to_owned() }));
-    // Looking back in the policy log, new rows do not push away what is looked at.
+    // While the policy log is scrolled back, new rows do not move it.
     model.focus = Pane::Policy;
     keys(&mut model, &[KeyCode::Up]);
     assert_eq!(model.back, 1);
@@ -433,7 +434,7 @@ fn the_chosen_one_stays_chosen_when_the_order_changes() {
 }
 
 #[test]
-fn wishes_are_requests() {
+fn wishes_become_requests_of_the_socket() {
     let table = [
         (Wish::Pause, "pause", json!({})),
         (Wish::Resume, "resume", json!({})),

@@ -1,4 +1,4 @@
-//! The loop: news, keys, signals and time go into the model, the model on to the screen.
+//! The loop: news, keys, signals and time update the model, and the model is drawn.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::screen::Screen;
 use crate::control::client::ClientError;
 use crate::signal::Signals;
 
-/// Between two looks at what has come; a key is looked at once it is there.
+/// Time between two looks at the news; a key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
-/// Without an answer for as long, it is said.
+/// Time without an answer after which the view says so.
 const SILENT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +36,11 @@ pub enum TopError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     Left,
-    /// It was ended by SIGINT or SIGTERM.
+    /// SIGINT or SIGTERM ended it.
     Interrupted,
 }
 
-/// Whether there is a terminal to draw on, and to read keys from.
+/// Checks that there is a terminal to draw on and to read keys from.
 pub fn is_possible() -> Result<(), TopError> {
     let streams = [("output", io::stdout().is_terminal()), ("input", io::stdin().is_terminal())];
     match streams.into_iter().find(|(_, is_terminal)| !is_terminal) {
@@ -49,7 +49,7 @@ pub fn is_possible() -> Result<(), TopError> {
     }
 }
 
-/// Until the person leaves. Call with the signals blocked and before any thread is started.
+/// Shows the view until the user leaves. Call with the signals blocked and before any thread is started.
 pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, TopError> {
     let link = Link::open(socket)?;
     let mut screen = Screen::take().map_err(TopError::Terminal)?;
@@ -95,7 +95,7 @@ pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, T
         }
         match press(&mut model, key) {
             Some(Wish::Quit) => return Ok(Watched::Left),
-            // A full queue of wishes is a run that does not answer: said by `silent`.
+            // A full queue means that the run does not answer, which `silent` reports.
             Some(wish) => drop(link.wishes.try_send(wish)),
             None => {}
         }

@@ -1,7 +1,8 @@
-//! `captures add`: files into a store that is there already, one or a few at a time.
+//! `captures add`: adds one or more files to an existing store.
 //!
-//! A finished store is opened again as an unfinished one whose journal has all of its entries, and finished once more: whenever
-//! it is killed, the next `add` goes on from the journal. Whoever records calls thus stores each table once while recording.
+//! A finished store is turned back into an unfinished one, whose journal has all of its entries, and finished
+//! again. Whenever it is killed, the next `add` continues from the journal. The recorder uses this to store each
+//! table only once while recording.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,18 +20,18 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// Ends the provenance of a store that files were added to: what is interrupted then is for `add` to continue.
+/// Marks the provenance of a store that files were added to, so that `add` continues it after an interruption.
 const ADDED: &str = "added file by file";
 
-/// A file and the entry that it is to be, such as `op/entry_000000.pt`.
+/// A file, and the name of the entry that it becomes, such as `op/entry_000000.pt`.
 #[derive(Clone, Debug)]
 pub struct Added {
     pub path: PathBuf,
     pub name: String,
 }
 
-/// Puts files into a store, which is made where there is none. An entry that is there is replaced only if `replace` says so;
-/// storages that no entry needs any more are removed.
+/// Adds files to a store, which is created if there is none. An existing entry is replaced only if `replace` is
+/// set; storages that no entry needs any more are removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -61,7 +62,7 @@ pub fn add(
         }
     }
     if packing.is_empty() {
-        // There is nothing to finish; the next `add` begins here.
+        // Nothing to finish; the next `add` starts afresh.
         return added.map(|()| Packed::default());
     }
     let packed = packing.finish()?;
@@ -81,7 +82,7 @@ fn source(file: &Added) -> Result<Source, CapturesError> {
 }
 
 impl Packing {
-    /// A finished store, one that an `add` left unfinished, or an empty folder.
+    /// Opens a finished store, one that an `add` left unfinished, or an empty folder.
     fn reopen(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
         let partial = store.join(PARTIAL);
         if form_of(store) == FolderForm::Store {
@@ -113,7 +114,7 @@ impl Packing {
     }
 }
 
-/// Makes a finished store unfinished. The index goes only when the journal says all that it said.
+/// Makes a finished store unfinished. The index is removed once the journal holds everything that it held.
 fn open_again(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

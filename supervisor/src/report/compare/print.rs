@@ -1,4 +1,4 @@
-//! A comparison for a terminal and for a pull request.
+//! Prints a comparison for a terminal and for a pull request.
 
 use opt_shared::outcome::Status;
 
@@ -6,14 +6,14 @@ use super::super::figures::{counted, one_line, shorten, speedup, time};
 use super::super::markdown::{cell, code};
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
-/// Rows of one job in a pull request: its comment is not to grow too long.
+/// Rows per job in a pull request, whose comments have a limited length.
 const MOST_ROWS: usize = 60;
-/// Jobs, likewise.
+/// Jobs in a pull request, for the same reason.
 const MOST_JOBS: usize = 20;
-/// Names in a list of those that one run alone has.
+/// Names in a list of items that only one run has.
 const MOST_NAMES: usize = 10;
 
-/// What the reader has to know before believing a ratio.
+/// What the reader has to know before trusting a ratio.
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {
@@ -49,7 +49,7 @@ fn headline(job: &ComparedJob) -> String {
     parts.join(", ")
 }
 
-/// The figure that the ratio is of, or the status.
+/// The figure that the ratio compares, or the status.
 fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
     if ended.status != Some(Status::Passed) {
         return ended.status.map_or("not finished", Status::name).to_owned();
@@ -69,7 +69,7 @@ fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// What one run alone has.
+/// Items that only one run has.
 fn alone(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
     [
         ("jobs", "first", &comparison.jobs_only_in_first),
@@ -79,7 +79,7 @@ fn alone(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4
     ]
 }
 
-/// In columns; lines of a long name are longer than a terminal's, so names are shortened.
+/// The comparison in columns. Long names are shortened to fit a terminal.
 pub fn text(comparison: &Comparison) -> String {
     const NAME: usize = 18;
     const SIDE: usize = 20;
@@ -139,7 +139,7 @@ fn change(it: &ComparedCandidate) -> String {
     }
 }
 
-/// For a pull request.
+/// The comparison as markdown, for a pull request.
 pub fn markdown(comparison: &Comparison) -> String {
     let mut lines = Vec::new();
     let [first, second] = &comparison.runs;
@@ -206,7 +206,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn a_comparison_reads_well_in_eighty_columns() {
+    fn comparison_fits_eighty_columns() {
         let text = text(&compare(side(sample()), side(later())));
         let wanted = "\
 first: demo (FINISHED, 2026-05-01T12:00:00.000Z)

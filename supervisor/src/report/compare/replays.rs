@@ -1,4 +1,4 @@
-//! Replays of two runs beside each other. Each was measured once, so a change of its time has no interval.
+//! Compares the replays of two runs. Each was measured once, so a change in time has no interval.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::super::replays::result;
 use super::{Change, Comparison, same};
 use crate::record::ReplayRecord;
 
-/// One of the two.
+/// A replay of one of the two runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EndedReplay {
     pub status: Option<Status>,
@@ -32,9 +32,10 @@ pub struct ComparedReplay {
     pub second: EndedReplay,
     /// Ratio of the total times; above 1, the second run is faster.
     pub time_ratio: Option<f64>,
-    /// Catalog and schedule: the same calls over the same bytes. None where one has no result.
+    /// Whether catalog and schedule are equal, so that both made the same calls on the same bytes. `None` if one
+    /// has no result.
     pub same_recording: Option<bool>,
-    /// Every byte of every output.
+    /// Whether every byte of every output is equal.
     pub same_outputs: Option<bool>,
 }
 
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_of_two_runs_are_told_beside_each_other() {
+    fn replays_of_two_runs_are_compared() {
         let comparison = all::compare(side_of(sample()), side_of(later()));
         let it = &comparison.replays[0];
         assert_eq!((it.change, it.time_ratio), (Change::None, Some(2.0)));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_did_not_pass_has_its_status_and_no_figure() {
+    fn failed_replay_has_a_status_and_no_figures() {
         let mut run = later();
         run.replays[0].status = Some(Status::CaptureError);
         let comparison = all::compare(side_of(sample()), side_of(run));

@@ -1,4 +1,4 @@
-//! Every status has a feedback, every feedback its limit, and the figures that matter stand in it.
+//! Every status has a feedback, every feedback is within its limit, and contains the figures that matter.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Built, Head, Profiled, ToleranceUsed, Verified};
@@ -53,7 +53,7 @@ fn build(status: Status, log: &str) -> Report {
 }
 
 #[test]
-fn every_status_has_a_feedback_that_says_more_than_its_name() {
+fn feedback_of_every_status_says_more_than_its_name() {
     for &status in Status::ALL {
         for report in [
             verify(status, "", vec![failure(status, "something", None)], None),
@@ -71,7 +71,7 @@ fn every_status_has_a_feedback_that_says_more_than_its_name() {
 }
 
 #[test]
-fn feedback_is_as_it_was_read() {
+fn feedback_matches_its_snapshots() {
     let end = |signal: &str| RunnerEnd { signal: Some(signal.to_owned()), ..RunnerEnd::default() };
     let mut text = String::new();
     let mut show =
@@ -125,7 +125,7 @@ fn feedback_blames_the_candidate_for_its_own_faults_only() {
 }
 
 #[test]
-fn a_mismatch_is_told_with_place_values_and_a_hint() {
+fn mismatch_has_location_values_and_a_hint() {
     for (pattern, hint) in [
         (Pattern::All, "Every element is wrong"),
         (Pattern::Tail { from: 128 }, "up to element 128"),
@@ -152,7 +152,7 @@ fn a_mismatch_is_told_with_place_values_and_a_hint() {
 }
 
 #[test]
-fn a_crash_is_told_with_signal_arguments_and_stderr() {
+fn crash_has_signal_arguments_and_stderr() {
     let end = RunnerEnd {
         signal: Some("SIGSEGV".to_owned()),
         exit_code: None,
@@ -169,7 +169,7 @@ fn a_crash_is_told_with_signal_arguments_and_stderr() {
 }
 
 #[test]
-fn a_memory_limit_is_told_with_its_figures_and_a_compile_error_with_its_head() {
+fn memory_limit_has_its_figures_and_compile_error_its_log() {
     let detail = "owed 300 MiB, 256 MiB allowed";
     let text = feedback(Stage::Verify, &verify(Status::HostMemoryLimit, detail, vec![], None));
     assert!(text.contains(detail) && text.contains("300 MiB") && text.contains("limits.memory"), "{text}");
@@ -182,7 +182,7 @@ fn a_memory_limit_is_told_with_its_figures_and_a_compile_error_with_its_head() {
 
 proptest! {
     #[test]
-    fn no_text_makes_a_feedback_longer_than_its_limit(
+    fn feedback_never_exceeds_its_limit(
         which in 0..Status::ALL.len(),
         stranger in "(\\PC|\n){0,1500}",
         repeated in 1usize..5,

@@ -1,4 +1,4 @@
-//! Every candidate that did not pass: what it did, where it first went wrong, and how it ended.
+//! Every candidate that did not pass: what it did, where it first failed, and how it ended.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{EntryFailure, Mismatch};
@@ -9,7 +9,7 @@ use super::Room;
 use super::ranking::chip;
 use crate::record::CandidateRecord;
 
-/// Arguments of a call that are shown.
+/// Largest number of arguments shown for a call.
 const MOST_ARGUMENTS: usize = 16;
 
 pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
@@ -64,7 +64,7 @@ fn of(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
     }
 }
 
-/// For a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let word = one_line(word);
     let plain = |it: char| it.is_ascii_alphanumeric() || "_-./".contains(it);

@@ -1,7 +1,7 @@
-//! The plots of a run's memory, as SVG that takes its colours from the page.
+//! Plots of a run's memory, as SVG that takes its colours from the page.
 //!
-//! The library that draws (plotters) knows fixed colours alone: each thing is drawn in a colour that stands for its name,
-//! and `style.css` gives that name a colour in light and in dark.
+//! The plotting library (plotters) knows only fixed colours, so each thing is drawn in a colour that stands for
+//! its name, and `style.css` gives each name a colour in light and in dark.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,20 @@ use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Timeline};
 
 pub const MOST_LANES: usize = 16;
-/// Marks of one plot.
+/// Largest number of marks in one plot.
 const MOST_DRAWN: usize = 400;
 
 const WIDTH: u32 = 1080;
 const TREE_HEIGHT: u32 = 260;
 const LANE_HEIGHT: u32 = 46;
 const TIME_HEIGHT: u32 = 30;
-/// Names of lanes, sizes of memory: both plots begin at one place.
+/// Left margin for lane names and memory sizes; both plots start at the same x.
 const LEFT: u32 = 118;
 const RIGHT: u32 = 14;
-/// Steps of a drawn line: about three pixels each.
+/// Steps of a drawn line, about three pixels each.
 const COLUMNS: usize = 320;
-/// A line that is further above is told in words, or it would press all others to the ground.
+/// A limit further above the peak than this factor is stated in words, because drawing it would flatten
+/// everything else.
 const HIGHEST: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
@@ -64,7 +65,7 @@ const fn stage_color(stage: Stage) -> RGBColor {
     )
 }
 
-/// Its name in the style sheet.
+/// The class of a group in the style sheet.
 pub const fn class(group: Group) -> &'static str {
     match group {
         Group::Runners(Kind::Verifier) => "group1",
@@ -87,12 +88,12 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotE
     }
 }
 
-/// Whether a line at this height is drawn beside a peak.
+/// Whether a limit is drawn beside a peak.
 pub fn shows(line: Bytes, peak: Bytes) -> bool {
     line <= peak.saturating_mul(HIGHEST)
 }
 
-/// A unit that makes numbers short, and how many of it are one of the base.
+/// A unit that makes numbers short, and its size in base units.
 struct Unit {
     name: &'static str,
     size: f64,
@@ -119,13 +120,14 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// No more digits than the step between ticks has.
+/// A tick label with no more digits than the step between ticks needs.
 fn tick(value: f64, unit: &str) -> String {
     let digits = if value.fract().abs() < 1e-9 { 0 } else { 1 };
     format!("{value:.digits$} {unit}")
 }
 
-/// What the tree owed: every group on top of the others, at the moment when all of them together owed most.
+/// The memory owed by the tree: the groups stacked, at the moment of each column when all of them together owed
+/// most.
 pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let peak = timeline.tree.peak();
@@ -140,7 +142,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let y = |bytes: Bytes| bytes.as_f64() / size.size;
 
     let moments = worst_moments(&timeline.tree, from, to);
-    // From the ground up: what is always there, then what comes and goes.
+    // From the bottom: what is always there, then what comes and goes.
     let stack: Vec<Group> = timeline.groups.keys().rev().copied().collect();
     let mut sums = vec![Bytes::ZERO; moments.len()];
     let mut layers: Vec<(Group, Vec<Bytes>)> = Vec::new();
@@ -149,7 +151,7 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
         let mut reader = Reader::new(series);
         for (sum, moment) in sums.iter_mut().zip(&moments) {
             if let Some((at, tree)) = moment {
-                // Parts were seen within milliseconds of the whole, not at once: they never stand above it.
+                // The parts were sampled within milliseconds of the whole, not at once, so they are capped at it.
                 *sum = (*sum + reader.at(*at)).min(*tree);
             }
         }
@@ -200,12 +202,12 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-/// For each column, the moment when most was owed, and how much it was.
+/// For each column, the moment when most was owed, and how much.
 fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)>> {
     let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
     let span = u128::from(to - from);
     for (index, owed) in series.columns(from, to, COLUMNS).into_iter().enumerate() {
-        // Where nothing changes within the column, its middle is as good as any moment.
+        // If nothing changes within the column, its middle is as good as any moment.
         let middle =
             from + u64::try_from(span * (2 * index as u128 + 1) / (2 * COLUMNS as u128)).unwrap_or(0);
         worst[index] = owed.map(|owed| (middle, owed));
@@ -222,7 +224,7 @@ fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)
     worst
 }
 
-/// Walks along a series; moments rise.
+/// Reads a series at increasing times.
 struct Reader<'a> {
     series: &'a Series,
     next: usize,
@@ -244,7 +246,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Corners of a line that goes up and down at right angles; where nothing changes, there is none.
+/// The corners of a step line; columns without a change have none.
 fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes)> {
     let mut corners: Vec<(f64, Bytes)> = Vec::new();
     for index in 0..columns {
@@ -262,7 +264,7 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
     corners
 }
 
-/// A lane for each worker: its own memory with that of its runners, before the stages it went through.
+/// A lane for each worker: its own memory and that of its runners, in front of the stages that it worked on.
 pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
@@ -284,7 +286,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             .margin_right(RIGHT)
             .x_label_area_size(TIME_HEIGHT)
             .y_label_area_size(LEFT)
-            // The first worker on top; each lane is one high.
+            // The first worker is on top; each lane is one unit high.
             .build_cartesian_2d(0.0..end, f64::from(count)..0.0)?;
         chart
             .configure_mesh()
@@ -342,8 +344,8 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 
 type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
-/// Phases of each worker, from and to in milliseconds. Those that touch on the same pixel are one: ten thousand
-/// candidates are as many rectangles as a plot is wide, at most.
+/// The phases of each worker, with start and end in milliseconds. Phases that touch the same pixel are merged, so
+/// that ten thousand candidates give at most as many rectangles as the plot has pixels.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
     let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
@@ -357,7 +359,7 @@ fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> Stage
             Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(pixel) => {
                 *last = last.max(end)
             }
-            // Too short to be seen beside its neighbour.
+            // Too short to be visible beside its neighbour.
             Some((_, _, last)) if end < *last + float(pixel) => {}
             Some((_, _, last)) => {
                 let start = start.max(*last);
@@ -376,7 +378,7 @@ mod tests {
 
     /// Every colour stands for a name, and every name has a colour in the style sheet.
     #[test]
-    fn the_page_colours_everything_that_is_drawn() {
+    fn style_sheet_colours_everything_that_is_drawn() {
         let style = include_str!("style.css");
         for stage in Stage::ALL {
             let RGBColor(red, green, blue) = stage_color(stage);
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_of_very_much_is_not_large() {
+    fn plot_of_a_long_run_stays_small() {
         let mut much = sketch();
         let phase = much.phases[0].clone();
         much.phases = (0..50_000)
@@ -424,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_of_a_moment_is_drawn_without_fail() {
+    fn empty_or_momentary_timeline_is_drawn() {
         let moment = Timeline { from: 5, to: 5, ..Timeline::default() };
         for timeline in [Timeline::default(), moment] {
             assert!(tree(&timeline).is_ok());

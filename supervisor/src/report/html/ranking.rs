@@ -1,4 +1,4 @@
-//! Who is how fast: a row for each candidate with its interval drawn, and a cell for each entry.
+//! The ranking: a row for each candidate with its interval drawn, and a cell for each entry.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
@@ -7,12 +7,12 @@ use super::super::digest::JobDigest;
 use super::super::figures::{BRIEF, UNSETTLED, mark, median, one_line, percent, three_digits, time};
 use crate::record::CandidateRecord;
 
-/// Rows of the table of entries.
+/// Rows in the table of entries.
 const MOST_ROWS: usize = 40;
-/// Steps of a colour, to either side of the baseline.
+/// Shades of colour on either side of the baseline.
 const SHADES: f64 = 4.0;
 
-/// What candidates are ranked by: their speed-up, or the time of a call where nothing was paired.
+/// What candidates are ranked by: the speed-up, or the time of a call if nothing was paired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Speedup,
@@ -40,7 +40,7 @@ impl Measure {
     }
 }
 
-/// From a value to its place, by logarithm: twice as fast is as far from once as once from half.
+/// Maps a value to a position on a logarithmic axis: twice as fast is as far from 1 as half as fast.
 pub(super) struct Axis {
     low: f64,
     high: f64,
@@ -62,18 +62,18 @@ impl Axis {
         Some(Self::over(low, high))
     }
 
-    /// With a little air, and never a point.
+    /// An axis over a range, with some margin, and never empty.
     pub(super) fn over(low: f64, high: f64) -> Self {
         let air = (high / low).powf(0.06).max(1.02);
         Self { low: low / air, high: high * air }
     }
 
-    /// In percent of the width.
+    /// Position in percent of the width.
     pub(super) fn place(&self, value: f64) -> f64 {
         ((value / self.low).ln() / (self.high / self.low).ln() * 100.0).clamp(0.0, 100.0)
     }
 
-    /// 1, 2 and 5 times powers of ten, far enough from one another to be read.
+    /// 1, 2 and 5 times powers of ten, far enough apart to be readable.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks: Vec<f64> = Vec::new();
         let mut power = 10f64.powf(self.low.log10().floor());
@@ -171,7 +171,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     }
 }
 
-/// The interval, and the estimate in it; the baseline's place is a line through all rows.
+/// The interval with the estimate in it; a line through all rows marks the baseline.
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
@@ -208,11 +208,11 @@ pub(super) fn two(percent: f64) -> String {
     format!("{percent:.2}")
 }
 
-/// A row's ratios and what is written for them; none where the entry was not timed.
+/// A row's ratios with their labels; `None` if the entry was not timed.
 type Cells = Vec<Option<(f64, String)>>;
 
-/// How fast each entry is. Colour says how much better or worse than the baseline, on the job's own scale; without a
-/// baseline, than the best.
+/// How fast each entry is. The colour says how much better or worse than the baseline it is, on the job's own
+/// scale; without a baseline, compared with the best.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
@@ -244,7 +244,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
         .map(|it| (*it, names.iter().zip(&best).map(|((name, _), best)| cell(it, name, *best)).collect()))
         .collect();
     let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|(ratio, _)| *ratio));
-    // A scale that a tenth of a percent would fill says nothing.
+    // A scale that a tenth of a percent could fill would mean nothing.
     let most = ratios().fold(1.25, f64::max);
     let least = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
     html! {
@@ -288,12 +288,12 @@ fn entry_time(candidate: &CandidateRecord, name: &str) -> Option<f64> {
     entries.iter().find(|it| it.entry == name).map(|it| it.times.median_time_ms)
 }
 
-/// `up1` … `up4` and `down1` … `down4`, as one more class; nothing next to 1.
+/// An additional class, `up1` … `up4` or `down1` … `down4`; none near 1.
 fn shade(ratio: f64, least: f64, most: f64) -> String {
     let (word, share) =
         if 1.0 < ratio { ("up", ratio.ln() / most.ln()) } else { ("down", ratio.ln() / least.ln()) };
     let step = (share * SHADES).ceil().clamp(0.0, SHADES);
-    // Within two percent is the same.
+    // Differences within two percent count as none.
     if !share.is_finite() || ratio.ln().abs() < 0.02 || step < 1.0 {
         String::new()
     } else {
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_axis_has_room_for_all_and_few_ticks() {
+    fn axis_covers_all_values_with_few_ticks() {
         let estimate = |low, value, high| Estimate { value, ci_low: low, ci_high: high };
         for estimates in [
             vec![estimate(61.5, 64.9, 66.0), estimate(0.97, 1.0, 1.02)],
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_are_few_and_none_is_beside_one() {
+    fn shades_are_few_and_absent_near_one() {
         assert_eq!(shade(1.01, 0.5, 65.0), "");
         assert_eq!(shade(65.0, 0.5, 65.0), " up4");
         assert_eq!(shade(1.2, 0.5, 65.0), " up1");

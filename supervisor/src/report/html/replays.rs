@@ -1,4 +1,4 @@
-//! Replays on the page: figures, what they cost against keeping everything, the time of each step.
+//! Replays on the page: figures, a comparison with keeping everything, and the time of each step.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Status};
@@ -9,10 +9,10 @@ use super::super::replays::{Against, Figures, Outcome, Passed, ReplayText, Step}
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
-/// Rows of the table of steps: the first ones.
+/// Rows in the table of steps; the first steps are shown.
 const MOST_STEPS: usize = 60;
 
-/// Nothing where the plan has none.
+/// The section about replays; empty if the plan has none.
 pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
     if digest.replays.is_empty() {
         return html! {};
@@ -123,7 +123,7 @@ fn steps(passed: &Passed<'_>) -> Markup {
     }
 }
 
-/// What a step took, and of it what it waited.
+/// The time of a step, and the part of it spent waiting.
 fn bar(step: &Step<'_>, longest: f64) -> Markup {
     let share = |ms: f64| if 0.0 < longest { (ms / longest * 100.0).clamp(0.0, 100.0) } else { 0.0 };
     let (stalled, busy) = (share(step.stall_ms), share(step.ms - step.stall_ms));

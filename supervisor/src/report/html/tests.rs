@@ -1,4 +1,4 @@
-//! That a page holds its figures, escapes whatever strangers wrote, calls nobody, and stays small.
+//! A page holds its figures, escapes foreign text, loads nothing and stays small.
 
 use super::super::digest::tests::digest_of;
 use super::super::sketch;
@@ -13,7 +13,7 @@ fn page(run: RunRecord) -> String {
 }
 
 #[test]
-fn a_page_holds_what_the_run_came_to() {
+fn page_holds_the_results_of_the_run() {
     let page = page(sample());
     for figure in [
         "2.31×",
@@ -36,23 +36,23 @@ fn a_page_holds_what_the_run_came_to() {
 }
 
 #[test]
-fn a_page_runs_nothing_and_calls_nobody() {
+fn page_has_no_script_and_loads_nothing() {
     let page = page(sample());
     for never in ["<script", "<link", "<img", "@import", "url(", "javascript:"] {
         assert!(!page.contains(never), "{never}");
     }
-    // A name of a language, not an address that is asked for.
+    // The name of an XML namespace, not an address to load.
     let addresses = page.matches("http").count() - page.matches("http-equiv").count();
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count());
     assert!(page.contains("default-src 'none'"));
-    // Of two classes a browser takes the first and says nothing.
+    // If a tag has two class attributes, a browser silently takes the first.
     for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
         assert!(tag.matches(" class=\"").count() < 2, "{tag}");
     }
 }
 
 #[test]
-fn no_stranger_writes_markup() {
+fn foreign_text_cannot_become_markup() {
     let hostile = "</style></pre></title><script>alert('1')</script>\" onload=\"x()\" &amp; \u{0}\u{1b}[31m\u{202e}\n<b>";
     let mut run = sample();
     run.run.name = hostile.to_owned();
@@ -92,7 +92,7 @@ fn no_stranger_writes_markup() {
     }
     let page = page(run);
     assert!(!page.contains("<script") && !page.contains("<b>&"), "markup");
-    // Within a quoted attribute a quote is what would end it.
+    // A quote would end the quoted attribute.
     assert!(!page.contains("\" onload=\""), "an attribute");
     for title in page.split("title=\"").skip(1) {
         let value = title.split('"').next().expect("it ends");
@@ -103,7 +103,7 @@ fn no_stranger_writes_markup() {
 }
 
 #[test]
-fn a_page_of_very_many_candidates_says_what_it_left_out() {
+fn page_of_many_candidates_says_what_it_left_out() {
     let mut run = sample();
     let log = "x".repeat(6_000);
     let job = &mut run.jobs[0];

@@ -1,4 +1,4 @@
-//! The page as a whole, and what is easily got wrong in it: widths, marks, reasons.
+//! The text as a whole, and what is easy to get wrong in it: widths, marks, reasons.
 
 use opt_shared::outcome::Estimate;
 use opt_shared::stage::Stage;
@@ -12,7 +12,7 @@ fn rendered(run: &RunRecord, style: Style) -> String {
 }
 
 #[test]
-fn a_run_is_told_in_eighty_columns() {
+fn full_text_fits_eighty_columns() {
     let wanted = "\
 embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
@@ -40,7 +40,7 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
-fn a_run_ends_with_its_answer() {
+fn answer_matches_its_snapshot() {
     let wanted = "\
 embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
@@ -61,7 +61,7 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
-fn a_ranking_that_is_not_settled_is_told_first() {
+fn unsettled_ranking_comes_first() {
     let mut run = RunRecord { replays: Vec::new(), ..sample() };
     run.jobs[0].ranking = Some(Ranking::Unsettled);
     run.jobs[0].unsettled_because = Some("the times do not tell".to_owned());
@@ -76,7 +76,7 @@ fn a_ranking_that_is_not_settled_is_told_first() {
 }
 
 #[test]
-fn candidates_of_a_rank_stand_in_the_order_of_their_speed_ups_and_brief_ones_are_marked() {
+fn tied_candidates_are_sorted_by_speed_up_and_brief_ones_marked() {
     let mut run = RunRecord { replays: Vec::new(), ..sample() };
     let job = &mut run.jobs[0];
     job.winner_confirmed = false;
@@ -103,7 +103,7 @@ fn candidates_of_a_rank_stand_in_the_order_of_their_speed_ups_and_brief_ones_are
 }
 
 #[test]
-fn no_line_is_wider_than_asked_and_colour_adds_no_width() {
+fn lines_keep_their_width_with_and_without_colour() {
     let mut run = sample();
     for candidate in &mut run.jobs[0].candidates {
         candidate.name = format!("generated/deeply/nested/folders/of/a/proposer/{}", candidate.name);
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[test]
-fn a_compilers_marks_stay_where_they_point() {
+fn wrapping_keeps_the_alignment_of_compiler_marks() {
     assert_eq!(wrap("  3 |   int x", 20), ["  3 |   int x"]);
     assert_eq!(wrap("one two three", 7), ["one two", "three"]);
     assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
@@ -167,7 +167,7 @@ fn every_job_says_why_it_has_no_winner() {
 }
 
 #[test]
-fn an_unknown_figure_is_a_dash_and_an_unsettled_one_is_marked() {
+fn unknown_figure_is_a_dash_and_unsettled_one_is_marked() {
     let mut run = sample();
     let job = &mut run.jobs[0];
     job.candidates.truncate(2);

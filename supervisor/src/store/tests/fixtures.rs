@@ -1,4 +1,4 @@
-//! Rows and reports that the store's tests write.
+//! Rows and reports for the store's tests.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Samples: kept, thinned out within their budget, refused when damaged.
+//! Samples: stored, thinned out within their limit, refused when damaged.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -10,7 +10,7 @@ use crate::record::timeline::{Block, Group, Kind, MarkKind, Point, Track, millis
 
 const VERIFIER: Track = Track::Worker { worker: WorkerId(3), pid: 4242 };
 
-/// Five seconds of samples every two milliseconds, none like the one before; the highest is `peak`.
+/// Five seconds of samples every two milliseconds, all different; the highest is `peak`.
 fn restless(start: u64, width: u64, peak: Bytes) -> Block {
     let mut block = Block::new(width);
     for step in 0..2500 {
@@ -46,7 +46,7 @@ fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
     }
     assert!(1 < width, "it had to be thinned out");
     assert_eq!(store.samples_width().expect("reads"), width);
-    // One more block than the budget is written before anything is thinned out.
+    // Thinning happens after a write, so the total may exceed the budget by one block.
     assert!(most <= BUDGET + Bytes::kib(64), "{most}");
     let timeline = store.timeline(500).expect("loads");
     assert_eq!(timeline.tree.peak(), peak);
@@ -58,7 +58,7 @@ fn long_run_stays_within_its_sample_budget_and_keeps_its_peak() {
 }
 
 #[test]
-fn a_timeline_knows_phases_and_kills() {
+fn timeline_has_phases_and_kills() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = eventful(folder.path());
     store.samples(&restless(milliseconds(at(0)), 1, Bytes::gib(1))).expect("keeps");
@@ -72,13 +72,13 @@ fn a_timeline_knows_phases_and_kills() {
 }
 
 #[test]
-fn a_run_without_samples_has_an_empty_timeline() {
+fn run_without_samples_has_an_empty_timeline() {
     let folder = tempfile::tempdir().expect("folder");
     assert!(begun(folder.path()).timeline(100).expect("loads").is_empty());
 }
 
 #[test]
-fn damaged_samples_are_refused_by_their_number() {
+fn damaged_samples_are_refused_with_the_number_of_their_block() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = begun(folder.path());
     for second in 0..3 {
@@ -94,6 +94,6 @@ fn damaged_samples_are_refused_by_their_number() {
     let error = store.timeline(100).expect_err("refuses");
     assert!(matches!(error, StoreError::Corrupt { .. }), "{error:?}");
     assert!(error.to_string().contains("block 2 of the samples: its checksum is wrong"), "{error}");
-    // The rest of the run is read all the same.
+    // The rest of the run is still readable.
     assert!(store.load().is_ok());
 }

@@ -1,5 +1,5 @@
-//! Owed and reclaimable memory over the life of the run, against the ceiling: blocks for what is owed, dots for what
-//! could be reclaimed, a dashed line for the ceiling where it is on the chart.
+//! Owed and reclaimable memory over the life of the run, compared with the ceiling: blocks for owed memory, dots
+//! for reclaimable memory, and a dashed line for the ceiling if it is within the chart.
 
 use opt_shared::units::Bytes;
 use ratatui::buffer::Buffer;
@@ -10,7 +10,7 @@ use super::{Theme, clock};
 use crate::top::model::{Model, Slot};
 
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// A run that has just begun fills the chart from the left.
+/// Shortest time span of the chart, in seconds; a new run fills it from the left.
 const LEAST_SPAN: f64 = 60.0;
 /// `1023 MiB `.
 const LABEL: u16 = 9;
@@ -46,10 +46,10 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
             let dot = Position { x, y: plot.y + row_of(slot.reclaimable, top, rows) };
             let style = theme.tint(Color::Magenta);
             match buffer.cell(dot).map(ratatui::buffer::Cell::symbol) {
-                // A hole in the block.
+                // The dot is a gap in the block.
                 Some("█") => buffer.set_string(dot.x, dot.y, "•", style.add_modifier(Modifier::REVERSED)),
                 Some(" " | "╌") => buffer.set_string(dot.x, dot.y, "•", style),
-                // The row tells as much of it as it can.
+                // A partly filled cell cannot show the dot as well.
                 _ => {}
             }
         }
@@ -77,8 +77,8 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
     }
 }
 
-/// What the top of the chart means, and the ceiling where it is on it: a run that stays far below would be a line at
-/// the bottom.
+/// The value at the top of the chart, and the ceiling if it is below that. A run far below its ceiling would
+/// otherwise be a line at the bottom.
 fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     let ceiling = ceiling.filter(|ceiling| *ceiling != Bytes::ZERO);
     match ceiling {
@@ -90,7 +90,7 @@ fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     }
 }
 
-/// The highest of the slots that begin in a column; one without any shows the one before.
+/// The highest slot in each column; a column without slots repeats the one before.
 fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     let mut columns: Vec<Option<Slot>> = vec![None; count];
     let mut last = 0;
@@ -99,7 +99,7 @@ fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a place on a screen: times are not negative"
+            reason = "a position on a screen: times are not negative"
         )]
         let at = ((slot.at / span * count as f64) as usize).min(count.saturating_sub(1));
         let Some(column) = columns.get_mut(at) else { continue };
@@ -118,7 +118,7 @@ fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     columns
 }
 
-/// How high, in eighths of a row; what is there at all is seen.
+/// Height in eighths of a row; any value above zero is visible.
 fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
     if bytes == Bytes::ZERO {
         return 0;
@@ -127,7 +127,7 @@ fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
     usize::try_from(share).unwrap_or(usize::MAX).clamp(1, rows * 8)
 }
 
-/// From the top.
+/// The row of a value, counted from the top.
 fn row_of(bytes: Bytes, top: Bytes, rows: usize) -> u16 {
     let level = eighths(bytes, top, rows).saturating_sub(1) / 8;
     u16::try_from(rows.saturating_sub(1 + level)).unwrap_or_default()
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_is_shown_once_it_matters() {
+    fn ceiling_is_shown_only_if_it_is_near() {
         let ceiling = Some(Bytes::gib(8));
         assert_eq!(scale(Bytes::mib(100), ceiling).1, None);
         let (top, shown) = scale(Bytes::gib(3), ceiling);

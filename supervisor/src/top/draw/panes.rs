@@ -10,7 +10,7 @@ use super::columns::{Cell, fit, lines};
 use super::{Theme, amount, clock};
 use crate::top::model::{Candidate, CandidateState, Lease, Model, Pane, Replay};
 
-/// Below it there is no room for every column of the workers.
+/// Below this width there is no room for all columns of the workers.
 const NARROW: u16 = 64;
 
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
@@ -20,13 +20,13 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     }
     let head = ["worker", "state", "age", "owed", "peak", "lease, entry", "rate"];
     let mut rows = vec![head.map(|word| Cell::new(word, theme.faint()))];
-    // Rows that stand for a worker: runners below it are not chosen.
+    // Rows of workers; the rows of their runners cannot be selected.
     let mut chosen = 0;
     for (index, it) in model.workers.iter().enumerate() {
         if index == model.chosen_worker() {
             chosen = rows.len();
         }
-        // What it holds stands in its lease.
+        // If it has a lease, the lease says what it is doing.
         let state = if it.goes { "goes" } else { &it.state };
         rows.push([
             Cell::plain(format!("{} {}", it.id, it.role)),
@@ -52,7 +52,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     }
     if area.width < NARROW {
         for row in &mut rows {
-            // What it does matters more than for how long, and than what it once owed.
+            // What it is doing matters more than its age and its peak.
             [row[2], row[4]] = [Cell::plain(""), Cell::plain("")];
         }
     }
@@ -65,7 +65,7 @@ fn doing(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// The rate at which captures are verified: timing has no such rate, and neither has a lease that has just begun.
+/// The rate at which captures are verified. Timing has no such rate, and neither has a lease that has just begun.
 fn rate(lease: &Lease) -> Option<String> {
     let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
     let held = lease.held.filter(|held| 1.0 <= *held)?;
@@ -82,7 +82,7 @@ fn rate(lease: &Lease) -> Option<String> {
 pub(super) fn candidates(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
     let order = model.order();
     let chosen = model.chosen_candidate(&order);
-    // Only what is seen is made: there may be thousands.
+    // Only visible rows are formatted, because there may be thousands.
     let height = usize::from(area.height).saturating_sub(1).max(1);
     let first = (chosen + 1).saturating_sub(height);
     let mut rows =
@@ -117,7 +117,7 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// Its time, and what it is made of; before there is one, what is to be done.
+/// The time of a replay and its parts; before it has a result, its plan.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
@@ -143,7 +143,7 @@ pub(super) fn policy(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: R
     table(frame, theme, area, lines, chosen.filter(|_| model.focus == Pane::Policy), 0);
 }
 
-/// Sentences begin with what matters.
+/// The beginning of a sentence, which holds what matters.
 fn head_of(text: &str, width: usize) -> String {
     if Line::raw(text).width() <= width {
         return text.to_owned();
@@ -152,7 +152,7 @@ fn head_of(text: &str, width: usize) -> String {
     fit(&format!("{short}…"), width)
 }
 
-/// With the chosen line in sight, below the head.
+/// Draws a table with its header, scrolled so that the selected row is visible.
 fn table(
     frame: &mut Frame<'_>,
     theme: Theme,
@@ -167,7 +167,7 @@ fn table(
         *line = std::mem::take(line).patch_style(theme.chosen());
     }
     let height = usize::from(area.height);
-    // A worker is seen with the runner below it.
+    // A worker is shown together with the runner below it.
     let hidden = (in_sight + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));
