@@ -1,4 +1,4 @@
-//! `opt-supervisor captures`: packing a capture set so that every repeated tensor exists once, and back.
+//! `opt-supervisor captures`: packs a capture set so that every repeated tensor is stored once, and unpacks it.
 
 use std::path::{Path, PathBuf};
 
@@ -30,24 +30,24 @@ enum CapturesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Put `.pt` files into a store, which is made where there is none
+    /// Add `.pt` files to a store; creates the store if there is none
     Add {
         /// The store
         store: PathBuf,
-        /// The files
+        /// The files to add
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// What the entry is called, such as `op/entry_000003.pt`, instead of the file's name; with one file only
+        /// Name of the entry, such as `op/entry_000003.pt`, instead of the file's name; only with a single file
         #[arg(long, value_name = "ENTRY")]
         name: Option<String>,
-        /// Replace entries that are there
+        /// Replace existing entries
         #[arg(long)]
         replace: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Write the captures of a store as the `.pt` files they were, byte for byte
+    /// Restore the `.pt` files of a store, byte for byte
     Unpack {
         /// The store to read
         store: PathBuf,
@@ -143,7 +143,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
     }
 }
 
-/// Files with the entries that they are to be.
+/// Pairs each file with the name of its entry.
 fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     match (files, name) {
         ([file], Some(name)) => Ok(vec![Added { path: file.clone(), name: name.to_owned() }]),
@@ -157,7 +157,7 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     }
 }
 
-/// What a store holds now.
+/// Prints what a store holds now.
 fn tell_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
     for whole in &packed.kept_whole {
         eprintln!("kept as one blob: {whole}");
@@ -186,7 +186,7 @@ fn tell_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
     Ok(complete(&packed.left_out))
 }
 
-/// Whether everything was done that was asked for.
+/// The exit code: good if nothing was left out or failed.
 fn complete(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }
@@ -195,7 +195,7 @@ fn failure(error: CapturesError) -> Failure {
     Failure { exit: error.exit(), error: error.into() }
 }
 
-/// On anything but a terminal it shows nothing.
+/// A progress bar, which is shown only on a terminal.
 fn bar(doing: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{prefix} {bar:24} {bytes}/{total_bytes} at {bytes_per_sec}, {eta} left";

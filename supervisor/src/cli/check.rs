@@ -1,4 +1,4 @@
-//! `opt-supervisor check`: everything that can be known before anything is run.
+//! `opt-supervisor check`: reports everything that can be known before anything is run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -61,12 +61,12 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     })
 }
 
-/// Under which the whole plan runs.
+/// The smallest ceiling under which the whole plan runs.
 fn smallest_ceiling(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).max().unwrap_or_default()
 }
 
-/// Under which at least one job runs.
+/// The smallest ceiling under which at least one job runs.
 fn smallest_that_runs(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).min().unwrap_or_default()
 }
@@ -184,21 +184,22 @@ fn document(
     })
 }
 
-/// `tiny-output` and the like.
+/// The name of a lint, such as `tiny-output`.
 fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// What the files of a job show beyond their headers' figures.
+/// What a job's files show beyond the figures in their headers.
 #[derive(Default)]
 struct Looked {
     lints: Vec<Lint>,
-    /// Tensors among the arguments, by path: in how many entries, and why they are the same in every timed call where they are.
+    /// Tensor arguments by path. For each entry that has one: why it keeps its values in timed calls, or `None`
+    /// if it varies.
     inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }
 
 impl Looked {
-    /// Which inputs are timed with new values in every call, as far as the plan and the headers tell.
+    /// Says which inputs get new values in every timed call, as far as the plan and the headers show.
     fn told_of_inputs(&self) -> String {
         let mut varied = Vec::new();
         let mut kept = Vec::new();
@@ -295,8 +296,8 @@ fn look_at_entry(
     }));
 }
 
-/// What zeros would be within, at a scale of one: the plan's own figure, or that of its profile (DESIGN, "Verdicts").
-/// An output has to be well above it to be told from nothing.
+/// The absolute tolerance at a scale of one: the plan's own figure, or that of its tolerance profile (DESIGN,
+/// "Verdicts"). Outputs have to be well above it, or zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

@@ -1,4 +1,4 @@
-//! What `check` says of replays: their floor, what they would owe.
+//! What `check` prints about replays: the floor, and what they would owe.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::units::Bytes;
@@ -11,7 +11,7 @@ use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
 
-/// One replay, with what it would owe if those candidates of its jobs made the calls that may owe most.
+/// A replay, with what it would owe if the candidates that may owe most made its calls.
 pub(super) struct CheckedReplay<'a> {
     plan: &'a crate::plan::ReplayPlan,
     facts: &'a ReplayFacts,

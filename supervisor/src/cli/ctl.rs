@@ -1,6 +1,7 @@
 //! `opt-supervisor ctl`: a thin client of a run's control socket.
 //!
-//! Finds the run, sends one request, prints the answer (`ctl_text` for people). Knows nothing of what a request does.
+//! Finds the run, sends one request and prints the answer (`ctl_text` formats it for people). Does not know what
+//! a request does.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,7 @@ enum Verb {
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
         who: Who,
-        /// `drain`: after its lease; `now`: at once, and its work is done again
+        /// `drain`: after its lease; `now`: at once, and its work is repeated
         #[arg(long, default_value = "drain")]
         mode: When,
     },
@@ -64,14 +65,14 @@ enum Verb {
         #[arg(value_name = "host_ceiling=VALUE")]
         what: String,
     },
-    /// Explain in a sentence why a worker or candidate is as it is
+    /// Explain in a sentence the state of a worker or candidate
     Why {
         /// `worker-3`, or JOB/CANDIDATE
         what: String,
     },
     /// The latest decisions; with --follow, everything as it happens
     Events {
-        /// Go on until the run ends
+        /// Continue until the run ends
         #[arg(long)]
         follow: bool,
     },
@@ -81,12 +82,12 @@ enum Verb {
         #[arg(long, default_value = "drain")]
         mode: When,
     },
-    /// Hand in a candidate
+    /// Submit a candidate
     Submit {
         /// Its source files, or a library
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// The job that it is for; needed if the plan has several
+        /// The job that it is for; required if the plan has several
         #[arg(long)]
         job: Option<String>,
         /// Its name, if not that of its first file
@@ -101,7 +102,7 @@ enum Verb {
     },
     /// The state or the result of a candidate
     Result {
-        /// JOB/CANDIDATE, or a candidate's name where only one job has it
+        /// JOB/CANDIDATE, or just the candidate if only one job has it
         candidate: String,
         /// Wait until it has ended
         #[arg(long)]
@@ -211,7 +212,7 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
     })
 }
 
-/// The run may work in another folder.
+/// Makes a path absolute, because the run may work in another folder.
 pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
     let path = std::fs::canonicalize(file)
         .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
@@ -222,7 +223,7 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
 
 fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
     if follow {
-        // Before the past is read, so that nothing falls between the two.
+        // Before the past is read, so that no event falls between the two.
         client.call("events", &json!({})).map_err(failure)?;
         client.wait_for_ever().map_err(failure)?;
         while let Some(event) = client.event().map_err(failure)? {
@@ -243,7 +244,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// The socket of the run that is named, or of the only one.
+/// The socket of the named run, or of the only one.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
@@ -261,7 +262,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
         );
         return Err(Failure::usage(error));
     }
-    // The link's own path may be longer than an address can be.
+    // The link's own path may be too long for a socket address.
     std::fs::read_link(&link).map_err(|error| {
         let why = format!("the run in {} has no control socket (its log says why)", run.display());
         Failure::host(anyhow::Error::new(error).context(why))
@@ -283,7 +284,7 @@ fn only_one() -> Result<socket::Found, Failure> {
     Err(Failure::usage(anyhow::anyhow!("{} runs are going on: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// Refused is a matter of the run's state (1), a wrong name or parameter one of usage (2).
+/// The exit code of a failed request: 1 if the run's state was the reason, 2 for a wrong name or parameter.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

@@ -1,4 +1,4 @@
-//! Answers of a run as text for people. What is not known to this version is left to `--json`.
+//! Formats a run's answers for people. Fields that this version does not know appear only with `--json`.
 
 use std::fmt::Write as _;
 
@@ -145,7 +145,7 @@ pub(super) fn result(answer: &Value) -> String {
     out
 }
 
-/// One line of `events`.
+/// A line of `events`.
 pub(super) fn event(event: &Value) -> String {
     let t = text(&event["t"]);
     let rest = match event["kind"].as_str() {
@@ -198,7 +198,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     out
 }
 
-/// What a terminal would act on is not shown: names and details come from strangers.
+/// Text that cannot control a terminal, because names and details come from strangers.
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_readable() {
+    fn answers_match_their_snapshots() {
         let done = json!({ "outcome": "done", "message": "x" });
         assert_eq!(answer("pause", &done), "done: x\n");
         let already = json!({ "outcome": "already", "message": "it is paused" });

@@ -1,4 +1,5 @@
-//! `opt-supervisor doctor`: what this machine can enforce, proved by canaries, and what it offers besides.
+//! `opt-supervisor doctor`: which protections this machine can enforce, tested by canaries, and other facts about
+//! it.
 
 mod timing;
 
@@ -23,10 +24,10 @@ use crate::memory::host::Host;
 use crate::memory::machine::{MachineSample, MachineSampler};
 use crate::pool::Executable;
 
-/// As configs/default.toml has it.
+/// The default in configs/default.toml.
 const PYTHON: &str = "python3";
 
-/// What was found out about this machine.
+/// Everything found out about this machine.
 struct Findings {
     protections: Vec<Protection>,
     canaries_ms: f64,
@@ -37,9 +38,9 @@ struct Findings {
     limit: Option<cgroup::GroupLimit>,
     features: Features,
     disturbance: Disturbance,
-    /// Whether it was asked for, and what came of it.
+    /// The timing trial and its result, if it was requested.
     trial: Option<Result<Trial, String>>,
-    /// What a plan that names no interpreter gets.
+    /// The interpreter for a plan that names none.
     python: Asked,
 }
 
@@ -51,7 +52,7 @@ impl Findings {
         let root = Path::new("/");
         let group = cgroup::own_group(root).ok().flatten().map(|own| own.folder.display().to_string());
         let started = Instant::now();
-        // Doctors may meet: each has a key of its own.
+        // Several doctors may run at the same time, so each uses its own key.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
         let protections = protections::try_all(&executable, &mut leaves);
         drop(leaves);
@@ -71,7 +72,7 @@ impl Findings {
         })
     }
 
-    /// Missing protections without which candidates that are not trusted should not be run here.
+    /// Missing protections without which untrusted candidates should not be run here.
     fn missed(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
@@ -94,7 +95,7 @@ impl Findings {
         }
     }
 
-    /// "Landlock ABI 7" is what its protection says.
+    /// Parsed from the protection's detail, "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
@@ -133,7 +134,7 @@ impl Findings {
             "safe": self.missed().is_empty(),
             "missed": self.missed(),
             "protections": protections,
-            // What `protections` was called before; for one version under both names.
+            // The old name of `protections`; written for one more version.
             "rungs": protections,
             "canaries_ms": self.canaries_ms,
             "kernel": self.host.kernel,

@@ -1,7 +1,7 @@
-//! `opt-supervisor eval`: one candidate, one answer.
+//! `opt-supervisor eval`: submits one candidate and prints one answer.
 //!
-//! Hands the file to an open run of the plan, whose workers and baseline are warm; where there is none, makes a short
-//! run of the baseline and this one.
+//! Submits the file to an open run of the plan, whose workers and baseline are warm. If there is none, makes a
+//! short run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct EvalArguments {
     plan: PathBuf,
     /// The candidate: a source file, or a library
     file: PathBuf,
-    /// The job that it is for; needed if the plan has several
+    /// The job that it is for; required if the plan has several
     #[arg(long)]
     job: Option<String>,
     /// Print one JSON document
@@ -50,11 +50,11 @@ pub(super) fn eval(arguments: EvalArguments) -> Answer {
     })
 }
 
-/// The first living run of the same plan file that takes submissions.
+/// The first live run of the same plan file that accepts submissions.
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in living() {
-        // One that is ending, or busy, is as good as none.
+        // A run that is ending or busy does not count.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };
         let theirs = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());
@@ -102,7 +102,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
     Ok(result)
 }
 
-/// Nothing is left of the plan but the job's baseline and the new candidate.
+/// Reduces the plan to the job's baseline and the new candidate.
 fn cut_down(plan: &mut Plan, wanted: Option<&str>, file: &Path) -> Result<CandidateId, Failure> {
     let at = match wanted {
         Some(name) => plan

@@ -1,4 +1,4 @@
-//! `opt-supervisor init`: a first plan and a C skeleton with the argument table as its comment.
+//! `opt-supervisor init`: writes a first plan, and a C skeleton with the argument table as a comment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -63,7 +63,7 @@ pub(super) fn init(arguments: &InitArguments) -> Answer {
     Ok(if left_out.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// Never writes over what is there.
+/// Writes a new file; never overwrites an existing one.
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::usage(anyhow::Error::new(error).context(format!("writing {}", path.display())))

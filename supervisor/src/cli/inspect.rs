@@ -1,4 +1,4 @@
-//! `opt-supervisor inspect`: what is in a capture, without running anything that it names.
+//! `opt-supervisor inspect`: shows what a capture holds, without executing anything that it names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
     Ok(Exit::Good)
 }
 
-/// Signature classes × count × bytes.
+/// Prints the signature classes of a folder, with their counts and sizes.
 fn folder(path: &Path, json: bool) -> Answer {
     let files = captures_in(path)?;
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
@@ -88,7 +88,7 @@ fn folder(path: &Path, json: bool) -> Answer {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// The size of a capture's file, and the call that it holds; or why it holds none.
+/// The size of a capture's file and the call that it holds, or why it holds none.
 pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;

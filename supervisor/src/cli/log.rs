@@ -1,5 +1,5 @@
-//! The `tracing` log: readable lines on standard error, JSON lines in the run folder, each with its filter and its limit
-//! of lines per place in the code.
+//! The `tracing` log: readable lines on standard error and JSON lines in the run folder. Each output has its own
+//! filter and its own limit of lines per call site.
 
 mod limit;
 #[cfg(test)]
@@ -26,29 +26,31 @@ use self::limit::{LeftOut, Limit};
 use crate::outlet::{Drain, Outlet, Room};
 use crate::record::UtcTime;
 
-/// Every place may write so many lines in this time …
+/// The period for which the limits below hold.
 const EVERY: Duration = Duration::from_secs(10);
-/// … for people: what cannot be enforced on a machine is a dozen lines of one place.
+/// Lines of one call site shown to people in a period: reporting what a machine cannot enforce takes a dozen.
 const MOST_SHOWN: u32 = 20;
-/// … in the file: a decision or an attempt is a line, and a run may make dozens of them in a second.
+/// Lines of one call site kept in the file in a period: each decision and attempt is a line, and a run may make
+/// dozens per second.
 const MOST_KEPT: u32 = 1000;
-/// The field of a line that stands for those that were left out.
+/// Longest excerpt in a line that reports omitted ones.
 const MOST_LETTERS: usize = 120;
 
-/// Lines that wait for a terminal or a disk which takes none, and their bytes.
+/// Limits for lines that wait for a blocked terminal or disk: their number and their bytes.
 const ROOM: Room = Room { items: 4096, weight: 512 << 10 };
-/// For them to be written when nothing more comes.
+/// Time for the last lines to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Where the JSON lines go, once the run folder is known.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
-/// The threads that write, once there are any: to people, and to the file.
+/// The threads that write to standard error and to the file, once they have been started.
 static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 const PEOPLE: usize = 0;
 const PROGRAMS: usize = 1;
 
-/// `RUST_LOG` filters what is shown (`debug`, or `opt_supervisor=trace`); the file gets debug and above.
+/// Starts the log. `RUST_LOG` filters what is shown (`debug`, or `opt_supervisor=trace`); the file gets debug and
+/// above.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()
@@ -57,21 +59,21 @@ pub(super) fn start() {
     let people = Sink(Arc::new(|line| put(PEOPLE, line)));
     let file = Sink(Arc::new(|line| put(PROGRAMS, line)));
     let log = Arc::new(Log::new(shown, people, file, super::color_on_stderr()));
-    // A second start in one process (tests) keeps the first.
+    // A second start in the same process, as in tests, keeps the first log.
     if tracing_subscriber::registry().with(Shared(Arc::clone(&log))).try_init().is_ok() {
         let _ = LOG.set(log);
     }
 }
 
-/// From now on the log is also written to `log.jsonl` in the folder.
+/// From now on, the log is also written to `log.jsonl` in the folder.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     let file = File::options().create(true).append(true).open(folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
     Ok(())
 }
 
-/// From now on lines are written by threads: a terminal or a disk that takes none holds nobody up. Call with signals
-/// blocked, or a thread would be interrupted by them.
+/// From now on, threads write the lines, so that a blocked terminal or disk delays nothing else. Call with
+/// signals blocked, or the threads would receive them.
 pub(super) fn write_in_background() -> io::Result<()> {
     let outlets =
         [Outlet::open("log-shown", ROOM, Lines(PEOPLE))?, Outlet::open("log-kept", ROOM, Lines(PROGRAMS))?];
@@ -79,7 +81,7 @@ pub(super) fn write_in_background() -> io::Result<()> {
     Ok(())
 }
 
-/// A line for people that no filter holds back.
+/// Shows a line to people regardless of the filter.
 pub(super) fn say(line: &str) {
     put(PEOPLE, format!("{line}\n").as_bytes());
 }
@@ -99,7 +101,7 @@ fn write(output: usize, line: &[u8]) {
     }
 }
 
-/// Writes the lines of one output.
+/// Writes the lines of one output, which has this index.
 struct Lines(usize);
 
 impl Drain<Vec<u8>> for Lines {
@@ -122,14 +124,14 @@ impl Drain<Vec<u8>> for Lines {
     }
 }
 
-/// Tells what was left out for long enough. To be called every now and then: nobody else may have anything to say.
+/// Reports omitted lines whose period is over. Has to be called regularly, because there may be no other line.
 pub(super) fn tell_left_out() {
     if let Some(log) = LOG.get() {
         log.tell_left_out(Some(Instant::now()));
     }
 }
 
-/// Tells all that was left out, and waits a moment for it to be written.
+/// Reports all omitted lines, and waits a moment until they are written.
 pub(super) fn tell_rest() {
     if let Some(log) = LOG.get() {
         log.tell_left_out(None);
@@ -141,7 +143,7 @@ pub(super) fn tell_rest() {
 
 type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
-/// Takes whole lines.
+/// A writer that passes on whole lines.
 #[derive(Clone)]
 struct Sink(Arc<WriteLine>);
 
@@ -164,7 +166,7 @@ impl<'a> MakeWriter<'a> for Sink {
     }
 }
 
-/// A place in the code, by which lines are counted.
+/// A call site in the code, for which lines are counted.
 #[derive(Clone, Copy, Debug)]
 struct Site(&'static Metadata<'static>);
 
@@ -182,13 +184,13 @@ impl Hash for Site {
     }
 }
 
-/// Where lines go: those that pass the filter, as far as the limit admits them.
+/// An output: lines that pass its filter, within its limits.
 struct Output {
     filter: Targets,
     lines: Box<dyn Layer<Registry> + Send + Sync>,
     limit: Mutex<Limit<Site>>,
     sink: Sink,
-    /// The line for those that were left out.
+    /// Formats the line that reports omitted ones.
     says: fn(&LeftOut<Site>, Duration) -> String,
 }
 
@@ -212,7 +214,7 @@ impl Output {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it where no time is given.
+    /// Reports the omitted lines whose period is over, or all of them if no time is given.
     fn tell_left_out(&self, now: Option<Instant>) {
         let mut limit = self.limit();
         let left_out = match now {
@@ -258,7 +260,7 @@ impl Log {
     }
 }
 
-/// The log as a layer.
+/// The log as a `tracing` layer.
 struct Shared(Arc<Log>);
 
 impl Layer<Registry> for Shared {
@@ -281,7 +283,7 @@ impl Layer<Registry> for Shared {
     }
 }
 
-/// The text of a line without its fields, cut.
+/// The message of an event without its fields, shortened.
 fn message(event: &Event<'_>) -> String {
     struct Message(String);
     impl Visit for Message {
@@ -293,7 +295,7 @@ fn message(event: &Event<'_>) -> String {
     }
     let mut message = Message(String::new());
     event.record(&mut message);
-    // It may be a stranger's.
+    // It may contain foreign text.
     message.0.chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -1,7 +1,7 @@
-//! The memory plan that `check` prints: per job and stage the terms, their sum, who decides it, how entries are
-//! batched, and the smallest ceiling under which it all runs.
+//! The memory plan that `check` prints: for each job and stage the terms, their sum, the entry that decides it
+//! and the batches; and the smallest ceiling under which everything runs.
 //!
-//! Figures come from the formulas and the spec that a run would be given; nothing is computed a second way.
+//! The figures come from the formulas and the spec that a run would use; nothing is computed in a second way.
 
 use std::ops::Range;
 
@@ -19,26 +19,26 @@ use crate::driver::survey::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
 use opt_shared::settings::ProfileEntries;
 
-/// A smaller batch that saves less is not spoken of.
+/// Smaller batches are not mentioned if they save less than this.
 const WORTH_SAYING: Bytes = Bytes::mib(1);
-/// More batches than this are counted, not named.
+/// Beyond this number, batches are counted instead of named.
 const NAMED_BATCHES: usize = 8;
 
-/// One stage of a job: figures of the candidate that takes most.
+/// A stage of a job, with the figures of the candidate that takes most.
 pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,
     prediction: Prediction,
-    /// In the smallest batches, where there is more than one way.
+    /// What it takes in the smallest batches, if there is more than one way.
     least: Bytes,
-    /// The entries that `prediction` counts by their places.
+    /// The entries to which the indices in `prediction` refer.
     entries: Vec<EntryRef>,
     idle_worker: Bytes,
 }
 
 pub(super) struct JobMemory {
     pub(super) stages: Vec<StagePlan>,
-    /// Under which every candidate of the job runs.
+    /// The smallest ceiling under which every candidate of the job runs.
     pub(super) smallest_ceiling: Bytes,
 }
 
@@ -69,7 +69,7 @@ fn of_stage(
     let mut least = |candidate: &CandidatePlan| {
         needs.of(candidate).least(stage).map(|least| least.demand(spec.idle_worker).sum())
     };
-    // The first of those that take most.
+    // The first of the candidates that take most.
     let most = job.candidates.iter().rev().max_by_key(|candidate| least(candidate))?;
     let least = least(most)?;
     let name = |fact: &EntryFact| fact.entry.clone();
@@ -84,7 +84,7 @@ fn of_stage(
             let whole = needs.profile(most, paired(most)).into_iter().next()?;
             (whole, facts.profiled(distinct).iter().map(name).collect())
         }
-        // What a profile takes, and not of a job.
+        // Screens and confirmations take what a profile takes; a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,
     };
     Some(StagePlan {
@@ -195,7 +195,7 @@ impl StagePlan {
     }
 }
 
-/// Terms of nothing are left out, unless there is no other.
+/// Terms of zero are left out, unless there is no other.
 fn sum(terms: &[Term]) -> String {
     let shown: Vec<String> = terms
         .iter()

@@ -1,7 +1,7 @@
-//! The command line: what can be typed, and which room answers.
+//! The command line: which commands there are, and where they are implemented.
 //!
-//! Parsing does nothing; each command has a file of its own. Results go to standard output, everything else to
-//! standard error; errors are printed here, once, with their causes.
+//! Parsing has no effect; each command has its own file. Results go to standard output, everything else to
+//! standard error. Errors are printed here, once, with their causes.
 
 mod captures;
 mod check;
@@ -60,11 +60,11 @@ enum Command {
     Report(ReportArguments),
     /// Store each repeated tensor of a capture set once; unpack or check such a store
     Captures(captures::CapturesArguments),
-    /// Show which protections this machine can enforce, proved by trying
+    /// Show which protections this machine can enforce, by testing each
     Doctor(DoctorArguments),
-    /// Look into a run that is going on, and steer it
+    /// Query and control a running run
     Ctl(ctl::CtlArguments),
-    /// Watch a run live on a terminal, and steer it
+    /// Watch and control a run live in a terminal
     Top(top::TopArguments),
     /// Try one candidate, in an open run of the plan or in a short run of its own
     Eval(eval::EvalArguments),
@@ -79,7 +79,7 @@ enum Command {
 
 #[derive(Args)]
 struct DoctorArguments {
-    /// Time copies of a kernel too: how small a difference can be told here now
+    /// Also time copies of a kernel, to see which differences in time this machine can detect now
     #[arg(long)]
     timing: bool,
     /// Print one JSON document
@@ -146,7 +146,7 @@ struct RunArguments {
     /// Print neither progress nor a table
     #[arg(short, long)]
     quiet: bool,
-    /// End with all that `report` tells: feedback, memory over time, decisions
+    /// Print everything that `report` prints at the end: feedback, memory over time, decisions
     #[arg(short, long, conflicts_with_all = ["quiet", "json", "jsonl"])]
     verbose: bool,
 }
@@ -155,7 +155,7 @@ struct RunArguments {
 struct ReproArguments {
     /// The folder of the run in which it failed, such as `runs/latest`
     run_dir: PathBuf,
-    /// JOB/CANDIDATE, or a candidate's name where only one job has it
+    /// JOB/CANDIDATE, or just the candidate if only one job has it
     candidate: String,
     /// The entry to call it with, such as `entry_000123`
     #[arg(long)]
@@ -176,14 +176,14 @@ struct InspectArguments {
 
 #[derive(Args)]
 struct ReportArguments {
-    /// The folder of a run, such as `runs/latest`; it may still be going on
+    /// The folder of a run, such as `runs/latest`; the run may still be running
     run_dir: PathBuf,
     /// A second run, to compare with the first, as text, md or json
     other_run_dir: Option<PathBuf>,
     /// What to print
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Write to this file instead of standard output; it is complete or not there at all
+    /// Write to this file instead of standard output; the file is complete or absent
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -204,7 +204,7 @@ enum ReportFormat {
     Html,
 }
 
-/// A command's failure: whose it is, and what to print.
+/// A failed command: its exit code and its message.
 struct Failure {
     exit: Exit,
     error: anyhow::Error,
@@ -219,7 +219,8 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
-    /// Failures about a run folder that was named: if it is no run folder that is a usage error, if it is damaged a host error.
+    /// An error from reading a run folder that the user named: a usage error if it is no run folder, a host error
+    /// if it is damaged.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),
@@ -230,12 +231,12 @@ impl Failure {
 
 type Answer = Result<Exit, Failure>;
 
-/// Parses, does, prints errors. Returns the exit code.
+/// Parses the arguments, runs the command and prints errors. Returns the exit code.
 pub fn main() -> u8 {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // `--help` and `--version` are no errors.
+            // `--help` and `--version` are not errors.
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Good };
             let _ = error.print();
             return exit.code();
@@ -265,7 +266,7 @@ pub fn main() -> u8 {
     }
 }
 
-/// The chain, once. Plan errors render themselves.
+/// Prints an error with its causes, once. Plan errors format themselves.
 fn print_error(error: &anyhow::Error) {
     if let Some(errors) = error.downcast_ref::<crate::plan::PlanErrors>() {
         eprintln!("{}", errors.render(color_on_stderr()));

@@ -1,4 +1,4 @@
-//! Where a result goes: standard output, or a file that is there whole or not at all.
+//! The destination of a result: standard output, or a file that is complete or absent.
 
 use std::fs::File;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -12,11 +12,12 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// A device or a pipe is written to as it is; a file appears beside its name and is moved there in the end.
+    /// Opens the destination. A device or a pipe is written to directly; a regular file is written under a
+    /// temporary name and renamed at the end.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::Standard(BufWriter::new(io::stdout().lock()))) };
         let fail = |error| failure(error, path);
-        // A link stays a link: what it leads to is replaced.
+        // A link stays a link; its target is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let special = std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let temporary = if special { path.clone() } else { beside(&path) };
@@ -25,7 +26,7 @@ impl Output {
         Ok(Self::File { writer, temporary, path, placed: special })
     }
 
-    /// Everything was written.
+    /// Completes the output after everything was written.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         match &mut self {
             Self::Standard(writer) => forgive_closed_pipe(writer.flush()),
@@ -63,7 +64,7 @@ impl Write for Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if let Self::File { temporary, placed: false, .. } = self {
-            // What could not be finished is of no use to anybody.
+            // An incomplete file is useless.
             let _ = std::fs::remove_file(temporary);
         }
     }
@@ -78,7 +79,7 @@ fn failure(error: io::Error, path: &Path) -> Failure {
     Failure::host(anyhow::Error::new(error).context(format!("writing {}", path.display())))
 }
 
-/// `| head` is no error.
+/// A closed pipe (`| head`) is not an error.
 pub(super) fn forgive_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn file_is_replaced_completely_or_not_at_all() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("report.html");
         std::fs::write(&path, "former").expect("writes");
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_written_to_and_stays_what_it_is() {
+    fn device_is_written_to_directly() {
         let output = Output::open(Some(Path::new("/dev/null"))).ok().expect("opens");
         assert!(output.finish().is_ok());
         assert!(!std::fs::metadata("/dev/null").expect("is there").is_file());

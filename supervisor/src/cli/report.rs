@@ -1,4 +1,4 @@
-//! `opt-supervisor report`: what a run folder says, and what two of them say together.
+//! `opt-supervisor report`: prints the result of a run folder, or compares two.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::report::trace::TraceWriter;
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
-/// Steps of a drawing, several for each of its pixels' worth: what is summed up is of one moment.
+/// Steps in a drawing's timeline, several for each pixel, so that figures added up are from the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
 pub(super) fn report(arguments: &ReportArguments) -> Answer {
@@ -70,7 +70,7 @@ fn write_run(output: &mut Output, folder: &Path, format: ReportFormat) -> Result
     forgive_closed_pipe(written)
 }
 
-/// One candidate in memory at a time. The inner result is the visitor's.
+/// Visits candidates with one in memory at a time. The inner result is the visitor's.
 fn each(
     document: &Document<'_>,
     order: Order,
@@ -104,7 +104,7 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
     Ok(digest)
 }
 
-/// The human result of a run folder; coloured only where standard output is meant and is a terminal.
+/// The result of a run folder as text, in colour only on a terminal.
 pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> Result<String, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;
@@ -113,7 +113,8 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> R
     Ok(text::render(&record, &timeline, folder, style))
 }
 
-/// Results are worth telling without their drawing: damaged samples are reported and left out.
+/// Loads the timeline. Damaged samples are reported and left out, because the results are useful without a
+/// drawing.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         eprintln!("warning: memory over time is not shown: {error}");

@@ -1,7 +1,7 @@
-//! `opt-supervisor repro`: one call of an earlier run again, alone.
+//! `opt-supervisor repro`: makes one call of an earlier run again, alone.
 //!
-//! The same plan, the same stages and the same rules, cut down to one candidate and one entry, in a run folder of
-//! its own below the first one.
+//! It uses the same plan, stages and rules, reduced to one candidate and one entry, in a run folder of its own
+//! below the first one.
 
 use std::path::Path;
 
@@ -18,18 +18,18 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
         .and_then(|store| store.stored_plan())
         .map_err(Failure::reading)?
         .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} holds no plan", arguments.run_dir.display())))?;
-    // The stored plan is resolved: its paths are absolute, so it may stand anywhere.
+    // The stored plan is resolved: its paths are absolute, so the plan's own path does not matter.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
     crate::driver::answer::submissions::restore(&mut plan, &arguments.run_dir);
     let (job, candidate) = find(&plan, &arguments.candidate)?;
-    // Nothing else of the plan is left, so that the answer is about this call alone.
+    // Nothing else of the plan remains, so that the answer is about this call alone.
     let mut job = plan.jobs.swap_remove(job);
     let wanted = format!("{}/{}", job.name, job.candidates[candidate].name);
     let mut candidate = job.candidates.swap_remove(candidate);
     (candidate.id, candidate.job, job.id) = (CandidateId(0), JobId(0), JobId(0));
     (job.candidates, job.baseline) = (vec![candidate], None);
     let name = arguments.entry.trim_end_matches(".pt");
-    // The order of the arguments is settled over all entries; one alone might settle another.
+    // The order of arguments follows from all entries; one entry alone might give another order.
     let files = crate::plan::entry_files(&job).map_err(Failure::usage)?;
     let facts = JobFacts::read(&job, &files);
     let signature = facts.signature.ok_or_else(|| {
@@ -69,7 +69,7 @@ fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
     }
 }
 
-/// A folder name.
+/// The name as a folder name.
 fn job_safe(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }

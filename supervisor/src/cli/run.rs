@@ -1,4 +1,4 @@
-//! `opt-supervisor run`: the edge of a run.
+//! `opt-supervisor run`: sets up a run and prints its result.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// Results that wait for somebody to read standard output, and their bytes: part of the 20 MiB that the supervisor may owe.
+/// Limits for results that wait for a reader of standard output: their number and their bytes, part of the 20 MiB
+/// that the supervisor may owe.
 const ROOM: Room = Room { items: 4096, weight: 4 << 20 };
-/// When the run is over its reader may take its time; an interrupt ends that …
+/// How long a reader may take when the run is over; an interrupt ends the wait …
 const FAREWELL: Duration = Duration::from_secs(24 * 3600);
-/// … and one that came before leaves little of it.
+/// … and if there was one before, this is the limit.
 const SHORT_FAREWELL: Duration = Duration::from_secs(2);
 
 pub(super) fn run(arguments: RunArguments) -> Answer {
@@ -51,7 +52,7 @@ pub(super) fn run(arguments: RunArguments) -> Answer {
     Ok(exit)
 }
 
-/// A run of all of a plan, in a folder of its own, that shows nothing and ends when its work is done.
+/// Options for a run of a whole plan in its own folder that shows nothing and ends when its work is done.
 pub(super) fn plain(plan: Plan) -> RunOptions {
     RunOptions {
         plan,
@@ -82,12 +83,12 @@ impl Drain<String> for ResultLines {
     }
 }
 
-/// Runs with signals blocked and a temporary folder of its own. Call before any thread is started. `lines`: prints a
-/// line for each candidate that ends.
+/// Runs with signals blocked and with its own temporary folder. Call before any thread is started. `lines`: print
+/// a line for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
-    // SAFETY: no thread has been started yet, so nobody reads the environment meanwhile. ipc-channel puts its sockets
-    // below TMPDIR, whose path has to be short.
+    // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its
+    // sockets below TMPDIR, whose path has to be short.
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
     log::write_in_background().map_err(Failure::host)?;
@@ -114,7 +115,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
-    // What is left is to print, which a reader may hold up for as long as it likes.
+    // Only printing is left, and a reader may delay that for as long as it likes.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {

@@ -1,4 +1,4 @@
-//! `completions` and `man`: from the same definition as the arguments.
+//! `completions` and `man`, generated from the definition of the arguments.
 
 use clap::CommandFactory as _;
 
@@ -14,10 +14,10 @@ pub(super) fn completions(shell: clap_complete::Shell) -> Answer {
 pub(super) fn man() -> Answer {
     let mut text = Vec::new();
     let mut command = Arguments::command();
-    // Gives every command its whole name.
+    // Gives every command its full name.
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut text).map_err(Failure::host)?;
-    // One page: what each command takes follows the list of them.
+    // A single page: the list of commands is followed by each command's arguments.
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         let page = clap_mangen::Man::new(sub.clone());
         text.extend(format!(".SH \"OPT-SUPERVISOR {}\"\n", sub.get_name().to_uppercase()).bytes());

@@ -1,4 +1,4 @@
-//! Measures how small a difference in time this machine can detect at the moment.
+//! Measures how small a difference in time this machine can detect right now.
 //!
 //! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a separate run
 //! of this program, in a temporary folder.
@@ -18,7 +18,7 @@ const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
 /// It takes some ten seconds; a busy machine may need more.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// Where the trial writes to: a pipe would be full before it ends.
+/// The file that the trial writes to, because a pipe would fill up before it ends.
 const RESULT: &str = "result.json";
 const SAID: &str = "said";
 /// The differences that are tried, as shares of the baseline's time.

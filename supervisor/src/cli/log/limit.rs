@@ -1,11 +1,11 @@
-//! How often one place in the code may speak: what candidates can cause would fill a disk, or push everything else off
-//! a terminal. What is left out is counted, and the count told when its time is over.
+//! Limits how many lines one call site may log: lines that candidates can cause could fill a disk, or push
+//! everything else off a terminal. Omitted lines are counted, and reported when the period ends.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Limit for one place in the code, within a period that begins with its first line.
+/// A limit for each call site, in periods that begin with its first line.
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     most: u32,
@@ -18,11 +18,11 @@ struct CallSite {
     since: Instant,
     lines: u32,
     left_out: u64,
-    /// The latest of those that were left out.
+    /// The latest omitted line.
     last: String,
 }
 
-/// Lines of one place that were not written.
+/// Omitted lines of one call site.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LeftOut<K> {
     pub place: K,
@@ -31,7 +31,7 @@ pub(super) struct LeftOut<K> {
 }
 
 impl<K: Copy + Eq + Hash> Limit<K> {
-    /// Places are lines of our code: as many as there are.
+    /// There is no limit on call sites: they are places in our code.
     pub(super) fn new(most: u32, every: Duration) -> Self {
         Self { most, every, places: HashMap::new() }
     }
@@ -40,7 +40,7 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         self.every
     }
 
-    /// Whether a line may be written now; `what` is only asked for where it may not. Call `over` first.
+    /// Whether a line may be written now. `what` is called only if it may not. Call `over` first.
     pub(super) fn admits(&mut self, place: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
         let it = self.places.entry(place).or_insert_with(fresh);
@@ -53,13 +53,13 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         false
     }
 
-    /// Those whose time is over begin anew; what they left out is to be told now.
+    /// Starts new periods for call sites whose period is over, and returns what they left out.
     pub(super) fn over(&mut self, now: Instant) -> Vec<LeftOut<K>> {
         let every = self.every;
         self.take(|it| every <= now.saturating_duration_since(it.since))
     }
 
-    /// All of it: nothing more will be written.
+    /// Everything that was left out, when nothing more will be written.
     pub(super) fn rest(&mut self) -> Vec<LeftOut<K>> {
         self.take(|_| true)
     }
@@ -79,7 +79,7 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(10);
 
     #[test]
-    fn each_place_has_its_lines_and_its_count() {
+    fn each_call_site_has_its_own_limit_and_count() {
         let begin = Instant::now();
         let mut limit = Limit::new(3, EVERY);
         let mut written = |place: char, at: Duration, count: u32| {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_to_the_limit_is_not_spoken_of() {
+    fn call_site_within_its_limit_is_not_reported() {
         let begin = Instant::now();
         let mut limit = Limit::new(2, EVERY);
         for second in 0..100 {

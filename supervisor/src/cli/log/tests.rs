@@ -1,4 +1,4 @@
-//! The layer with two outputs that are strings: what is written, what is left out, and that it is told.
+//! The layer with two outputs that are strings: what is written, what is omitted, and that this is reported.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ impl Text {
     }
 }
 
-/// What both outputs got while something was logged, and after all that was left out was told.
+/// What both outputs received while `what` ran, including the report of omitted lines.
 fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
     let (people, file) = (Text::default(), Text::default());
     let log = Arc::new(Log::new(shown.parse().expect("a filter"), people.sink(), file.sink(), false));
@@ -33,7 +33,7 @@ fn logged(shown: &str, what: impl FnOnce()) -> (String, Vec<Value>) {
 }
 
 #[test]
-fn what_a_candidate_can_cause_is_written_so_many_times_and_counted() {
+fn repeated_line_is_limited_and_counted() {
     let (people, file) = logged("warn", || {
         for number in 0..5_000 {
             tracing::warn!(number, "a kernel did it again: \u{1b}[2J{number}");

@@ -1,4 +1,4 @@
-//! What users are answered while a run goes on, and what they may ask of it.
+//! What users may ask of a running run, and how they are answered.
 
 pub(super) mod desk;
 pub(super) mod forecast;
@@ -19,7 +19,7 @@ use super::run::decisions::Decisions;
 use super::run::machine::Machine;
 use crate::core::control::UnitView;
 
-/// Everything that questions are answered from; nothing can be changed through it.
+/// Everything that answers are computed from; read only.
 pub(super) struct View<'a> {
     pub(super) decisions: &'a Decisions,
     pub(super) agenda: &'a Agenda<'a>,
@@ -29,7 +29,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Where a candidate stands in the core, once it has been offered.
+    /// The state of a candidate in the core, once it has been offered.
     fn standing_of(&self, id: CandidateId) -> Option<UnitView> {
         self.decisions.core.unit_view(self.agenda.units.of_candidate(id)?)
     }

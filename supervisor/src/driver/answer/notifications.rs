@@ -1,6 +1,6 @@
-//! What those who listen on the control socket are told, one value per thing that happened.
+//! Events for clients that listen on the control socket, one value for each.
 //!
-//! The same words as in the record, and every name in full.
+//! They use the same words as the record, and full names.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -39,7 +39,7 @@ pub(crate) fn attempt_ended(
     })
 }
 
-/// In short: who wants all of it asks for the `result`.
+/// A summary; clients that need more ask for the `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
     let mut said = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {
@@ -48,7 +48,7 @@ pub(crate) fn candidate(result: &Value) -> Value {
     said
 }
 
-/// As `status` has it.
+/// The same as in `status`.
 pub(crate) fn replay(mut standing: Value) -> Value {
     standing["kind"] = json!("replay");
     standing

@@ -1,5 +1,5 @@
-//! What those who watch a run are answered beside its status: all candidates as they stand, memory so far, decisions.
-//! Reads only; a page of each is bounded.
+//! Answers beside a run's status: the state of all candidates, memory so far, decisions. Reads only; each answer
+//! holds one bounded page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::plan::JobPlan;
 use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
-/// Candidates in one answer: names are at most a few hundred bytes, a queue holds 512 KiB.
+/// Candidates per answer: names take at most a few hundred bytes, and a queue holds 512 KiB.
 const PAGE: usize = 500;
 
 impl View<'_> {
-    /// From the `from`th on, in the order of the plan.
+    /// A page of candidates from the `from`th on, in the plan's order.
     pub(crate) fn candidates(&self, from: u32) -> Value {
         let total = self.agenda.plan.jobs.iter().map(|job| job.candidates.len()).sum::<usize>();
         let mut left = from as usize;
@@ -84,7 +84,7 @@ impl View<'_> {
         json!({ "decisions": rows.iter().map(|row| self.decision(row)).collect::<Vec<_>>() })
     }
 
-    /// How it goes: what has ended since this process began, and how long the rest may take.
+    /// The progress: what has ended since this process began, and how long the rest may take.
     pub(crate) fn pace(&self) -> Value {
         let now = self.decisions.now();
         let held: BTreeMap<CandidateId, Duration> = self
@@ -103,7 +103,7 @@ impl View<'_> {
             }
             UnitView::Done(_) => None,
         });
-        // Nothing is known of how long replays take.
+        // How long replays take cannot be estimated.
         let remaining =
             if self.agenda.replays.has_begun() { None } else { self.desk.forecast.remaining(open, is_run) };
         let (ended, minutes) = (self.desk.forecast.ended(), now.as_secs_f64() / 60.0);

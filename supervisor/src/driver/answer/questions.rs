@@ -1,5 +1,5 @@
-//! Questions that need rows of the run's database: they are looked up by the thread that writes it, after everything that
-//! was said before, and answered when they come back.
+//! Questions that need rows of the run's database. The thread that writes it looks them up, after everything
+//! written before, and the answer follows when the rows come back.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 
@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 
 /// How many decisions the answer to `why` lists.
 const LATEST: u32 = 5;
-/// Decisions in one answer.
+/// Decisions per answer.
 const MOST_DECISIONS: u32 = 100;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +18,14 @@ pub(crate) enum Question {
     Result(CandidateId),
     WhyWorker(WorkerId),
     WhyCandidate(CandidateId),
-    /// The latest, so many at most.
+    /// The latest decisions, at most this many.
     Decisions(u32),
 }
 
-/// The rows that a question is about.
+/// The rows that a question asked for.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The newest first; the decisions that were asked for oldest first.
+    /// Newest first for `why`; oldest first for a list of decisions.
     pub(crate) decisions: Vec<PolicyRecord>,
     pub(crate) worker: Option<WorkerRecord>,
     pub(crate) candidate: Option<Box<CandidateRecord>>,

@@ -1,7 +1,7 @@
-//! The control socket and the run: requests become events of the core, its answers go back.
+//! Connects the control socket with the run: requests become events of the core, and its answers go back.
 //!
-//! Changes nothing by itself: what a request does is the core's decision. Questions are answered in `status` and
-//! `overview`, candidates taken in by `submissions`.
+//! Decides nothing: the core decides what a request does. `status` and `overview` answer questions, `submissions`
+//! accepts candidates.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,10 +28,10 @@ use crate::metrics::GaugeValues;
 use crate::plan::Amount;
 use crate::record::CandidateRecord;
 
-/// For a client to read the last answers.
+/// Time for clients to read the last answers.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A run can do without its socket, unless it is to stay open for submissions.
+/// Opens the socket. A run continues without one, unless it is to stay open for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
     for found in socket::runs() {
         clear_if_dead(&found.run, || socket::clear(&found));
@@ -47,12 +47,12 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
     }
 }
 
-/// Runs of this user that go on now, by their locks.
+/// This user's runs that are running now, determined by their locks.
 pub fn living() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
 
-/// Whether a supervisor works in this folder now.
+/// Whether a supervisor is working in this folder now.
 pub fn is_alive(run: &Path) -> bool {
     is_locked(run)
 }
@@ -76,7 +76,7 @@ impl Run<'_> {
         self.desk.responder = Some(responder);
     }
 
-    /// None where the answer comes later.
+    /// `None` if the answer comes later.
     fn requested(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
         let asks_for_rows = !matches!(
             request,
@@ -103,7 +103,7 @@ impl Run<'_> {
             Request::Decisions(params) => {
                 return Ok(self.look_up(token, Question::Decisions(params.most)));
             }
-            // The server's own affair.
+            // The server handles this itself.
             Request::Events => Ok(json!({ "outcome": "done" })),
             Request::Recycle(params) => self.ask(recycle(&params))?,
             Request::Pause => self.ask(Control::Pause)?,
@@ -124,7 +124,7 @@ impl Run<'_> {
                 Err(refusal) => Err(refusal),
             },
             Request::Submit(params) => match self.submit(params)? {
-                // Promised once it is on record.
+                // The answer is sent once the request is on record.
                 Ok(reply) => {
                     let token = token.clone();
                     self.books.writer.write_then(move |_| Ok(Then::Reply(token.clone(), Ok(reply.clone()))));
@@ -147,7 +147,7 @@ impl Run<'_> {
         Ok(Some(reply))
     }
 
-    /// The answer comes with the rows; at once where the database does not answer.
+    /// Starts looking up rows. The answer comes with them, or at once if the database does not respond.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
             let why = format!("the run's database does not answer: {}", self.books.writer.trouble());
@@ -160,19 +160,19 @@ impl Run<'_> {
         None
     }
 
-    /// Puts a request to the core, and its answer into words.
+    /// Passes a request to the core, and puts its answer into words.
     pub(crate) fn ask(&mut self, request: Control) -> Result<Reply, RunError> {
         self.decisions.answer = None;
         self.feed(Event::Control(request))?;
         Ok(match self.decisions.answer.take() {
             Some(answer) => in_words(answer),
-            // The request before it, or a happening of this very moment, was the end.
+            // The run has just ended, through an earlier request or another event.
             None if self.decisions.stop.is_some() => Err(Refusal::new(Code::Refused, "the run has ended")),
             None => return Err(RunError::Law { law: "a request was not answered".to_owned() }),
         })
     }
 
-    /// The end of a candidate is on record: who waits for it, listens or reads lines is told.
+    /// A candidate's end is on record: informs clients that wait or listen, and readers of result lines.
     pub(crate) fn tell_of_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.desk.minds_the_end_of(id) {
             return;
@@ -187,7 +187,7 @@ impl Run<'_> {
         }
     }
 
-    /// Nobody is left without an answer.
+    /// Answers every pending request and closes the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
         for (token, id) in std::mem::take(&mut self.desk.awaited) {
             let why = format!("the run ended before {} did", self.agenda.full_name(id));
@@ -201,7 +201,7 @@ impl Run<'_> {
 }
 
 impl View<'_> {
-    /// How the run stands, for a scrape of metrics.
+    /// The state of the run, for a scrape of the metrics.
     fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
@@ -234,7 +234,7 @@ impl View<'_> {
     }
 }
 
-/// The core's answer, as it is given to a client.
+/// The core's answer as it is sent to a client.
 pub(super) fn in_words(answer: Answer) -> Reply {
     match answer {
         Answer::Done(message) => Ok(json!({ "outcome": "done", "message": message })),
@@ -250,7 +250,7 @@ fn recycle(params: &RecycleParams) -> Control {
     Control::Recycle { which, mode: params.mode }
 }
 
-/// As a plan writes it.
+/// Parses a ceiling in the form that plans use.
 fn ceiling(text: &str, whole: Bytes) -> Result<Bytes, Refusal> {
     let amount = Amount::parse(text).ok_or_else(|| {
         let why = format!("`{text}` is neither a size (\"8GiB\") nor a share (\"60%\")");

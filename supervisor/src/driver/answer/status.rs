@@ -1,5 +1,4 @@
-//! Answers to questions on the control socket: the core's numbers with the names of the plan, and sentences made of
-//! them. Reads only.
+//! Answers questions on the control socket, from the core's numbers and the plan's names. Reads only.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
@@ -11,7 +10,7 @@ use crate::control::{Code, Refusal, Reply, WhyParams};
 use crate::core::control::{LeaseView, UnitView, WorkerView};
 use crate::record::{CandidateRecord, PolicyRecord};
 
-/// Longest record in an answer: a longer one goes without its timed entries, which are in the run's document.
+/// Longest record in an answer. A longer one is sent without its timed entries, which are in the run's document.
 const MAX_RECORD: usize = 384 << 10;
 
 impl View<'_> {
@@ -279,7 +278,7 @@ impl View<'_> {
         })
     }
 
-    /// A decision in an answer: with names for the ids among its numbers.
+    /// A decision in an answer, with names for the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);
@@ -291,7 +290,7 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Length of its JSON, without making it.
+/// The length of a record's JSON, without building it.
 fn length(record: &CandidateRecord) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {

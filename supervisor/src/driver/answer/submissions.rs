@@ -1,8 +1,8 @@
-//! Candidates that are handed in: their sources are copied into the run's folder before anything is promised, so
-//! that the run knows them again after any end.
+//! Submitted candidates. Their sources are copied into the run's folder before the submission is accepted, so
+//! that a resumed run finds them again.
 //!
 //! ```text
-//! RUN_DIR/submitted/1/fast.c            what was handed in, with the headers that it includes
+//! RUN_DIR/submitted/1/fast.c            the submitted files, with the headers that they include
 //! RUN_DIR/submitted/1/submission.json   written last: a folder without it never became a candidate
 //! ```
 
@@ -28,15 +28,15 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// Most submissions of one run. Each has its folder and its row.
+/// Most submissions in a run. Each has a folder and a row.
 const MOST: u32 = 10_000;
 const MOST_FILES: usize = 16;
-/// Most bytes of a candidate's files: kernels are written by hand or by a model; a library may be built with symbols.
+/// Largest size of a candidate's files. Kernels are small sources; libraries may have debug symbols.
 const MOST_BYTES: Bytes = Bytes::mib(16);
 /// Longest record of a submission.
 const MAX_RECORD: u64 = 64 << 10;
 
-/// What is kept beside the sources.
+/// The record beside the sources.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     job: String,
@@ -82,7 +82,7 @@ impl Run<'_> {
         }
     }
 
-    /// From here on it is a candidate like any other.
+    /// Turns the submission into a candidate like any other.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let row = candidate_row(&candidate);
@@ -94,13 +94,13 @@ impl Run<'_> {
                 let full_name = self.agenda.full_name(id);
                 Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }))
             }
-            // Everything that it could object to was looked at above.
+            // Everything that the core could object to was checked above.
             answer => Err(RunError::Law { law: format!("{id} was refused: {answer:?}") }),
         }
     }
 }
 
-/// Copies, checks, and writes the record.
+/// Copies the files, checks them, and writes the record.
 fn take_in(
     folder: &Path,
     plan: &Plan,
@@ -158,7 +158,7 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// The sources with their headers, as they lie to each other.
+/// Copies the sources and their headers, keeping their relative paths.
 fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
@@ -182,7 +182,7 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     }
     let paths: Vec<PathBuf> = params.sources.iter().map(PathBuf::from).collect();
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
-    // What tells no language is refused by its name, once it is here.
+    // A file whose suffix names no language is refused later, with a message that names it.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
     let copies =
         files.copy_to(own, MOST_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
@@ -199,14 +199,14 @@ fn keep(own: &Path, kept: &Kept) -> std::io::Result<()> {
     file.write_all(&serde_json::to_vec(kept)?)?;
     file.sync_all()?;
     fs::rename(&fresh, own.join(RECORD))?;
-    // The names are on disk with their folders only.
+    // The names are on disk only after their folder is synced.
     File::open(own)?.sync_all()?;
     own.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds what was submitted in earlier parts of a run to its plan. What cannot be read is said, and left out.
+/// Adds the submissions of earlier parts of a run to its plan. Unreadable ones are reported and left out.
 pub fn restore(plan: &mut Plan, run: &Path) {
-    // Whole paths: what is written down must be found from anywhere.
+    // Absolute paths, because the record must be valid in any working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MOST as usize) {
@@ -240,7 +240,7 @@ fn add(plan: &mut Plan, own: &Path, kept: Kept) {
         symbol: Some(kept.symbol),
     };
     match job.admit(id, &submission) {
-        // Its name is what its results are known by.
+        // Its results are stored under its name.
         Ok(candidate) if candidate.name == kept.name => job.candidates.push(candidate),
         Ok(_) | Err(_) => {
             tracing::warn!("the submission `{}` is left out: the plan has that name now", kept.name);
@@ -248,7 +248,7 @@ fn add(plan: &mut Plan, own: &Path, kept: Kept) {
     }
 }
 
-/// A candidate of one file, for a run of its own.
+/// Adds a candidate with one file, for a run of its own.
 pub fn alone(plan: &mut Plan, job: usize, file: &Path) -> Result<CandidateId, crate::plan::SubmissionError> {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
     let submission = Submission { sources: vec![file.to_owned()], ..Submission::default() };

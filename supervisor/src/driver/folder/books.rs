@@ -1,4 +1,4 @@
-//! What a run writes down: its database, the evidence on its way there, and the summary that is printed from it.
+//! Everything a run writes: its database, evidence on the way there, and the summary.
 
 use opt_shared::ids::CandidateId;
 
@@ -15,7 +15,7 @@ pub(crate) struct Books {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
     pub(crate) summaries: Summaries,
-    /// Blocks of samples that were dropped, because the database took none.
+    /// Number of sample blocks that were dropped because the database did not take them.
     pub(crate) samples_dropped: u64,
 }
 
@@ -26,7 +26,7 @@ impl Books {
         Ok(Self { writer: Writer::open(store)?, evidence, summaries, samples_dropped: 0 })
     }
 
-    /// A decision and its numbers, as they are recorded.
+    /// A decision and its numbers in the form in which they are recorded.
     pub(crate) fn policy(&mut self, t: UtcTime, row: &PolicyRow) -> Numbers {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let numbers: Numbers =
@@ -69,7 +69,7 @@ impl Books {
         self.writer.write(move |store| store.replay_phase(&phase));
     }
 
-    /// A look at memory, which is written with others.
+    /// Adds a sample of memory, which is written in a block with others.
     pub(crate) fn look(&mut self, look: &Look) {
         if let Some(block) = self.evidence.add(look)
             && !self.writer.write_samples(move |store| store.samples(&block))
@@ -78,20 +78,20 @@ impl Books {
         }
     }
 
-    /// Not more often than is good for the run.
+    /// Writes the summary, unless the last one is too recent.
     pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
         if self.summaries.is_due() {
             self.write_summary(totals);
         }
     }
 
-    /// Once everything that was handed over before is on record.
+    /// Writes the summary once everything that was submitted before is on record.
     pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
         self.writer.write_then(move |store| store.memory(totals).map(|()| Then::WriteSummary));
     }
 }
 
-/// When a phase that has ended just now began and ended, by the clock on the wall.
+/// The wall-clock start and end of a phase that has just ended.
 fn span_of(row: &PhaseRow) -> (UtcTime, UtcTime) {
     let ended = UtcTime::now();
     let took = i64::try_from(row.ended.saturating_sub(row.started).as_millis()).unwrap_or(0);

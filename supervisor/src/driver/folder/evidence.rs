@@ -1,7 +1,7 @@
-//! Gathers what a run has to show for itself beside its results: samples in blocks for the store, what each phase did
-//! to swap, the command.
+//! Gathers what a run records beside its results: memory samples in blocks, how each phase changed swap, the
+//! command line.
 //!
-//! Owns when a block is full. What is in it, and how little of it is kept, is the record's.
+//! Owns when a block is full. `record` decides what a block holds and how it is thinned out.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,24 +14,25 @@ use crate::record::UtcTime;
 use crate::record::timeline::{Block, Point, Track, milliseconds};
 use crate::store::MAX_POINTS;
 
-/// What a kill of the supervisor may lose.
+/// Samples that may be lost if the supervisor is killed.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// MemAvailable differs with every look; nothing is decided by differences of this many milliseconds.
+/// Step width for the machine's figures, in milliseconds: MemAvailable changes in every sample, and no decision
+/// depends on changes within a step.
 const MACHINE_WIDTH: u64 = 250;
 
-/// One look at everything: what the sampler saw.
+/// One sample of everything.
 #[derive(Debug, Default)]
 pub struct Look {
     pub processes: Vec<LookedAt>,
     pub supervisor: Bytes,
-    /// Owed by the whole tree.
+    /// Owed by the whole process tree.
     pub owed: Bytes,
     pub reclaimable: Bytes,
     pub swapped: Bytes,
     pub available: Option<Bytes>,
 }
 
-/// Unlike the core's sample, with the memory files that it maps.
+/// One process in a sample. Unlike the core's sample, it includes the memory files that the process maps.
 #[derive(Debug)]
 pub struct LookedAt {
     pub process: Process,
@@ -45,13 +46,13 @@ pub struct Evidence {
     block: Block,
     points: usize,
     begun: Instant,
-    /// Times are taken from a clock that no one sets, from here on.
+    /// Times are computed from this origin with a monotonic clock.
     origin: (u64, Instant),
     machine: Option<Point>,
     swapped: Bytes,
-    /// What of our tree was in swap when the worker got its lease.
+    /// How much of our process tree was in swap when each worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
-    /// When the phase that ended last did.
+    /// When the last phase ended.
     last_end: Option<Instant>,
     switches: BTreeMap<WorkerId, Duration>,
 }
@@ -72,7 +73,7 @@ impl Evidence {
         }
     }
 
-    /// Takes in a look; a block if one has become full.
+    /// Adds a sample; returns a block if it is full.
     pub fn add(&mut self, look: &Look) -> Option<Block> {
         let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
         let at = self.origin.0.saturating_add(elapsed);
@@ -98,7 +99,7 @@ impl Evidence {
                 self.push(Track::Machine, point);
             }
         }
-        // The next look adds at most this many points again.
+        // The next sample adds at most this many points.
         let room = look.processes.len() * 2 + 8;
         (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
     }
@@ -107,19 +108,19 @@ impl Evidence {
         self.points += usize::from(self.block.push(track, point));
     }
 
-    /// What is not written yet.
+    /// Everything that has not been written yet.
     pub fn take(&mut self) -> Block {
         (self.points, self.begun) = (0, Instant::now());
         let width = self.block.width;
         std::mem::replace(&mut self.block, Block::new(width))
     }
 
-    /// As wide as the store asks for.
+    /// Sets the step width that the store asks for.
     pub fn widen(&mut self, width: u64) {
         self.block.width = width;
     }
 
-    /// Its lease has been sent. `alone`: nothing else is at work.
+    /// A worker's lease was sent. `alone`: nothing else is running.
     pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
         if let Some(end) = self.last_end.filter(|_| alone) {
@@ -127,17 +128,17 @@ impl Evidence {
         }
     }
 
-    /// A worker has said that it is done, or is dead; what follows of it is carried out later.
+    /// A worker reported the end of its phase, or died; the consequences are handled later.
     pub fn phase_ends(&mut self) {
         self.last_end = Some(Instant::now());
     }
 
-    /// How long nothing was at work before the phase of this worker.
+    /// The idle time before the phase of this worker.
     pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
 
-    /// How many bytes more of our tree are in swap than when the phase began; less is negative.
+    /// Change in the swapped bytes of our process tree since the phase began; negative if it shrank.
     pub fn phase_swap(&mut self, worker: WorkerId) -> Option<i64> {
         let before = self.swapped_before.remove(&worker)?;
         let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
@@ -145,7 +146,7 @@ impl Evidence {
     }
 }
 
-/// What was typed, as a shell would take it again.
+/// The command line, quoted so that a shell accepts it.
 pub fn command_line() -> String {
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
     std::iter::once("opt-supervisor".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
@@ -174,10 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_given_away_before_it_is_too_large() {
+    fn block_is_returned_before_it_is_too_large() {
         let mut evidence = Evidence::new(1);
         for step in 0.. {
-            // In one step of the clock two points of a track are kept: this runs until real time has passed.
+            // Two points of a track are kept within one step of the clock, so this runs until real time has
+            // passed.
             if let Some(block) = evidence.add(&look(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);
                 break;
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_wavers_is_a_few_points_and_its_least_is_kept() {
+    fn fluctuating_machine_takes_few_points_and_keeps_its_minimum() {
         let mut evidence = Evidence::new(1);
         for step in 0..50 {
             let available = if step == 30 { Bytes::gib(3) } else { Bytes::gib(4) + Bytes::mib(step) };
@@ -199,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_pasted_again() {
+    fn command_line_can_be_pasted_into_a_shell() {
         assert_eq!(quoted("configs/demo.toml"), "configs/demo.toml");
         assert_eq!(quoted("it's a $HOME"), r"'it'\''s a $HOME'");
         assert_eq!(quoted(""), "''");
     }
 
     #[test]
-    fn a_phase_is_charged_with_what_it_swapped() {
+    fn phase_records_its_change_in_swap() {
         let mut evidence = Evidence::new(1);
         let swapped = |mib| Look { swapped: Bytes::mib(mib), ..Look::default() };
         evidence.add(&swapped(5));
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_from_the_last_end_to_a_lease_that_is_alone() {
+    fn switch_lasts_from_the_last_end_to_a_lease_that_runs_alone() {
         let mut evidence = Evidence::new(1);
         let (first, beside, next) = (WorkerId(1), WorkerId(2), WorkerId(3));
         evidence.phase_started(first, true);

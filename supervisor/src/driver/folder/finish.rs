@@ -1,4 +1,4 @@
-//! The end of a job and of the run: ranks, winners, statuses and the exit code.
+//! Finishes a job or the run: ranks, winners, statuses and the exit code.
 
 use opt_shared::ids::{CandidateId, EntryId, JobId};
 use opt_shared::outcome::Status;
@@ -15,7 +15,7 @@ use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
-/// Whoever waited for a CPU for less than this share of the time was hardly disturbed.
+/// A candidate that waited for a CPU for less than this share of the time was hardly disturbed.
 const MUCH_WAITING: f64 = 0.02;
 
 /// What a job contributes to the exit code.
@@ -41,7 +41,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes the end down and says the exit code.
+    /// Records the end of the run and returns the exit code.
     pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
         self.desk.progress.clear();
         let skipped_whole = |job: &&JobPlan| {
@@ -60,11 +60,11 @@ impl Run<'_> {
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }
-            // Whoever has no verdict might have been the winner.
+            // A candidate without a verdict might have been the winner.
             StopReason::Finished if self.agenda.is_left_without_a_verdict() => {
                 (RunStatus::Finished, Exit::Host)
             }
-            // One that was skipped waited for a job that says it all.
+            // A skipped replay waited for a job, whose own verdict counts.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
                     && self
@@ -95,7 +95,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Whether a candidate or a replay ended for what the host did.
+    /// Whether a candidate or a replay ended through the host's fault.
     fn is_left_without_a_verdict(&self) -> bool {
         let candidates = self.known.iter().map(|known| known.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
@@ -119,7 +119,7 @@ impl Agenda<'_> {
         scores(&timed, job.profile.min_improvement)
     }
 
-    /// Weight of the entries that a candidate does not do, of those that are timed.
+    /// The weight of the timed entries that a candidate does not support.
     fn weight_left_out(&self, job: &JobPlan, unsupported: &[EntryId]) -> u64 {
         if unsupported.is_empty() {
             return 0;
@@ -129,7 +129,7 @@ impl Agenda<'_> {
         timed.iter().filter(|fact| unsupported.contains(&fact.entry.id)).map(|fact| fact.entry.weight).sum()
     }
 
-    /// Who won a job, if anybody did.
+    /// The winner of a job, if there is one.
     pub(crate) fn winner(&self, job: &JobPlan) -> Option<CandidateId> {
         match self.job_scores(job).winner() {
             Winner::Is(id) => Some(id),
@@ -186,7 +186,7 @@ impl Agenda<'_> {
         JobEnd { status, detail, winner, winner_confirmed, ranking, unsettled_because }
     }
 
-    /// What the times do not tell, and what would help.
+    /// What the times do not show, and what would help.
     fn told(&self, job: &JobPlan, scores: &Scores, doubt: Doubt) -> String {
         let name = |id: CandidateId| {
             job.candidates.iter().find(|it| it.id == id).map_or_else(String::new, |it| it.name.clone())
@@ -239,7 +239,7 @@ impl Agenda<'_> {
         )
     }
 
-    /// Why candidates that passed do not count: nothing of the job was timed, or they were not fast enough.
+    /// Why passing candidates do not count: nothing in the job was timed, or they were not fast enough.
     fn verified_only(&self, job: &JobPlan) -> Option<String> {
         let passed = |it: &&CandidatePlan| {
             job.baseline != Some(it.id) && self.known[it.id.index()].status == Some(Status::Passed)
@@ -260,8 +260,8 @@ impl Agenda<'_> {
         })
     }
 
-    /// Law of exit code 0: a candidate other than the baseline passed and was timed; a job that has only a baseline
-    /// counts by it. Where the plan has no profile stage, passing is enough.
+    /// Whether a job allows exit code 0: a candidate other than the baseline passed and was timed. If the job has
+    /// only a baseline, that one counts. If the plan has no profile stage, passing is enough.
     fn counts_as_good(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
         let profiled = self.plan.run.stages.profile;

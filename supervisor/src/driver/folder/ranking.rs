@@ -1,4 +1,4 @@
-//! Scores and ranks of a job's candidates, from the profiles that stand, and who wins.
+//! Scores and ranks a job's candidates from their latest profiles, and determines the winner.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::{EntryProfile, Estimate, Profiled, geometric_mean};
@@ -9,21 +9,21 @@ use super::score::ranks;
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
-/// What is kept of a profile, whatever the number of its entries.
+/// A profile reduced to a fixed size, whatever the number of its entries.
 #[derive(Clone, Debug)]
 pub struct ScoreSummary {
-    /// A screen, a profile, or the second one.
+    /// Screen, profile or confirmation.
     stage: Stage,
     entries: usize,
-    /// How many entries of the capture set they stand for.
+    /// Number of entries of the capture set that the timed ones stand for.
     weight: u64,
-    /// Entries whose inputs were new in every call.
+    /// Number of entries whose inputs were new in every call.
     varied: usize,
-    /// Over the baseline that was timed beside it.
+    /// Speed-up over the baseline that was timed beside it.
     speedup: Option<Estimate>,
-    /// One over the time of a call of every entry, so that more is better, like a speed-up.
+    /// The reciprocal of the time for one call of every entry, so that more is better, as for a speed-up.
     rate: Option<Estimate>,
-    /// With the noise of its entries.
+    /// Includes the noise of its entries.
     times: CandidateTimes,
 }
 
@@ -41,78 +41,81 @@ impl ScoreSummary {
         }
     }
 
-    /// Over the baseline that was timed beside it.
+    /// Speed-up over the baseline that was timed beside it.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
 
-    /// Something of it was timed.
+    /// Whether any entry was timed.
     pub const fn has_entries(&self) -> bool {
         self.entries != 0
     }
 }
 
-/// One candidate that was timed.
+/// A candidate that was timed.
 pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
-    /// Weight of the entries that it does not do: it is as fast as the baseline there, which has to be called for them.
+    /// Weight of the entries that it does not support. It counts as fast as the baseline there, because the
+    /// baseline has to be called for them.
     pub left_out: u64,
 }
 
-/// What a job's profiles amount to.
+/// The result of a job's profiles.
 pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
     best: Option<(CandidateId, Option<Estimate>)>,
-    /// It was timed twice, and its figures are those of the second time.
+    /// Whether the best candidate was confirmed, so that its figures are those of the confirmation.
     confirmed: bool,
     doubt: Option<Doubt>,
     min_improvement: f64,
 }
 
-/// What the times do not tell.
+/// What the times leave undecided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
-    /// Whether this candidate is faster than the baseline by the least that counts.
+    /// Whether this candidate is faster than the baseline by `min_improvement`.
     Faster { candidate: CandidateId, speedup: Estimate },
-    /// Whether times of this candidate are those of its work: without a baseline nobody says what is right for new inputs.
+    /// Whether this candidate's times are those of real work: without a baseline, nothing checks its results for
+    /// new inputs.
     Unchecked { candidate: CandidateId },
     /// Whether this candidate is faster than the best by more than this share.
     Best { candidate: CandidateId, merit: Estimate, share: f64 },
-    /// By how much this candidate, which is the best, is faster than the baseline.
+    /// By how much this candidate, the best one, is faster than the baseline.
     HowMuch { candidate: CandidateId, speedup: Estimate },
 }
 
-/// Half of the interval of a best figure that may be called known, as a share of it.
+/// The widest half-interval, as a share of the speed-up, with which the best speed-up counts as known.
 const WIDEST: f64 = 0.15;
 
-/// A candidate that may be faster than the best by less than this is as good as it.
+/// A candidate that may be faster than the best by less than this counts as equally fast.
 const WORTH_TELLING: f64 = 0.05;
 
-/// Who won a job.
+/// The winner of a job, or why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
-    /// Nobody but the baseline was timed.
+    /// Only the baseline was timed.
     Nobody,
-    /// The best may well be no faster than the baseline.
+    /// The best candidate may be no faster than the baseline.
     NotSurely,
     Is(CandidateId),
 }
 
 impl Scores {
-    /// None if the ranking is settled.
+    /// What is undecided; `None` if the ranking is settled.
     pub fn doubt(&self) -> Option<Doubt> {
         self.doubt
     }
 
-    /// There is a winner, and it won by the times of its confirmation.
+    /// Whether there is a winner that won by the times of its confirmation.
     pub fn winner_is_confirmed(&self) -> bool {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
 
-    /// The best candidate, if it is surely faster than the baseline by the least that counts, or is timed without one.
+    /// The best candidate, if it is surely faster than the baseline by `min_improvement`, or was timed without a
+    /// baseline.
     pub fn winner(&self) -> Winner {
         match self.best {
             None => Winner::Nobody,
@@ -122,7 +125,7 @@ impl Scores {
     }
 }
 
-/// Without a baseline that was timed beside them, candidates are ranked by time.
+/// Scores the candidates. If no baseline was timed beside them, they are ranked by time.
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
@@ -133,7 +136,8 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         } else {
             it.summary.speedup.map(|speedup| over_all(speedup, it.summary.weight, it.left_out))
         };
-        // Whoever is shown one input again and again may answer from memory; a baseline decides for all what varies.
+        // A candidate that gets the same input in every call may remember the result. Beside a baseline, the same
+        // inputs vary for all.
         let comparable = paired || it.summary.varied == most_varied;
         let merit = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(merit) = merit {
@@ -172,7 +176,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
-/// A mean over entries of this weight, and 1 over those that were left out.
+/// The mean over entries of this weight, and over left-out ones, which count as 1.
 fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let share = weight as f64 / (weight + left_out).max(1) as f64;
@@ -183,7 +187,8 @@ fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// What is not known well enough: whether anybody is faster than the baseline by what counts, or who is the fastest.
+/// What is not known well enough: whether any candidate is faster than the baseline by `min_improvement`, or
+/// which one is fastest.
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
@@ -193,7 +198,7 @@ fn doubt(
     let paired = speedup.is_some();
     let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
     if !surely_faster {
-        // Nobody is surely faster: for the ranking to say so, everybody has to be surely not.
+        // None is surely faster. The ranking is settled only if all of them surely are not.
         return merits
             .iter()
             .filter(|(_, merit)| counts_from < merit.ci_high)
@@ -231,7 +236,8 @@ fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Times of one call, averaged over the timed entries by their weights; extremes are extremes, samples add up.
+/// Times per call, averaged over the timed entries by weight. Minima and maxima are over all of them, and samples
+/// are added up.
 fn times(entries: &[EntryProfile]) -> CandidateTimes {
     if entries.is_empty() {
         return CandidateTimes::default();
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_winner_is_surely_faster_than_the_baseline() {
+    fn winner_is_surely_faster_than_the_baseline() {
         let baseline = || (BASELINE, summary(None, 1.0));
         for (timed, min_improvement, ranks, winner) in [
             (vec![baseline()], 0.0, vec![(0, Some(1))], Winner::Nobody),
@@ -312,7 +318,7 @@ mod tests {
                 vec![(0, Some(2)), (1, Some(3)), (2, Some(1))],
                 Winner::Is(FAST),
             ),
-            // Its interval reaches below the baseline's time.
+            // Its interval reaches below the baseline.
             (
                 vec![baseline(), (FAST, summary(Some(1.005), 1.0))],
                 0.0,
@@ -325,14 +331,14 @@ mod tests {
                 vec![(0, Some(1)), (2, Some(1))],
                 Winner::NotSurely,
             ),
-            // One that was not timed beside the baseline has no place among those that were.
+            // A candidate that was not timed beside the baseline is not ranked with those that were.
             (
                 vec![baseline(), (SLOW, summary(Some(1.2), 1.2)), (FAST, summary(None, 9.0))],
                 0.0,
                 vec![(0, Some(2)), (1, Some(1))],
                 Winner::Is(SLOW),
             ),
-            // Without a baseline the times rank, and the best wins.
+            // Without a baseline, candidates are ranked by time, and the best one wins.
             (
                 vec![(SLOW, summary(None, 1.0)), (FAST, summary(None, 3.0))],
                 0.5,
@@ -346,8 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_as_fast_as_the_baseline_where_it_does_nothing() {
-        // Eight times as fast in one entry of three.
+    fn unsupported_entries_count_as_fast_as_the_baseline() {
+        // Eight times as fast in one entry out of three.
         let part = summary(Some(8.0), 8.0);
         let whole = summary(Some(3.0), 3.0);
         let timed = [
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_baseline_unvaried_times_are_not_ranked_beside_varied_ones() {
+    fn unvaried_times_without_a_baseline_are_not_ranked_with_varied_ones() {
         let varied = summary(None, 1.0);
         let remembered = ScoreSummary { varied: 0, ..summary(None, 9.0) };
         let timed = [
@@ -372,12 +378,12 @@ mod tests {
         let found = scores(&timed, 0.02);
         assert_eq!(found.winner(), Winner::Is(SLOW));
         assert_eq!(found.rows.len(), 1);
-        // Where nothing varies at all, times are what they are.
+        // If nothing varies for anyone, all times are comparable.
         assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
     }
 
     #[test]
-    fn a_ranking_is_settled_if_its_times_tell_who_is_faster() {
+    fn ranking_is_settled_if_its_times_show_who_is_faster() {
         let wide = |value: f64, low, high| ScoreSummary {
             speedup: Some(Estimate { value, ci_low: low, ci_high: high }),
             ..summary(None, value)

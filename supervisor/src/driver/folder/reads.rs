@@ -6,7 +6,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
-/// None where nothing had to be chosen: a small set, or one in the cache.
+/// `None` if there was nothing to choose: the inputs were small, or in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Body::Verify(verified) = &report.body else { return None };
     let reads = verified.reads;

@@ -1,4 +1,4 @@
-//! What a run is of, as it is written down before anything happens: jobs, candidates and replays.
+//! Records what a run consists of before anything happens: jobs, candidates and replays.
 
 use opt_shared::arguments::Signature;
 use opt_shared::kernel_files::KernelFiles;
@@ -14,8 +14,8 @@ use crate::plan::{CandidatePlan, JobPlan, Plan};
 use crate::record::{CapturesRecord, SourceRecord};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, ReplayRow, Store};
 
-/// Writes jobs and candidates down. What is known of each candidate: what stands of `earlier`, and those that are not
-/// `selected` are skipped.
+/// Records jobs and candidates. Returns what is known about each candidate: its state in `earlier`, or that it is
+/// skipped because it was not `selected`.
 pub(crate) fn register(
     store: &mut Store,
     plan: &Plan,
@@ -50,10 +50,11 @@ pub(crate) fn register(
     Ok(known)
 }
 
-/// A replay's result, and what made its calls: it need not be made again with the same.
+/// The result of a replay, and a description of what made its calls: with the same inputs it need not be
+/// repeated.
 pub(crate) type KeptReplay = (String, ReplayResult);
 
-/// Writes the replays down. What an earlier part of the run made of each.
+/// Records the replays. Returns the results that an earlier part of the run left.
 pub(crate) fn register_replays(
     store: &mut Store,
     plan: &Plan,
@@ -90,7 +91,7 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     }
 }
 
-/// A candidate with its files as they are now.
+/// The row of a candidate, with the current digest of its files.
 pub(crate) fn candidate_row(candidate: &CandidatePlan) -> CandidateRow {
     let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());

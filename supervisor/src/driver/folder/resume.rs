@@ -1,12 +1,13 @@
-//! What a resumed run keeps of its earlier part: all of it is decided here.
+//! Decides what a resumed run keeps of its earlier part.
 //!
-//! | of the earlier part | is kept |
+//! | earlier part | what is kept |
 //! |---|---|
-//! | plan, signatures, captures | nothing to choose: a run whose plan, signature or captures have changed is refused |
+//! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's end | if it was a verdict on its code, the code is the same and its library is as it was built |
-//! | attempts | their numbers, so that none is used twice; reports, where the end is kept |
-//! | a replay's result | if the same libraries would make its calls |
+//! | a candidate's end | kept if it was a verdict on its code, the code is the same, and its library is unchanged
+//! |
+//! | attempts | their numbers, so that none is used twice; their reports if the end is kept |
+//! | a replay's result | kept if the same libraries would make its calls |
 
 use opt_shared::arguments::Signature;
 use opt_shared::digest;
@@ -24,7 +25,8 @@ use crate::plan::Plan;
 use crate::record::UtcTime;
 use crate::store::{Store, StoredCandidate};
 
-/// Takes up what was submitted earlier. Refused if the plan is another one by now; `resolved` is what it says today.
+/// Adds earlier submissions to the plan. Refused if the plan has changed; `resolved` is the resolved plan of
+/// today.
 pub(crate) fn take_up_plan(
     store: &Store,
     folder: &RunFolder,
@@ -41,19 +43,19 @@ pub(crate) fn take_up_plan(
     Ok(())
 }
 
-/// Candidates as an earlier part of the run left them; none in a run that begins.
+/// The candidates as an earlier part of the run left them; empty in a new run.
 #[derive(Default)]
 pub(crate) struct Earlier(Vec<StoredCandidate>);
 
 impl Earlier {
-    /// Ends what was left open. Refused if what results hang on has changed.
+    /// Closes what was left open. Refused if anything has changed that all results depend on.
     pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
         store.close_abandoned(UtcTime::now())?;
         check_captures(store, plan, facts)?;
         Ok(Self(store.stored_candidates()?))
     }
 
-    /// What is kept of a candidate whose sources have this digest now; the rest of it is to be done again.
+    /// What is kept of a candidate whose sources have this digest now; the rest has to be done again.
     pub(crate) fn take_up(
         &self,
         store: &mut Store,
@@ -85,7 +87,7 @@ impl Earlier {
     }
 }
 
-/// A change of the arguments' order makes earlier verdicts worthless; so do other captures.
+/// Other captures, or another order of arguments, make earlier verdicts worthless.
 fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for before in store.stored_jobs()? {
         let Some(at) = plan.jobs.iter().position(|job| job.name == before.name) else { continue };
@@ -100,14 +102,14 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Whether an end is kept. What was nobody's verdict, or a matter of this plan and machine, is done again; so is what
-/// has other sources by now, or whose library is gone or altered.
+/// Whether a candidate's end is kept. It is not if it was no verdict, or depended on this plan and machine, or if
+/// its sources have changed or its library is missing or altered.
 fn stands(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
-    // An altered one would be refused by every worker.
+    // Every worker would refuse an altered library.
     let has_library = before.artifact.as_ref().is_none_or(is_as_it_was_built);
     is_verdict && !has_changed && has_library
 }
@@ -116,7 +118,7 @@ fn is_as_it_was_built(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// What the core is told of a candidate whose end is kept.
+/// What the core has to know about a candidate whose end is kept.
 pub(crate) fn for_the_core(known: &Known) -> Option<Resumed> {
     known.status.map(|status| Resumed {
         status,
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_verdict_on_the_same_code_with_its_library_stands() {
+    fn end_is_kept_only_for_the_same_code_and_library() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library.so");
         std::fs::write(&path, "as it was built").expect("written");

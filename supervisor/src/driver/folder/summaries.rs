@@ -1,6 +1,7 @@
-//! The thread that writes `summary.json`: the document of a large run takes seconds, and the loop goes on meanwhile.
+//! The thread that writes `summary.json`. The document of a large run takes seconds, and the main loop must not
+//! wait for it.
 //!
-//! Owns how often it is written. It reads the database through a connection of its own.
+//! Owns how often it is written, and reads the database through its own connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,26 +15,26 @@ use crate::driver::RunError;
 use crate::report::summary::write_summary;
 use crate::store::Store;
 
-/// The summary is rewritten at most this often while the run goes on, and takes at most one part in so many of the time:
-/// that of thousands of candidates is tens of MB.
+/// Shortest time between two summaries while the run continues; below, the largest share of the time that writing
+/// may take. The summary of thousands of candidates has tens of MB.
 const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 
-/// Where the end of the run waits for its own summary.
+/// Where the end of the run waits for the last summary.
 type Answer = Sender<Result<(), RunError>>;
 
 pub(crate) struct Summaries {
-    /// One that is being written, and one that waits: a third would say nothing that the second does not.
+    /// One request is being served and one may wait; a third would give the same document as the second.
     wanted: Sender<Option<Answer>>,
     state: Arc<State>,
-    /// When the last one was asked for.
+    /// When the last summary was requested.
     asked: Option<Instant>,
 }
 
 #[derive(Default)]
 struct State {
     at_work: AtomicBool,
-    /// What the last one took.
+    /// How long the last one took.
     took_us: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl Summaries {
         Ok(Self { wanted, state, asked: None })
     }
 
-    /// Whether another one would come too soon.
+    /// Whether enough time has passed for another summary.
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
         !self.state.at_work.load(Ordering::Relaxed)
@@ -60,7 +61,7 @@ impl Summaries {
         let _ = self.wanted.try_send(None);
     }
 
-    /// The last one, of a run that has ended. Waits for it.
+    /// Writes the last summary of a run that has ended, and waits for it.
     pub(crate) fn write_last(&self) -> Result<(), RunError> {
         let (answer, written) = bounded(1);
         let gone = || RunError::Law { law: "the thread that writes the summary is gone".to_owned() };
@@ -79,7 +80,7 @@ fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
         state.at_work.store(false, Ordering::Relaxed);
         match (answer, written) {
             (Some(answer), written) => drop(answer.send(written)),
-            // The next one may go well, and the last one has to.
+            // The next one may succeed, and only the last one has to.
             (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
             (None, Ok(())) => {}
         }

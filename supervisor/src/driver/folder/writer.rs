@@ -1,8 +1,8 @@
-//! The thread that writes the run's database, so that the loop never waits for a disk or a lock.
+//! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
 //!
-//! Rows are written in the order in which they were handed over, and each is acknowledged. What may only happen once
-//! a row is on disk comes back with its acknowledgement as a [`Then`]. A database that is locked or full is tried again until it
-//! takes the row; how long that may last is the core's decision.
+//! Rows are written in the order in which they were submitted, and each is acknowledged. What may happen only
+//! once a row is on disk comes back with the acknowledgement as a [`Then`]. If the database is locked or full,
+//! the write is retried until it succeeds; the core decides how long that may take.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,28 +20,30 @@ use crate::driver::answer::questions::{Found, Question};
 use crate::record::CandidateRecord;
 use crate::store::{Store, StoreError};
 
-/// SQLite waits so long for another process before it says that the database is locked.
+/// How long SQLite waits for another process before it reports that the database is locked.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-/// Between two tries of a row that found no room.
+/// Pause between two attempts to write a row.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For what the disk still takes at the end.
+/// Time for the last rows to be written at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Samples of memory that wait. They are taken for as long as anything runs, so they are dropped first.
+/// Largest number of waiting sample blocks. Samples arrive for as long as anything runs, so they are dropped
+/// first.
 const MOST_SAMPLES: usize = 8;
-/// Requests are refused beyond this. All other rows are as many as what runs can cause, because nothing new is granted.
+/// Beyond this number of waiting rows, requests are refused. Other rows are bounded by what running attempts can
+/// cause, because nothing new is granted.
 const MOST_WAITING: usize = 2048;
 
-/// Writes or reads something. It may be called again, where the database was locked or full.
+/// A read or a write. It may be called again if the database was locked or full.
 type Job = Box<dyn FnMut(&mut Store) -> Result<Then, StoreError> + Send>;
 
-/// What goes on once its row is on record.
+/// What to do once its row is on record.
 pub(crate) enum Then {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
-    /// Samples were kept; the next are to be this wide.
+    /// Samples were stored; the next ones should have this width.
     Widen(u64),
-    /// A candidate has ended; its record, where somebody wants to hear of it.
+    /// A candidate has ended; with its record, if anyone wants it.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),
@@ -49,12 +51,12 @@ pub(crate) enum Then {
 }
 
 pub(crate) struct Writer {
-    /// None once everything has been written.
+    /// `None` once everything has been written.
     jobs: Option<Sender<Job>>,
     written: Receiver<Result<Then, StoreError>>,
     /// Readable when something was acknowledged.
     wake: Arc<OwnedFd>,
-    /// When each row that waits was handed over, the oldest first.
+    /// When each waiting row was submitted, oldest first.
     waiting: VecDeque<Instant>,
     samples_waiting: usize,
     shared: Arc<Shared>,
@@ -62,7 +64,7 @@ pub(crate) struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    /// Why the row in hand was not taken.
+    /// Why the current row was not written.
     trouble: Mutex<Option<String>>,
     gives_up: AtomicBool,
 }
@@ -100,13 +102,13 @@ impl Writer {
         &mut self,
         job: impl FnMut(&mut Store) -> Result<Then, StoreError> + Send + 'static,
     ) {
-        // Its thread ends with the first error, which has been acknowledged.
+        // The thread ends at the first error, which has been acknowledged.
         if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Box::new(job)).is_ok()) {
             self.waiting.push_back(Instant::now());
         }
     }
 
-    /// Samples of memory; false where they were dropped, because too many wait.
+    /// Submits a block of samples. Returns false if it was dropped, because too many are waiting.
     pub(crate) fn write_samples(
         &mut self,
         mut samples: impl FnMut(&mut Store) -> Result<u64, StoreError> + Send + 'static,
@@ -119,7 +121,7 @@ impl Writer {
         fits
     }
 
-    /// What was acknowledged since the last call; the error that ended the thread.
+    /// What was acknowledged since the last call, or the error that ended the thread.
     pub(crate) fn acknowledged(&mut self) -> Result<Vec<Then>, StoreError> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -135,18 +137,18 @@ impl Writer {
         Ok(all)
     }
 
-    /// How long the oldest row has waited. None where none does.
+    /// How long the oldest row has waited; `None` if none is waiting.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.waiting.front().map(Instant::elapsed)
     }
 
-    /// Why it waits.
+    /// Why it is waiting.
     pub(crate) fn trouble(&self) -> String {
         let trouble = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
     }
 
-    /// As much waits as may: nothing may be asked that makes more of it.
+    /// Whether too many rows are waiting for requests to be accepted.
     pub(crate) fn is_full(&self) -> bool {
         MOST_WAITING <= self.waiting.len()
     }
@@ -159,7 +161,7 @@ impl Writer {
         self.wake.as_fd()
     }
 
-    /// Asks the database and waits for the answer.
+    /// Queries the database and waits for the answer.
     #[cfg(test)]
     pub(crate) fn ask<T: Send + 'static>(
         &mut self,
@@ -172,11 +174,11 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// What waits for a lock or for room is given up; what the disk takes is written.
+    /// Gives up what waits for a lock or for room, but writes what the disk takes.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.jobs = None;
-        // The last of the thread's ends closes the database, which folds its log into it.
+        // Dropping the thread's last sender closes the database, which checkpoints its log.
         let deadline = Instant::now() + CLOSING_TIMEOUT;
         while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
             && Instant::now() < deadline
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_database_is_tried_again_until_it_takes_the_row() {
+    fn write_to_a_locked_database_is_retried() {
         let (folder, mut writer) = a_writer();
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_wait_too_long_are_dropped_and_others_are_not() {
+    fn waiting_samples_are_dropped_and_other_rows_are_not() {
         let (folder, mut writer) = a_writer();
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");

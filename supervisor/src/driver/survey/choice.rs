@@ -1,10 +1,10 @@
-//! Which entries a job's `dtypes` choose.
+//! Decides which entries a job's `dtypes` select.
 
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{DType, Kind, Value};
 
-/// Every float or complex tensor in the entry is of one of them; in one that has none, every output is. So `["float32"]`
-/// chooses a float32 embedding, whose indices are int64.
+/// Whether every float or complex tensor of the entry has one of these dtypes. If it has none, every output must
+/// have one. So `["float32"]` selects a float32 embedding although its indices are int64.
 pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     let mut found = Vec::new();
     let arguments = entry.args.iter().chain(entry.kwargs.iter().map(|(_, value)| value));
@@ -16,7 +16,7 @@ pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
 }
 
-/// An entry was searched for what stands in a tensor's place already: it is not too deep, nor too large.
+/// When the entry was read, its values were already checked for depth and size.
 fn collect(value: &Value, dtypes: &mut Vec<DType>) {
     match value {
         Value::Tensor(tensor) => dtypes.push(tensor.dtype),
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn dtypes_choose_by_the_floats_of_an_entry() {
+    fn dtypes_select_entries_by_their_float_tensors() {
         use DType::{BFloat16, Float32, Int64};
         for (arguments, output, wanted, chosen) in [
             (&[Int64, Float32][..], &[Float32][..], &[Float32][..], true),
@@ -60,7 +60,7 @@ mod tests {
             (&[Float32], &[BFloat16], &[Float32], false),
             (&[Int64], &[Int64], &[Int64], true),
             (&[Int64], &[Int64], &[Float32], false),
-            // Without floats the outputs decide, and without outputs nothing is chosen.
+            // Without floats, the outputs decide; without outputs, nothing is selected.
             (&[Int64], &[DType::Bool], &[DType::Bool], true),
             (&[Int64], &[], &[Int64], false),
         ] {

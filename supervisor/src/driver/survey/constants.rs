@@ -1,7 +1,7 @@
-//! Which parts of storages several entries of a job have in common, from headers alone.
+//! Finds parts of storages that several entries of a job share, from headers alone.
 //!
-//! Known by their digest, so only captures of a store have any: of plain files nobody knows without reading them. What is small is not
-//! worth a number.
+//! They are identified by digest, so only captures in a store have any; plain files would have to be read. Small
+//! parts are not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use opt_shared::batch::Constant;
 use opt_shared::capture::store::BlobId;
 use opt_shared::units::Bytes;
 
-/// Below this a part counts with each entry that has it.
+/// A smaller part is counted with each entry that has it.
 const LEAST: Bytes = Bytes::kib(64);
-/// Most of one entry, the largest; and most that are told from one another in a job.
+/// Most constants of one entry, the largest ones; below, most constants of a job.
 const MOST_OF_ENTRY: usize = 64;
 const MOST_OF_JOB: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Constants {
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
-    /// By number: what it is, and how many entries have it.
+    /// Indexed by number: the constant, and how many entries have it.
     found: Vec<(Constant, u32)>,
     of_entries: Vec<Vec<u32>>,
 }
 
 impl Constants {
-    /// The next entry of the job.
+    /// Adds the next entry of the job.
     pub fn observe(&mut self, pieces: &[Piece], page: Bytes) {
         let mut large: Vec<&Piece> =
             pieces.iter().filter(|piece| piece.content.is_some() && LEAST <= piece.bytes()).collect();
@@ -53,7 +53,7 @@ impl Constants {
         Some(id)
     }
 
-    /// For each entry, in order: what it shares with another one.
+    /// For each entry in order, the constants that it shares with another one.
     pub fn settle(self) -> impl Iterator<Item = Arc<[Constant]>> {
         let Self { found, of_entries, .. } = self;
         of_entries.into_iter().map(move |ids| {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_more_than_one_entry_has_is_a_constant() {
+    fn part_of_several_entries_is_a_constant() {
         let piece = |blob: Option<u8>, bytes: u64| Piece {
             storage: StorageId(0),
             content: blob.map(|blob| (BlobId([blob; 32]), 0)),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_countless_parts_has_its_largest() {
+    fn entry_with_many_parts_keeps_its_largest() {
         let piece = |blob: u16| Piece {
             storage: StorageId(0),
             content: Some((BlobId([(blob % 250) as u8; 32]), u64::from(blob))),

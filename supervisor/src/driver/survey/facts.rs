@@ -1,8 +1,8 @@
-//! What the captures of a job are: read once, before anything starts, headers only.
+//! What is known about a job's captures before anything starts, from their headers.
 //!
-//! Owns the way from capture files to the numbers and the signature that core and workers are given. One capture
-//! is open at a time, and what is kept of it is a handful of numbers. Arguments have their names only when every entry was
-//! seen: until then small entries stay, as many as there is room for, and the others are opened once more.
+//! Owns the way from capture files to the numbers and the signature that core and workers get. One capture is
+//! open at a time, and little is kept of it. Arguments get their names only after every entry was seen. Until
+//! then small entries are kept in memory as long as there is room, and the others are opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,16 +27,17 @@ use super::repeated::Repeated;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
-/// More broken entries than this are counted, not named.
+/// Beyond this number, broken entries are counted instead of named.
 const NAMED_PROBLEMS: usize = 5;
 
-/// One usable entry.
+/// A usable entry.
 #[derive(Clone, Debug)]
 pub struct EntryFact {
     pub entry: EntryRef,
-    /// Alike in shapes, dtypes and scalars.
+    /// Signature class: shapes, dtypes and scalars.
     pub class: String,
-    /// Has no elements in its outputs, or shares storage between an output and an input: verified, not scored.
+    /// Whether it is timed. An entry without output elements, or whose output shares storage with an input, is
+    /// only verified.
     pub scored: bool,
 }
 
@@ -45,16 +46,16 @@ pub struct JobFacts {
     pub signature: Option<Signature>,
     pub entries: Vec<EntryFact>,
     pub bytes: Bytes,
-    /// Every distinct storage content cannot be known from headers; equal (size, CRC) counts once.
+    /// Bytes of distinct storages. Headers show no contents, so storages of equal size and CRC count once.
     pub unique_bytes: Bytes,
     pub digest: String,
-    /// The function that all of them name.
+    /// The function that all entries name.
     pub function: Option<String>,
-    /// From headers: which form the captures have.
+    /// Whether the captures are files or a store.
     pub form: Option<CapturesForm>,
-    /// Why the captures cannot be used.
+    /// Why the captures cannot be used, if so.
     pub broken: Option<String>,
-    /// What this machine lacked to read them: then nothing is known of them.
+    /// What the machine lacked to read the captures, if so; then nothing is known about them.
     pub unread: Option<String>,
 }
 
@@ -183,7 +184,7 @@ impl JobFacts {
         Ok(())
     }
 
-    /// Each entry's weight is the number of entries of its class.
+    /// Sets each entry's weight to the number of entries in its class.
     fn weigh(&mut self) {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for fact in &self.entries {
@@ -195,14 +196,15 @@ impl JobFacts {
         }
     }
 
-    /// Smallest first, so that what fails fails early.
+    /// The entries in the order of their size, smallest first, so that failures are found early.
     pub fn verified(&self) -> Vec<&EntryFact> {
         let mut facts: Vec<&EntryFact> = self.entries.iter().collect();
         facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
     }
 
-    /// One of each class (weighted by its count), or all (each for itself), in the order in which they are batched.
+    /// The entries to time, in the order in which they are batched: one per class, weighted by its count, or all
+    /// of them.
     pub fn profiled(&self, distinct: bool) -> Vec<EntryFact> {
         let mut seen = std::collections::BTreeSet::new();
         let chosen: Vec<EntryFact> = self
@@ -223,7 +225,7 @@ impl JobFacts {
     }
 }
 
-/// A capture that was opened, and what of it is needed once the signature is known.
+/// An opened capture, reduced to what is needed once the signature is known.
 struct Looked {
     name: String,
     entry: Entry,
@@ -233,17 +235,17 @@ struct Looked {
     identity: Option<FileIdentity>,
 }
 
-/// Why a capture has no facts.
+/// Why a capture cannot be used.
 enum Unusable {
     Broken(String),
-    /// The machine lacks descriptors or memory.
+    /// The machine lacks descriptors or memory to read it.
     Unread(String),
 }
 
-/// None where `dtypes` leave it out.
+/// Reads one capture; `None` if `dtypes` excludes it.
 fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusable> {
     let name = stem(path);
-    // Before it is read: what is written meanwhile is another file.
+    // Taken before reading: a file that is written meanwhile is a different one.
     let identity = FileIdentity::of(path);
     let capture = CaptureFile::open(path).map_err(|error| {
         let why = chain(&error);
@@ -259,7 +261,8 @@ fn look(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<Looked>, Unusabl
     Ok(Some(Looked { name, entry, storages, file, form, identity }))
 }
 
-/// Without reading data, two storages are taken for one if size and CRC agree; one without a CRC counts by itself.
+/// Counts a storage. Without reading data, storages of equal size and CRC count as one; a storage without a CRC
+/// counts by itself.
 fn note_storage(
     storage: &Storage,
     entry: u32,
@@ -287,7 +290,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Kinds of a parameter over all entries, for `check --signature` and `init`.
+/// The kinds of each parameter over all entries, for `check --signature` and `init`.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],

@@ -1,6 +1,7 @@
-//! What `[build] python` means on this machine, for those candidates of a plan that need it.
+//! Finds out which interpreter `[build] python` means on this machine, for the candidates of a plan that need it.
 //!
-//! A process of ours asks, because the answer is a worker's business: which folders and libraries it has, and whether torch.
+//! A child process finds out, because a worker's code has to do it: which folders and libraries the interpreter
+//! has, and whether it has torch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +12,13 @@ use opt_shared::message::ASK_INTERPRETER;
 use crate::plan::Plan;
 use crate::pool::{Canary, Executable};
 
-/// Several may be asked, each of which may take a minute on a disk that is slow to wake.
+/// Several interpreters may be tried, and each may take a minute on a slow disk.
 const TIMEOUT: Duration = Duration::from_mins(5);
 
-/// What an interpreter is, or why it cannot be used.
+/// A description of the interpreter, or why it cannot be used.
 pub type Asked = Result<String, String>;
 
-/// By what plans call them.
+/// The answers by the name that plans use.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
     let mut found = BTreeMap::new();
     let needed =

@@ -1,4 +1,5 @@
-//! What is known of a run before it starts: captures as numbers, what each stage will owe, what the core is told.
+//! What is known about a run before it starts: captures as numbers, what each stage will owe, and the core's
+//! input.
 
 mod choice;
 mod constants;
@@ -18,7 +19,7 @@ use self::facts::JobFacts;
 use super::error::RunError;
 use crate::plan::{JobPlan, Plan};
 
-/// Reads the captures of every job; headers only.
+/// Reads the headers of every job's captures.
 pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
     plan.jobs
         .iter()
@@ -34,7 +35,7 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .collect()
 }
 
-/// A name that is mistyped would leave an input to vary that must not, or the other way round.
+/// Checks names of parameters: a misspelt one would let an input vary that must not, or the reverse.
 fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
     let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[] };

@@ -1,6 +1,7 @@
-//! What the candidates of a job will owe: their plans and captures put into the core's formulas.
+//! Predicts what the candidates of a job will owe, by applying the core's formulas to their settings and
+//! captures.
 //!
-//! Candidates with the same settings share their figures: a job of ten thousand has a handful.
+//! Candidates with the same settings share their figures: ten thousand candidates have only a few different ones.
 
 use std::sync::Arc;
 
@@ -18,21 +19,22 @@ use crate::core::predict::{self, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// From so many candidates on it takes less time to tell the slow ones first than to time them all.
+/// From this number of candidates on, screening first takes less time than timing all of them.
 const SCREENED_FROM: usize = 4;
 
-/// The ways to do each stage of one candidate, from the one that takes most memory to the one that takes least.
+/// The ways to do each stage of a candidate, from the one that takes most memory to the one that takes least.
 #[derive(Clone)]
 pub struct Needs {
     build: Arc<[StageSpec]>,
     verify: Arc<[StageSpec]>,
     profile: Arc<[StageSpec]>,
-    /// With the job's baseline beside it; none of the baseline itself, and of a job without one.
+    /// The ways to profile with the job's baseline beside it; `None` for the baseline itself, and in a job
+    /// without one.
     paired: Option<Arc<[StageSpec]>>,
 }
 
 impl Needs {
-    /// The least that a stage takes, beside the baseline where it has one.
+    /// The way of a stage that takes least memory, beside the baseline if there is one.
     pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
         match stage {
             Stage::Build => self.build.last(),
@@ -40,13 +42,13 @@ impl Needs {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 self.paired.as_ref().unwrap_or(&self.profile).last()
             }
-            // Not of a candidate.
+            // A candidate has no such stage.
             Stage::Replay => None,
         }
     }
 }
 
-/// Settings that decide the figures, and the figures.
+/// The settings that determine the figures, and the figures.
 struct Known {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
@@ -66,17 +68,17 @@ pub struct JobNeeds<'a> {
     distinct: Vec<EntryNumbers>,
     all: Vec<EntryNumbers>,
     cores: u32,
-    /// Candidates come together, and many of them.
+    /// Whether there are enough candidates to screen them.
     screens: bool,
     seen: Vec<Known>,
 }
 
 impl<'a> JobNeeds<'a> {
-    /// `stages`: of the run.
+    /// `stages` are those of the run.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
-        // Entries without elements are verified, never scored.
+        // Entries without output elements are verified but not timed.
         let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {
             job,
@@ -90,7 +92,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// For one that comes by itself.
+    /// For a candidate that is submitted alone.
     pub fn of_one(self) -> Self {
         Self { screens: false, ..self }
     }
@@ -119,7 +121,7 @@ impl<'a> JobNeeds<'a> {
             paired: needs.paired.clone(),
             ..step(stage, Role::Profiler, &needs.profile)
         };
-        // Nothing is timed that is not verified, and nothing compared without a baseline.
+        // Only verified candidates are timed, and only jobs with a baseline compare.
         let is_timed = self.stages.verify && self.stages.profile;
         let is_compared =
             is_timed && needs.paired.is_some() && candidate.profile.protocol == Protocol::Paired;
@@ -175,14 +177,14 @@ impl<'a> JobNeeds<'a> {
         predict::build(candidate.build.memory, candidate.build.timeout)
     }
 
-    /// First with entries that share runners, then with a runner for each where that takes less.
+    /// Ways to verify: with shared runners, then, if that takes less, with a runner for each entry.
     pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
         predict::verify_ways(&numbers, runner_terms(candidate), &candidate.verify, self.cores)
     }
 
-    /// From the largest batches to the smallest; `paired` with the job's baseline beside it.
+    /// Ways to profile, from the largest batches to the smallest; `paired`: with the job's baseline beside it.
     pub fn profile(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
         let baseline = self
             .job
@@ -198,7 +200,7 @@ impl<'a> JobNeeds<'a> {
     }
 }
 
-/// What decides how much a candidate's runners may owe.
+/// The settings that determine how much a candidate's runners may owe.
 pub fn runner_terms(candidate: &CandidatePlan) -> RunnerTerms<'_> {
     RunnerTerms { limits: &candidate.limits, launcher: candidate.source.language.kind().launcher }
 }
@@ -210,9 +212,9 @@ mod tests {
     use super::*;
     use crate::plan::Plan;
 
-    /// All three have the same settings, and the baseline is the first whose figures are made.
+    /// All three candidates have the same settings, and the baseline's figures are computed first.
     #[test]
-    fn who_is_timed_beside_the_baseline_reserves_for_both() {
+    fn paired_candidate_reserves_for_itself_and_the_baseline() {
         let base = tempfile::tempdir().expect("a folder");
         for (folder, file) in [("captures", "entry_000000.pt"), ("k", "a.c"), ("k", "b.c"), ("k", "c.c")] {
             let folder = base.path().join(folder);

@@ -1,27 +1,27 @@
-//! Which arguments hold the same values in several entries of a job, as far as headers tell: weights that were recorded with
-//! every call.
+//! Finds arguments with the same values in several entries of a job, such as weights recorded with every call,
+//! from headers alone.
 //!
-//! Two storages are taken for one if size and CRC agree. A chance agreement does no harm: an input is then timed with its
-//! recorded values.
+//! Storages of equal size and CRC count as equal. If they agree by chance, no harm is done: the input is then
+//! timed with its recorded values.
 
 use std::collections::BTreeMap;
 
 use opt_shared::arguments::{Argument, ArgumentValue, may_vary};
 use opt_shared::capture::Storage;
 
-/// Bytes, and their CRC.
+/// Size and CRC.
 type Content = (u64, u32);
 
 #[derive(Debug, Default)]
 pub struct Repeated {
-    /// In how many entries each is.
+    /// Number of entries with each content.
     entries: BTreeMap<Content, u32>,
-    /// Of each entry, the arguments that could vary, by path.
+    /// For each entry, its arguments that could vary, by path.
     inputs: Vec<Vec<(String, Option<Content>)>>,
 }
 
 impl Repeated {
-    /// The next entry of the job.
+    /// Adds the next entry of the job.
     pub fn observe(&mut self, storages: &[Storage], arguments: &[Argument]) {
         let mut inputs = Vec::new();
         for argument in arguments {
@@ -42,8 +42,8 @@ impl Repeated {
         self.inputs.push(inputs);
     }
 
-    /// For each entry, in order: the arguments that it shares with another one. None where it shares all of them: it may be
-    /// the same call twice, and something has to vary.
+    /// For each entry in order, the arguments that it shares with another one. There are none if it shares all of
+    /// them: it may be the same call twice, and something has to vary.
     pub fn settle(self) -> impl Iterator<Item = Vec<String>> {
         let Self { entries, inputs } = self;
         inputs.into_iter().map(move |inputs| {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_entries_have_repeats_unless_it_is_all_they_have() {
+    fn shared_arguments_repeat_unless_an_entry_shares_all() {
         let of = |names: &[(&str, u32)]| {
             names.iter().map(|&(name, crc)| (name.to_owned(), Some((64, crc)))).collect::<Vec<_>>()
         };

@@ -1,4 +1,5 @@
-//! What of a replay is settled before anything runs, from headers alone: its steps, its floor, what it will owe.
+//! What is known about a replay before anything runs, from headers alone: its steps, its floor, and what it will
+//! owe.
 
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
@@ -17,16 +18,16 @@ use crate::plan::{Plan, ReplayPlan};
 /// What is known of a replay before anything runs, from headers alone.
 #[derive(Debug)]
 pub struct ReplayFacts {
-    /// Each step's job and its entry's place among the job's facts.
+    /// For each step its job, and the index of its entry among the job's facts.
     pub steps: Vec<(JobId, usize)>,
     pub floor: PoolFloor,
-    /// What a worker keeps of it beside the pool.
+    /// What a worker keeps in memory for it beside the pool.
     pub bookkeeping: Bytes,
-    /// Why it cannot be run: captures of a job that cannot be used.
+    /// Why it cannot be run, if the captures of one of its jobs cannot be used.
     pub broken: Option<String>,
 }
 
-/// A replay that no run can do as it is written.
+/// Why a replay cannot be done as the plan describes it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("replay `{replay}`: job `{job}` has no entry `{entry}` (its `dtypes` leave it out)")]
@@ -54,7 +55,7 @@ pub enum ReplayError {
     },
 }
 
-/// All that is wrong with the replays of a plan, a line each.
+/// All mistakes in the replays of a plan, one per line.
 #[derive(Debug)]
 pub struct ReplayErrors(Vec<ReplayError>);
 
@@ -67,7 +68,7 @@ impl std::fmt::Display for ReplayErrors {
 
 impl std::error::Error for ReplayErrors {}
 
-/// The facts of every replay of the plan, in its order; or every mistake, not the first alone.
+/// The facts of every replay of the plan, in the plan's order; or all mistakes.
 pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     for replay in &plan.replays {
@@ -140,7 +141,7 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*place)
     }
 
-    /// What it will owe, whoever of these makes the calls.
+    /// Predicts what it will owe, whichever of these candidates make the calls.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,
@@ -152,7 +153,7 @@ impl ReplayFacts {
         let steps = 0..self.steps.len();
         let entries: Vec<EntryNumbers> =
             steps.filter_map(|step| Some(self.fact(facts, step)?.entry.numbers.clone())).collect();
-        // Beyond everything nothing is held.
+        // The pool never holds more than all constants.
         predict::replay(
             replay.budget.min(self.floor.whole),
             self.bookkeeping,

@@ -1,5 +1,5 @@
-//! The seed of what a profile leaves to chance, where no plan says one: nobody's who wrote a candidate, and told when nothing
-//! is left to time. Each candidate gets draws of its own.
+//! The seed of a profile's random choices, for plans that set none. Authors of candidates must not know it, so it
+//! is published only when nothing is left to time. Each candidate gets its own random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,23 +8,23 @@ use opt_shared::stage::Stage;
 use crate::core::event::PolicyRow;
 use crate::plan::Plan;
 
-/// Numbers up to here are the same in every reader of JSON, and fit a plan.
+/// Every JSON reader, and a plan, can represent numbers of this size exactly.
 const BITS: u32 = 53;
 
-/// From 1 on: 0 in a plan asks for a draw.
+/// Draws a seed of at least 1, because 0 in a plan asks for a draw.
 pub(crate) fn draw() -> u64 {
-    // Its keys are the system's random numbers.
+    // `RandomState` has random keys from the operating system.
     (RandomState::new().hash_one(0) >> (u64::BITS - BITS)).max(1)
 }
 
-/// The seed of one stage of a candidate. It tells nothing of the run's, nor of another's.
+/// The seed of one stage of a candidate. It reveals neither the run's seed nor another candidate's.
 pub fn of_candidate(run: u64, full_name: &str, stage: Stage) -> [u8; 32] {
     let key = blake3::derive_key("opt-supervisor: the draws of a run", &run.to_le_bytes());
     *blake3::keyed_hash(&key, format!("{} {full_name}", stage.name()).as_bytes()).as_bytes()
 }
 
-/// What a plan would have to say for the same draws. None if it says so itself. For the end of a run: who hands in the next
-/// candidate may read the policy log.
+/// The seed to put into a plan for the same draws; `None` if the plan sets it. It is written at the end of a run,
+/// because authors of later candidates may read the policy log.
 pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_candidate_and_stage_has_a_seed_of_its_own() {
+    fn each_candidate_and_stage_has_its_own_seed() {
         let seeds = [
             of_candidate(1, "softmax/fast", Stage::Profile),
             of_candidate(1, "softmax/fast", Stage::Confirm),
@@ -55,12 +55,12 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_drawn_anew_and_fits_a_plan() {
+    fn drawn_seed_is_new_and_fits_a_plan() {
         let drawn: Vec<u64> = (0..100).map(|_| draw()).collect();
         let distinct: std::collections::BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(distinct.len(), 100);
         assert!(drawn.iter().all(|seed| (1..1 << BITS).contains(seed)));
-        // Not always among the small ones.
+        // Large seeds occur too.
         assert!(drawn.iter().any(|seed| 1 << (BITS - 8) < *seed));
     }
 }

@@ -1,4 +1,4 @@
-//! What the core is told of a run before it starts, and which candidates take part.
+//! What the core gets to know about a run before it starts, and which candidates take part.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::driver::folder::resume;
 use crate::driver::known::Known;
 use crate::plan::{CandidatePlan, JobPlan, Plan, SwapUse};
 
-/// Which candidates are run: all, or those that `--only` names and their baselines.
+/// Which candidates are run: all, or those that `--only` names, with their baselines.
 pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
     let count = plan.candidates().count();
     if only.is_empty() {
@@ -54,7 +54,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     };
     let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(of_job).collect();
     let after: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    // A job each: what is learned of one replay's memory says nothing of another's.
+    // Each replay is a job of its own, because one replay's memory says nothing about another's.
     jobs.extend((0..plan.replays.len()).map(|replay| JobSpec {
         id: job_of_replay(plan, replay),
         recycle: (*plan.settings.recycle).clone(),
@@ -76,17 +76,17 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     }
 }
 
-/// Replays come after the plan's jobs, each a job of its own.
+/// Replays come after the plan's jobs; each is a job of its own.
 pub fn job_of_replay(plan: &Plan, replay: usize) -> JobId {
     JobId(u32::try_from(plan.jobs.len() + replay).unwrap_or(u32::MAX))
 }
 
-/// The place of the replay that a job is for, if it is none of the plan's.
+/// The index of the replay that a job stands for; `None` if it is a job of the plan.
 pub fn replay_of_job(plan: &Plan, job: JobId) -> Option<usize> {
     job.index().checked_sub(plan.jobs.len()).filter(|&replay| replay < plan.replays.len())
 }
 
-/// What the core is told about one candidate.
+/// Describes a candidate to the core.
 pub fn unit_spec(
     id: UnitId,
     needs: &mut JobNeeds<'_>,
