@@ -1,7 +1,8 @@
-//! What a lease leaves in the page cache of its captures: looked at before anything is read, dropped after.
+//! Records what captures have in the page cache before a lease reads them, and drops what the lease added.
 //!
-//! Owns the guards of one entry, or of the entries that are timed together: one for each file, however many entries lie
-//! in it. Whether a job is large enough to bother is the supervisor's affair; what a guard drops is `opt_shared::cache`'s.
+//! Owns the guards of one entry, or of the entries that are timed together: one per file, however many entries it
+//! holds. The supervisor decides whether a job is large enough for this; `opt_shared::cache` decides what a guard
+//! drops.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,22 +20,22 @@ use crate::recorded::Recorded;
 pub(crate) struct EntryGuards {
     /// Keyed by device and inode of the file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
-    /// A large job: what it brings in goes again.
+    /// Whether to drop what the job brings in, because it is large.
     drop: bool,
-    /// The guards that came with the entry that was added last.
+    /// Guards that were added with the last entry.
     newest: Vec<(u64, u64)>,
 }
 
 impl EntryGuards {
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
-        // A file that cannot be opened is for whoever reads it to report.
+        // Whoever reads the file reports that it cannot be opened.
         let files = entries.iter().filter_map(|entry| File::open(&entry.path).ok());
         files.for_each(|file| guards.guard(Arc::new(file)));
         guards
     }
 
-    /// An entry of a capture store lies in other files than its own. To be called before anything of them is read.
+    /// Watches the data files of an entry in a capture store. Call it before any of them is read.
     pub(crate) fn watch_data_of(&mut self, recorded: &Recorded) {
         if recorded.capture.is_packed() && self.drop {
             let files = recorded.capture.data_files().unwrap_or_default();
@@ -42,7 +43,8 @@ impl EntryGuards {
         }
     }
 
-    /// A file that is watched already may have been read since: what it had in the cache then stays what it had.
+    /// Adds a guard. If the file is watched already, the first observation is kept, because it may have been read
+    /// since.
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;
@@ -57,7 +59,7 @@ impl EntryGuards {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }
 
-    /// Watches one more entry: its own file. To be called before anything of it is read.
+    /// Watches the file of one more entry. Call it before any of it is read.
     pub(crate) fn add(&mut self, entry: &EntryRef) {
         self.newest.clear();
         if let Ok(file) = File::open(&entry.path) {
@@ -65,13 +67,13 @@ impl EntryGuards {
         }
     }
 
-    /// The entry that was added last is not called with the others: what it brought in goes, and it is not watched any more.
+    /// Drops what the last entry brought in and stops watching it, because it is not called with the others.
     pub(crate) fn forget_newest(&mut self) {
         let forgotten = self.newest.drain(..).filter_map(|name| self.guards.remove(&name)).collect();
         CacheGuard::release_all(forgotten);
     }
 
-    /// Once nobody maps the files any more: pages that are mapped stay.
+    /// Ends all guards. Call it when nobody maps the files any more, because mapped pages stay in the cache.
     pub(crate) fn release(self) -> ReadReport {
         let mut reads = ReadReport::default();
         for (before, after) in CacheGuard::release_all(self.guards.into_values().collect()) {
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_several_entries_is_watched_once() {
+    fn file_of_several_entries_is_watched_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("entry_000000.pt");
         let bytes = 1 << 20;
@@ -117,7 +119,7 @@ mod tests {
         assert_eq!(guards.guards.len(), 1);
         assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of it");
         assert!(!guards.watches(folder.path()));
-        // What was just written is in the cache, and counts once. Older kernels tell nothing.
+        // A file that was just written is in the cache, and counts once. Older kernels do not report this.
         if let Some(before) = guards.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");
         }

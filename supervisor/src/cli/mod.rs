@@ -62,9 +62,9 @@ enum Command {
     Captures(captures::CapturesArguments),
     /// Show which protections this machine can enforce, by testing each
     Doctor(DoctorArguments),
-    /// Query and control a running run
+    /// Query and control a live run
     Ctl(ctl::CtlArguments),
-    /// Watch and control a run live in a terminal
+    /// Watch and control a live run in a terminal
     Top(top::TopArguments),
     /// Try one candidate, in an open run of the plan or in a short run of its own
     Eval(eval::EvalArguments),
@@ -146,7 +146,7 @@ struct RunArguments {
     /// Print neither progress nor a table
     #[arg(short, long)]
     quiet: bool,
-    /// Print everything that `report` prints at the end: feedback, memory over time, decisions
+    /// At the end, print everything that `report` prints: feedback, memory over time, decisions
     #[arg(short, long, conflicts_with_all = ["quiet", "json", "jsonl"])]
     verbose: bool,
 }
@@ -176,7 +176,7 @@ struct InspectArguments {
 
 #[derive(Args)]
 struct ReportArguments {
-    /// The folder of a run, such as `runs/latest`; the run may still be running
+    /// The folder of a run, such as `runs/latest`; the run need not have ended
     run_dir: PathBuf,
     /// A second run, to compare with the first, as text, md or json
     other_run_dir: Option<PathBuf>,

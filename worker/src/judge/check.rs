@@ -1,4 +1,4 @@
-//! One recorded output against one slot: the judge's `compare`, with what an attempt knows filled in.
+//! Compares one recorded output with one slot: the judge's `compare`, with what is known about the attempt.
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_want_of_means;
@@ -11,7 +11,7 @@ use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
 
-/// What an output is held to; found once per tensor, before any comparison streams.
+/// The tolerance of an output; computed once per tensor, before any comparison.
 pub(crate) fn tolerance_of(
     expected: &mut dyn BytesSource,
     tensor: &Tensor,
@@ -32,7 +32,8 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tolerance: Tolerance,
     /// What the slot was filled with before the call.
     pub(crate) poison: u8,
-    /// What is expected was written by a kernel, too: values as they are, whatever flags the captured tensor has.
+    /// Whether a kernel wrote the expected values too. Then they are compared as stored, whatever flags the
+    /// captured tensor has.
     pub(crate) written: bool,
 }
 
@@ -48,7 +49,7 @@ impl OutputCheck<'_> {
             dtype: tensor.dtype,
             shape: &tensor.shape,
             expected_stride: &tensor.stride,
-            // Outputs are allocated with the strides that were captured.
+            // Outputs are allocated with the captured strides.
             actual_stride: &tensor.stride,
             expected_conjugate: tensor.conjugate && !self.written,
             expected_negative: tensor.negative && !self.written,
@@ -63,7 +64,7 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Whether a comparison failed because of what was recorded: the capture's fault, not the worker's.
+/// Whether a comparison failed because of the recorded data, which is the capture's fault and not the worker's.
 pub(crate) fn is_the_captures(error: &CompareError) -> bool {
     matches!(
         error,

@@ -1,23 +1,24 @@
-//! From the bytes of an element to a number, for every type a dense tensor can have.
+//! Decodes the bytes of an element to a number, for every dtype of a dense tensor.
 //!
-//! Two ways to the same values: whole blocks into arrays for the hot loop, and single elements, exactly and with a
-//! text form, for the closer look. Little-endian, as torch writes and as every supported machine stores.
+//! There are two ways to the same values: whole blocks into arrays for the hot loop, and single elements, exactly
+//! and with a text form, for the closer look. Bytes are little-endian, as torch writes them and every supported
+//! machine stores them.
 //!
-//! A bool is true if its byte is not 0, on both sides: torch itself reads such bytes as true, and views of
-//! uint8 tensors as bool carry them into captures.
+//! A bool is true if its byte is not 0, on both sides: torch itself reads such bytes as true, and captures
+//! contain them because uint8 tensors can be viewed as bool.
 
 use opt_shared::capture::{DType, Kind};
 
 use super::fp8::fp8_table;
 
-/// Which of the flags of a captured tensor change the values that are stored.
+/// Which flags of a captured tensor change the stored values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     pub(super) conjugate: bool,
     pub(super) negative: bool,
 }
 
-/// One element.
+/// One element as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Real(Part),
@@ -26,16 +27,17 @@ pub(super) enum Number {
     Bool(bool),
 }
 
-/// A real number that knows how many digits it is worth.
+/// A real number with the number of digits that are significant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) value: f64,
-    /// It came from f32 or less: shown with as many digits as tell f32 apart.
+    /// Whether it came from f32 or a smaller type; then it is shown with just enough digits to distinguish f32
+    /// values.
     narrow: bool,
 }
 
 impl Number {
-    /// The element whose bytes these are. `bytes` holds `dtype.size()` bytes.
+    /// Decodes an element. `bytes` holds `dtype.size()` bytes.
     pub(super) fn read(dtype: DType, bytes: &[u8]) -> Self {
         let part = |dtype| Part { value: real(dtype, bytes), narrow: dtype != DType::Float64 };
         let parts = |dtype: DType| {
@@ -60,7 +62,7 @@ impl Number {
             Self::Complex(re, im) => {
                 Self::Complex(turn(re, signs.negative), turn(im, signs.negative != signs.conjugate))
             }
-            // As torch's `neg`: it wraps.
+            // Wraps, like torch's `neg`.
             Self::Integer(value) if signs.negative => {
                 let bits = dtype.size() * 8;
                 let wrapped = value.wrapping_neg() & ((1 << bits) - 1);
@@ -71,7 +73,7 @@ impl Number {
         }
     }
 
-    /// The real numbers it is made of: one, or two for complex.
+    /// The real numbers that it consists of: two for complex, otherwise one.
     pub(super) fn parts(self) -> impl Iterator<Item = f64> {
         #[expect(
             clippy::cast_precision_loss,
@@ -86,12 +88,12 @@ impl Number {
         std::iter::once(first).chain(second)
     }
 
-    /// A part of a float type, to be shown.
+    /// A part of a float element, for display.
     pub(super) fn of_part(dtype: DType, value: f64) -> Self {
         Self::Real(Part { value, narrow: !is_wide(dtype) })
     }
 
-    /// The value of an integer, or of a bool as 0 or 1; none of a float.
+    /// The value of an integer, or of a bool as 0 or 1; `None` for a float.
     pub(super) fn whole(self) -> Option<i128> {
         match self {
             Self::Integer(value) => Some(value),
@@ -168,17 +170,17 @@ fn head<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-/// Real numbers that one element is made of.
+/// Number of real numbers in one element.
 pub(super) fn parts_of(dtype: DType) -> usize {
     if dtype.kind() == Kind::Complex { 2 } else { 1 }
 }
 
-/// Whether the hot loop needs f64 to hold a part; all other real types fit f32 exactly.
+/// Whether the hot loop needs f64 for a part; the parts of other types fit f32 exactly.
 pub(super) fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::Float64 | DType::Complex128)
 }
 
-/// Decodes a block of a type that is not wide; `out` holds one number per part.
+/// Decodes a block of a type that is not wide. `out` holds one number per part.
 pub(super) fn decode_narrow(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f32]) {
     match dtype {
         DType::Float32 | DType::Complex64 => {
@@ -214,9 +216,9 @@ pub(super) fn decode_wide(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f
     apply(signs, parts_of(dtype), out, |value| *value = -*value);
 }
 
-/// Decodes floats of any type; `out` holds one number per part. For closer looks: every value as f64.
+/// Decodes floats of any type to f64, for closer looks. `out` holds one number per part.
 pub(super) fn decode_parts(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f64]) {
-    /// Small enough for the stack, large enough that the loops inside are worth starting.
+    /// Numbers per piece: few enough for the stack, many enough to make the inner loops worthwhile.
     const PIECE: usize = 64;
     if is_wide(dtype) {
         return decode_wide(dtype, bytes, signs, out);
@@ -245,12 +247,14 @@ fn bfloat(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// As `half`'s conversion, but without branches, so that a loop of it becomes vector code on any machine.
+/// Like `half`'s conversion, but without branches, so that the compiler can vectorise a loop of it on any
+/// machine.
 #[inline(always)]
 fn half_float(bits: u16) -> f32 {
-    /// 112, the difference of the exponents' biases, in its place.
+    /// 112, the difference of the exponents' biases, shifted to the exponent field.
     const REBIAS: u32 = 112 << 23;
-    /// 2^-14 in f32, the least normal half: a subnormal half is this with its mantissa added, less this.
+    /// 2^-14 as f32, the smallest normal half. A subnormal half is this number with its mantissa added, minus
+    /// this number.
     const LEAST_NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let subnormal = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
@@ -266,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_is_what_the_half_crate_says() {
+    fn every_half_equals_the_half_crates_value() {
         for bits in 0..=u16::MAX {
             let theirs = half::f16::from_bits(bits).to_f32();
             let ours = half_float(bits);
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_shown_with_the_digits_they_are_worth() {
+    fn numbers_are_shown_with_their_significant_digits() {
         let show = |dtype, bytes: &[u8]| Number::read(dtype, bytes).to_string();
         assert_eq!(show(DType::Float32, &0.1_f32.to_le_bytes()), "0.1");
         assert_eq!(show(DType::Float64, &0.1_f64.to_le_bytes()), "0.1");
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_turn_what_the_flags_say() {
+    fn signs_follow_the_tensors_flags() {
         let read = |value: i8| Number::read(DType::Int8, &value.to_le_bytes());
         let negative = Signs { negative: true, conjugate: false };
         assert_eq!(read(5).signed(negative, DType::Int8), Number::Integer(-5));

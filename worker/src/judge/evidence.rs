@@ -1,7 +1,7 @@
-//! What a person needs to know about an output that failed: places, values, counts, ranges, and the pattern.
+//! Gathers what a person needs to know about a wrong output: positions, values, counts, ranges, and the pattern.
 //!
-//! A second pass over the same bytes, element by element: it runs only after a no, so it may take its time. The
-//! verdict is not looked at again.
+//! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
+//! slow. It does not change the verdict.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -11,20 +11,20 @@ use super::decode::{Number, Signs, decode_parts, parts_of};
 use super::feed::Feed;
 use super::norm::SquareSum;
 
-/// Bad places that are named one by one.
+/// Number of bad elements whose coordinates are listed.
 const BAD_PLACES: usize = 8;
 
-/// Elements that are looked at together.
+/// Elements decoded at a time.
 const BLOCK_ELEMENTS: usize = 256;
 
-/// One side's numbers.
+/// Counts and ranges of one side's numbers.
 #[derive(Clone, Copy)]
 struct Census {
     nan: u64,
     infinite: u64,
-    /// Least and greatest finite part.
+    /// Smallest and largest finite part.
     floats: (f64, f64),
-    /// The same of an exact type, whose values f64 may not hold.
+    /// The same for exact types, whose values may not fit f64.
     wholes: (i128, i128),
 }
 
@@ -36,7 +36,7 @@ impl Census {
         wholes: (i128::MAX, i128::MIN),
     };
 
-    /// One element.
+    /// Counts one element.
     #[inline(always)]
     fn take_parts(&mut self, parts: &[f64]) {
         let (mut nan, mut infinite) = (false, false);
@@ -68,13 +68,13 @@ impl Census {
     }
 }
 
-/// The places of bad elements, as row-major positions, whatever the order they are found in.
+/// The bad elements, by row-major position. They may be found in any order.
 #[derive(Default)]
 struct Bad {
     count: u64,
-    /// Rising; the least ones.
+    /// The smallest positions, in ascending order.
     first: Vec<u64>,
-    /// One of them does not hold the poison.
+    /// Whether one of them does not hold the poison.
     written: bool,
 }
 
@@ -89,7 +89,7 @@ impl Bad {
         self.first.truncate(BAD_PLACES);
     }
 
-    /// Exact: `Tail` and `FromRow` mean that every element from there on is bad and none before.
+    /// Exact: `Tail` and `FromRow` mean that every element from there on is bad, and none before.
     fn pattern(&self, shape: &[u64], elements: u64) -> Pattern {
         let Some(&from) = self.first.first() else {
             return Pattern::Scattered;
@@ -104,7 +104,7 @@ impl Bad {
             return Pattern::Scattered;
         }
         let row: u64 = shape.get(1..).unwrap_or_default().iter().product();
-        // In one dimension every element is a row, and "tail" says more.
+        // In one dimension every element is a row, and "tail" is more informative.
         if shape.len() > 1 && from.is_multiple_of(row) {
             Pattern::FromRow { row: from / row }
         } else {
@@ -113,7 +113,7 @@ impl Bad {
     }
 }
 
-/// The mismatch, and the relative L2 error over all finite pairs. `place` is where to look if no element fails.
+/// The mismatch, and the relative L2 error over all finite pairs. `place` is the element to show if none fails.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
@@ -140,7 +140,7 @@ pub(super) fn gather(
                 bad.take(position);
                 bad.written = bad.written || !rules.poison.is_some_and(|poison| poison.is_in(pair[1]));
             }
-            // Where only the norm is too large, no element fails and the worst one is shown.
+            // If only the norm is too large, no element fails, and the worst one is shown.
             let wanted =
                 if fails { shown.is_none_or(|(earlier, ..)| position < earlier) } else { position == place };
             if wanted {
@@ -214,7 +214,7 @@ pub(super) fn gather(
     Ok((mismatch, relative_l2))
 }
 
-/// Absolute and relative error of one element, the larger of its parts; NaN where either value is.
+/// Absolute and relative error of one element, the larger of its parts; NaN if either value is NaN.
 fn errors(expected: Number, actual: Number) -> (f64, f64) {
     if let (Some(expected), Some(actual)) = (expected.whole(), actual.whole()) {
         #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]

@@ -1,23 +1,23 @@
-//! Two tensors, fetched tile by tile into buffers of a fixed size.
+//! Fetches two tensors tile by tile into buffers of a fixed size.
 //!
-//! Owns the memory that a pass over two tensors takes: two chunks, whatever the tensors. The order is `layout`'s,
-//! what is done with a tile is the caller's.
+//! Owns the memory for a pass over two tensors: two chunks, whatever their sizes. `layout` decides the order, the
+//! caller uses the tiles.
 
 use opt_shared::units::{Bytes, to_index};
 
 use super::compare::{ByteSource, BytesSource, CompareError};
 use super::layout::{Tile, Walk};
 
-/// A chunk is never smaller, so that the largest element (complex128) fits both halves.
+/// Smallest chunk: half of it fits the largest element (complex128).
 const SMALLEST_CHUNK: usize = 64;
 
 pub(super) struct Feed<'s> {
     walk: Walk,
     size: usize,
     sources: [(&'s mut dyn BytesSource, ByteSource); 2],
-    /// What the caller sees of each side.
+    /// The current tile of each side, for the caller.
     tiles: [Vec<u8>; 2],
-    /// Where bytes between wanted elements pass through; empty where there are none.
+    /// Receives bytes between wanted elements; empty if there are none.
     scratch: [Vec<u8>; 2],
 }
 
@@ -28,7 +28,7 @@ impl<'s> Feed<'s> {
         sources: [(&'s mut dyn BytesSource, ByteSource); 2],
         chunk: Bytes,
     ) -> Result<Self, CompareError> {
-        // An element has at most 16 bytes, and no tensor needs more than it holds.
+        // An element has at most 16 bytes, and a tensor needs no more than its own size.
         let whole = Bytes::new(walk.elements().saturating_mul(size));
         let wanted = if walk.dense() { chunk.min(whole) } else { chunk };
         let chunk = wanted.to_usize().max(SMALLEST_CHUNK);
@@ -48,7 +48,7 @@ impl<'s> Feed<'s> {
         &self.walk
     }
 
-    /// Fetches every tile in turn and hands both sides' bytes to `use_tile`.
+    /// Fetches the tiles one after the other, and passes the bytes of both sides to `use_tile`.
     pub(super) fn each_tile(
         &mut self,
         mut use_tile: impl FnMut(&Walk, &Tile, [&[u8]; 2]) -> Result<(), CompareError>,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_chunks_are_held_whatever_the_tensor() {
+    fn feed_holds_two_chunks_for_any_tensor() {
         let chunk = Bytes::kib(64);
         for stride in [[4096, 1], [1, 4096], [9000, 2], [0, 0]] {
             let walk = Walk::new(&[4096, 4096], &stride, &[4096, 1], 16).expect("a plain shape");
@@ -107,7 +107,7 @@ mod tests {
             let held: usize = feed.tiles.iter().chain(&feed.scratch).map(Vec::capacity).sum();
             assert!(Bytes::from(held) <= chunk.saturating_mul(2), "{held} bytes for {stride:?}");
         }
-        // And no more than a small tensor needs.
+        // A small tensor needs less.
         let walk = Walk::new(&[3], &[1], &[1], 4).expect("a plain shape");
         let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
         let sources: [(&mut dyn BytesSource, ByteSource); 2] =

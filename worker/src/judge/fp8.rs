@@ -1,4 +1,4 @@
-//! The values of the four eight-bit float formats, one table each, computed when the program is compiled.
+//! The values of the four eight-bit float formats, in one table each, computed at compile time.
 
 use opt_shared::capture::DType;
 
@@ -19,11 +19,11 @@ static E5M2FNUZ: [f32; 256] = fp8(5, 2, 16, Special::NanNegativeZero);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Special {
-    /// Infinities and NaN under the greatest exponent.
+    /// Infinities and NaN have the largest exponent.
     Ieee,
-    /// No infinities; NaN where exponent and mantissa are all ones.
+    /// No infinities; NaN if all bits of exponent and mantissa are set.
     NanAllOnes,
-    /// No infinities and one zero; NaN where -0 would be.
+    /// No infinities and a single zero; NaN in place of -0.
     NanNegativeZero,
 }
 
@@ -31,7 +31,7 @@ enum Special {
     clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "fields of 8 bits; the power of the least type's least value is far above -127"
+    reason = "fields of 8 bits; every exponent is far above -127"
 )]
 const fn fp8(exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special) -> [f32; 256] {
     let mut table = [0.0; 256];
@@ -44,7 +44,7 @@ const fn fp8(exponent_bits: u32, mantissa_bits: u32, bias: i32, special: Special
         } else {
             (mantissa + (1 << mantissa_bits), exponent as i32 - bias)
         };
-        // The significand is a small integer and the power lies far inside f32, so this is exact.
+        // The significand is a small integer and the power is well within f32, so this is exact.
         let unit = f32::from_bits(((127 + power - mantissa_bits as i32) as u32) << 23);
         let magnitude = match special {
             Special::Ieee if exponent == (1 << exponent_bits) - 1 && mantissa == 0 => f32::INFINITY,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_one_sign_rise_with_their_values() {
+    fn codes_of_one_sign_are_ordered_like_their_values() {
         for &dtype in DType::ALL.iter().filter(|dtype| dtype.kind() == Kind::Float && dtype.size() == 1) {
             for code in 1..0x80 {
                 let (below, above) = (fp8_table(dtype)[code - 1], fp8_table(dtype)[code]);

@@ -1,13 +1,13 @@
-//! The hot loop: one block of numbers against another, in independent lanes.
+//! The hot loop: compares two blocks of numbers in independent lanes.
 //!
-//! Says of a block only what is cheap to say of every block: whether anything needs a closer look, and the sums
-//! of squares. The closer look, element by element, is `compare`'s. Plain Rust: fixed-width lanes are what the
-//! compiler turns into vector code on x86-64 and aarch64 alike, and no lane waits for another's sum.
+//! For each block it computes only what is cheap: whether a closer look is needed, and the sums of squares.
+//! `tally` does the closer look, element by element. Plain Rust: the compiler turns fixed-width lanes into vector
+//! code on x86-64 and aarch64 alike, and no lane waits for another one's sum.
 
-/// Independent accumulators: two vectors of 256 bits, four of 128.
+/// Number of independent accumulators: two vectors of 256 bits, or four of 128.
 const LANES: usize = 8;
 
-/// What a block may do without being looked at.
+/// Limits within which a block needs no closer look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) rtol: f64,
@@ -20,33 +20,33 @@ pub(super) struct Bounds {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
-    /// An element fails, is not finite, or sets a record: the block has to be looked at by element, and the sums
-    /// are not to be used.
+    /// An element fails, is not finite, or has the largest error so far: the block needs a closer look, and the
+    /// sums must not be used.
     pub(super) remarkable: bool,
     pub(super) difference_squares: f64,
     pub(super) expected_squares: f64,
 }
 
-/// How far one number is beyond its tolerance (not above 0 if it is within), and the two squares.
+/// By how much a number exceeds its tolerance (at most 0 if it does not), and the two squares.
 #[inline(always)]
 fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let difference = (actual - expected).abs();
     let magnitude = expected.abs();
     let tolerance = bounds.atol + bounds.rtol * magnitude;
-    // Where nothing was expected there is no relative error, and so no record of it.
+    // If 0 is expected there is no relative error, and so no record of it.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
     let bound = lesser(lesser(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
 }
 
-/// One instruction, which `f64::min` with its care for NaN is not.
+/// A single instruction, which `f64::min` is not because it handles NaN.
 #[inline(always)]
 fn lesser(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
 }
 
 pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds: Bounds) -> BlockSums {
-    // An array for each figure, not a figure for each lane: that is how vectors lie.
+    // An array per figure instead of a figure per lane, which is how vectors are laid out.
     let (mut excess, mut differences, mut magnitudes) = ([0.0_f64; LANES], [0.0; LANES], [0.0; LANES]);
     let mut lane = |lane: usize, expected: T, actual: T| {
         let (over, difference_square, expected_square) = take(expected.into(), actual.into(), bounds);
@@ -66,8 +66,8 @@ pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds:
     }
     let difference_squares: f64 = differences.iter().sum();
     BlockSums {
-        // What is not finite on either side makes the difference NaN or infinite, and that stays in its sum; only
-        // the excess, which comparisons pass over, would lose it.
+        // A value that is not finite makes the difference NaN or infinite, and its sum stays so. The excess alone
+        // would miss it, because comparisons with NaN are false.
         remarkable: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
         difference_squares,
         expected_squares: magnitudes.iter().sum(),
@@ -81,7 +81,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { rtol: 0.1, atol: 0.01, absolute: 0.05, relative: 0.05 };
 
     #[test]
-    fn a_block_is_remarkable_for_each_reason_wherever_it_stands() {
+    fn block_is_remarkable_for_each_reason_at_any_position() {
         for (expected, actual, remarkable) in [
             (1.0, 1.04, false),
             (0.0, 0.009, false),

@@ -1,23 +1,24 @@
-//! How two strided tensors of one shape are walked together in bounded pieces.
+//! Walks two strided tensors of the same shape together, in bounded pieces.
 //!
-//! Owns the geometry: the order in which elements are visited, how the walk is cut into tiles that fit a buffer,
-//! how one side's elements of a tile are fetched with few reads, and which coordinates a place in a tile has.
-//! What the bytes mean is left to `decode`, where they come from to the source.
+//! Owns the geometry: the order in which elements are visited, how the walk is divided into tiles that fit a
+//! buffer, how one side's elements of a tile are fetched with few reads, and which coordinates an element of a
+//! tile has. `decode` interprets the bytes, and a source provides them.
 //!
-//! Axes are visited by falling stride of the first tensor, so that it is read from front to back whatever its
-//! layout (channels_last, a transpose, an expanded axis), and axes that continue one another are merged: a tensor
-//! that is dense on both sides becomes one run of memory, read straight into the buffer. Where the two layouts
-//! differ, tiles grow along the fast axes of both in turn, so that neither side is read one element at a time.
+//! Axes are visited in falling order of the first tensor's strides, so that it is read from front to back
+//! whatever its layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged:
+//! a tensor that is dense on both sides becomes one run of memory, read straight into the buffer. If the two
+//! layouts differ, tiles grow along the fast axes of both in turn, so that neither side is read one element at a
+//! time.
 
 use opt_shared::units::{Bytes, to_index};
 
 use super::compare::BytesSource;
 
-/// Bytes that may be read for one element that is wanted: about what a memory copy moves during one system
-/// call. Past it, a read of its own is cheaper.
+/// Bytes that may be read for each wanted element: about what a memory copy moves during one system call. Beyond
+/// that, a separate read is cheaper.
 const WASTE_PER_ELEMENT: u64 = 1024;
 
-/// A geometry that cannot be walked.
+/// Why a geometry cannot be walked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]
@@ -28,28 +29,28 @@ pub enum LayoutError {
     Overflow { shape: Vec<u64>, stride: Vec<u64> },
 }
 
-/// One axis of the walk; strides in elements.
+/// An axis of the walk; strides are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: u64,
-    /// Positions in the first and in the second tensor.
+    /// The strides in the first and in the second tensor.
     stride: [u64; 2],
-    /// What a step adds to the row-major position.
+    /// The stride in row-major positions.
     logical: u64,
 }
 
-/// The order in which the elements of two tensors of one shape are visited.
+/// The order in which the elements of two tensors of the same shape are visited.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
-    /// Outermost first; no axis of size one, none that could be merged with its neighbour.
+    /// Outermost first; without axes of size one and axes that could be merged with their neighbours.
     axes: Vec<Axis>,
     shape: Vec<u64>,
     elements: u64,
-    /// Both tensors lie in memory without gaps, in the order of the walk.
+    /// Whether both tensors lie in memory without gaps, in the order of the walk.
     dense: bool,
 }
 
-/// A box of the walk: `origin` and `extent` per axis.
+/// A box of the walk, with an `origin` and an `extent` for each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     origin: Vec<u64>,
@@ -61,7 +62,7 @@ impl Tile {
         self.extent.iter().product()
     }
 
-    /// What a step along each axis adds to the place inside the tile.
+    /// The stride of each axis within the tile.
     fn places(&self) -> Vec<u64> {
         let mut places = vec![1; self.extent.len()];
         for axis in (1..places.len()).rev() {
@@ -77,7 +78,7 @@ impl Walk {
             if stride.len() != shape.len() {
                 return Err(LayoutError::Rank { shape: shape.to_vec(), strides: stride.len() });
             }
-            // Everything below is a partial sum or product of these, so none of it can overflow.
+            // Everything below is a partial sum or product of these, so nothing can overflow.
             checked_extent_bytes(shape, stride, size)
                 .ok_or_else(|| LayoutError::Overflow { shape: shape.to_vec(), stride: stride.to_vec() })?;
         }
@@ -92,7 +93,7 @@ impl Walk {
                 logical *= shape[axis];
             }
             axes.reverse();
-            // Stable: axes of equal strides (expanded ones) stay row-major.
+            // A stable sort: axes of equal strides (expanded ones) stay row-major.
             axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
             axes = merged(&axes);
         }
@@ -113,8 +114,8 @@ impl Walk {
         self.dense
     }
 
-    /// Tiles of at most `limit` elements that cover the walk, each element once. Where both sides have the same
-    /// strides, one tile after the other visits the elements in the order of the walk.
+    /// Tiles of at most `limit` elements that cover the walk, each element once. If both sides have the same
+    /// strides, the tiles visit the elements in the order of the walk.
     pub(super) fn tiles(&self, limit: u64) -> Boxes {
         let sizes: Vec<u64> = self.axes.iter().map(|axis| axis.size).collect();
         let step = if self.elements == 0 { Vec::new() } else { self.tile_extent(limit.max(1)) };
@@ -128,7 +129,8 @@ impl Walk {
         while grew {
             grew = false;
             for order in &fast_axes {
-                // Only the fastest axis that is not yet whole: skipping to a slower one would leave the order.
+                // Only the fastest axis that is not complete yet; growing along a slower one would change the
+                // order.
                 let Some(&axis) = order.iter().find(|&&axis| extent[axis] < self.axes[axis].size) else {
                     continue;
                 };
@@ -150,7 +152,7 @@ impl Walk {
         order
     }
 
-    /// Row-major position of a tile's element.
+    /// Row-major position of an element of a tile.
     pub(super) fn position(&self, tile: &Tile, mut place: u64) -> u64 {
         let mut position = 0;
         for (axis, (&origin, &extent)) in self.axes.iter().zip(tile.origin.iter().zip(&tile.extent)).rev() {
@@ -171,8 +173,8 @@ impl Walk {
         coordinates
     }
 
-    /// Fills `out` with one side's elements of a tile, in the tile's order. `scratch` is where bytes that are
-    /// not wanted pass through; it needs room for one element at least, and is unused where the walk is dense.
+    /// Fills `out` with one side's elements of a tile, in the tile's order. `scratch` receives unwanted bytes in
+    /// between; it must have room for at least one element, and is unused if the walk is dense.
     pub(super) fn fetch(
         &self,
         side: usize,
@@ -199,7 +201,7 @@ impl Walk {
                 1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
             let in_order =
                 (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == places[axis]);
-            // Offsets inside buffers: both are bounded by buffer lengths, which are `usize`.
+            // Offsets within buffers; both are bounded by buffer lengths, which are `usize`.
             let at = to_index(place) * size;
             let length = to_index(span) * size;
             if in_order && span == piece.elements() {
@@ -219,8 +221,8 @@ impl Walk {
         Ok(())
     }
 
-    /// How much of a tile one read brings: axes by rising stride, as long as the span fits the scratch and is
-    /// not mostly waste.
+    /// How much of a tile one read fetches: axes in rising order of stride, as long as the span fits the scratch
+    /// buffer and is not mostly waste.
     fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
         let mut step = vec![1; self.axes.len()];
         let (mut span, mut count) = (1, 1);
@@ -237,7 +239,7 @@ impl Walk {
                 count *= whole;
                 continue;
             }
-            // The part of the axis that fits: the span grows evenly, so halving finds it.
+            // The part of the axis that fits. The span grows with it, so a binary search finds it.
             let (mut low, mut high) = (1, whole);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
@@ -250,7 +252,7 @@ impl Walk {
     }
 }
 
-/// A read that failed, before anybody has said whose bytes they were.
+/// A failed read, before it is known whose bytes they were.
 #[derive(Debug)]
 pub(super) struct ReadError {
     pub(super) offset: u64,
@@ -267,8 +269,8 @@ fn dot(left: &[u64], right: &[u64]) -> u64 {
     left.iter().zip(right).map(|(&l, &r)| l * r).sum()
 }
 
-/// Bytes from the first element to the last, if that and the number of bytes of all elements fit 63 bits
-/// (offsets of files are signed).
+/// Bytes from the first element to the last, if these and the bytes of all elements fit in 63 bits (file offsets
+/// are signed).
 fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -298,7 +300,7 @@ fn merged(axes: &[Axis]) -> Vec<Axis> {
     merged
 }
 
-/// Copies the elements of a piece from a window of memory to their places in a tile.
+/// Copies the elements of a piece from a window of memory to their positions in a tile.
 fn scatter<const SIZE: usize>(
     window: &[u8],
     out: &mut [u8],
@@ -307,7 +309,8 @@ fn scatter<const SIZE: usize>(
     strides: &[u64],
     places: &[u64],
 ) {
-    // The longest rows are copied in the inner loop; a piece has at least one axis, or it would have been direct.
+    // The longest rows are copied in the inner loop. A piece has at least one axis; otherwise it would have been
+    // read directly.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
     let (row, row_stride, row_place) =
         (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(places[inner]) * SIZE);
@@ -328,7 +331,7 @@ fn scatter<const SIZE: usize>(
     }
 }
 
-/// Moves an odometer on by `step` along the last axis; false after the last place.
+/// Advances an odometer by `step` along its last axis; false at the end.
 fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> bool {
     for axis in (0..index.len()).rev() {
         index[axis] += step(axis);
@@ -340,7 +343,7 @@ fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> boo
     false
 }
 
-/// The boxes of at most `step` that cover `sizes`, the last axis fastest.
+/// The boxes of at most `step` that cover `sizes`; the last axis changes fastest.
 #[derive(Clone, Debug)]
 pub(super) struct Boxes {
     sizes: Vec<u64>,
@@ -378,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// Memory whose byte at any offset is known, and how often it was asked.
+    /// Memory in which the byte at any offset is known, with a count of reads.
     struct Counting {
         length: u64,
         reads: u64,
@@ -403,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Walks everything, checks every element's bytes on both sides, and gives the reads of each side.
+    /// Walks everything, checks every element's bytes on both sides, and returns the reads of each side.
     fn walk_all(shape: &[u64], strides: [&[u64]; 2], size: u64, chunk: usize) -> [(u64, u64); 2] {
         let walk = Walk::new(shape, strides[0], strides[1], size).expect("a small shape");
         let mut sources = strides.map(|stride| Counting {
@@ -437,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn dense_memory_is_read_once_in_full_chunks_whatever_its_order() {
+    fn dense_memory_is_read_once_in_full_chunks_in_any_order() {
         for (shape, stride) in [
             (vec![100, 100], vec![100, 1]),
             (vec![100, 100], vec![1, 100]),
@@ -462,17 +465,17 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_read_over_while_they_are_small() {
+    fn small_gaps_are_read_over() {
         let stride = [20, 2];
         let [(reads, bytes), _] = walk_all(&[500, 5], [&stride, &stride], 4, 4096);
         assert!(reads <= 20 && bytes <= 500 * 20 * 4, "{reads} reads of {bytes} bytes");
-        // Far apart: one read for each.
+        // Far apart: a separate read for each element.
         let stride = [10_000];
         assert_eq!(walk_all(&[50], [&stride, &stride], 4, 4096)[0], (50, 200));
     }
 
     #[test]
-    fn an_expanded_axis_is_read_once() {
+    fn expanded_axis_is_read_once() {
         let stride = [0, 1];
         let [(_, bytes), _] = walk_all(&[1000, 4], [&stride, &stride], 4, 32 << 10);
         assert!(bytes <= 4 * 4 * 4, "{bytes} bytes");

@@ -1,8 +1,8 @@
-//! The judge: is this output the recorded one, was it written at all, and what do these times say.
+//! The judge: is this output the recorded one, was it written at all, and what do these times show.
 //!
 //! Everything here is arithmetic over bytes and numbers that others fetch: bytes come through [`BytesSource`],
-//! times as slices. No file, no process, no clock, and no status: which word of DESIGN "Verdicts" an answer
-//! becomes is decided by whoever asked.
+//! times as slices. No file, no process, no clock, and no status: the caller decides which status of DESIGN
+//! "Verdicts" a result becomes.
 
 pub(crate) mod check;
 mod compare;

@@ -1,16 +1,15 @@
-//! Euclidean norms that neither overflow nor vanish.
+//! Euclidean norms that neither overflow nor underflow.
 //!
-//! Squares of f64 leave the range of f64 long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's
-//! algorithm), values are squared in one of three bins by magnitude, each bin in a unit of its own. What is summed
-//! over which elements is the caller's affair.
+//! Squares of f64 overflow long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's algorithm), values are
+//! squared in one of three bins by magnitude, and each bin has its own scale. The caller decides what is summed.
 
-/// At or above this a value goes to the large bin, below its inverse to the small one. Squares of what lies
-/// between are at most 2^960, so that 2^63 of them still sum up.
+/// Values from this on go to the large bin, values below its inverse to the small one. Squares of the values in
+/// between are at most 2^960, so that 2^63 of them can be summed.
 const LARGE: f64 = power_of_two(480);
 const SMALL: f64 = power_of_two(-480);
-/// Unit of the large bin: the largest f64 becomes 2^484, its square 2^968.
+/// Scale of the large bin: the largest f64 becomes 2^484, and its square 2^968.
 const LARGE_EXPONENT: i32 = 540;
-/// Unit of the small bin: the least subnormal becomes 2^-474, its square 2^-948.
+/// Scale of the small bin: the smallest subnormal becomes 2^-474, and its square 2^-948.
 const SMALL_EXPONENT: i32 = -600;
 
 /// A sum of squares.
@@ -35,7 +34,7 @@ impl SquareSum {
         }
     }
 
-    /// Adds squares that were summed plainly. The caller has seen that no square left the range.
+    /// Adds squares that were summed without scaling. The caller has checked that none overflowed.
     pub(super) fn add_squares(&mut self, squares: f64) {
         self.middle += squares;
     }
@@ -46,7 +45,7 @@ impl SquareSum {
         self.large += other.large;
     }
 
-    /// The norm as a number times a power of two.
+    /// The norm, as a number and a power of two.
     fn norm(self) -> (f64, i32) {
         let shift = |sum: f64, exponent: i32| sum * power_of_two(exponent) * power_of_two(exponent);
         if self.large > 0.0 {
@@ -58,7 +57,7 @@ impl SquareSum {
         }
     }
 
-    /// ‖self‖ / ‖other‖. Nothing over nothing is 0, something over nothing is infinite.
+    /// ‖self‖ / ‖other‖. Zero over zero is 0; anything else over zero is infinite.
     pub(super) fn relative_to(self, other: Self) -> f64 {
         let ((difference, up), (reference, down)) = (self.norm(), other.norm());
         if difference == 0.0 {
@@ -67,13 +66,13 @@ impl SquareSum {
         if reference == 0.0 {
             return f64::INFINITY;
         }
-        // In two steps: the power itself may lie outside of f64 where the ratio does not.
+        // In two steps, because the power alone may overflow f64 although the ratio does not.
         let exponent = up - down;
         difference / reference * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2)
     }
 }
 
-/// 2^exponent, for exponents of normal numbers.
+/// 2^exponent, for the exponents of normal numbers.
 #[expect(clippy::cast_sign_loss, reason = "a normal number's exponent is above -1023")]
 const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_survive_magnitudes_whose_squares_do_not() {
+    fn ratio_is_right_for_magnitudes_with_overflowing_squares() {
         for (difference, reference, ratio) in [
             (vec![3.0, 4.0], vec![10.0], 0.5),
             (vec![3e-300, 4e-300], vec![1e-299], 0.5),

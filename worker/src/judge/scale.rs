@@ -1,6 +1,7 @@
-//! The scale S of a tensor: the median magnitude of a sample of its elements, found before anything streams.
+//! Estimates the scale S of a tensor: the median magnitude of a sample of its elements, computed before the
+//! comparison.
 //!
-//! Owns how the sample is drawn. What S is good for is `tolerance`'s.
+//! Owns how the sample is drawn. `tolerance` uses S.
 
 use opt_shared::capture::DType;
 use opt_shared::units::{Bytes, to_index};
@@ -11,22 +12,22 @@ use super::feed::Feed;
 use super::layout::{ReadError, Walk, read};
 use super::tolerance::LEAST_SCALE;
 
-/// DESIGN "Verdicts": at most this many elements are looked at.
+/// Largest number of samples (DESIGN, "Verdicts").
 const MOST_SAMPLES: u64 = 65_536;
 
-/// Up to this size the tensor is read through once, which costs a few milliseconds.
+/// Tensors up to this size are read completely, which takes a few milliseconds.
 const READ_THROUGH: Bytes = Bytes::mib(16);
 
-/// Samples of a larger tensor: each is a read of its own, in the worst case from a disk.
+/// Samples of a larger tensor. Each is a separate read, in the worst case from a disk.
 const SCATTERED_SAMPLES: u64 = 4096;
 
-/// The golden ratio's fraction: multiples of it fall evenly, and in step with no shape.
+/// Fractional part of the golden ratio. Its multiples are spread evenly, and are not in step with any shape.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// S = max(1e-3, median |e|) over evenly spaced finite elements; complex numbers count by their parts.
+/// S = max(1e-3, median |e|) over evenly spaced finite elements; the parts of complex numbers count separately.
 ///
-/// One element is taken from each of as many equal stretches as there are samples, but not always the first of
-/// the stretch: with sizes that are powers of two that would be one column of a matrix.
+/// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each.
+/// It is not always the first one: if sizes are powers of two, that would be a single column of a matrix.
 pub fn estimate_scale(
     source: &mut dyn BytesSource,
     dtype: DType,
@@ -46,7 +47,7 @@ pub fn estimate_scale(
         let samples = elements.min(MOST_SAMPLES);
         let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
         let mut visited = 0;
-        // A feed walks two tensors; here both are the one, and the second side is not looked at.
+        // A feed walks two tensors. Here both have the same walk, and the second one is not used.
         let mut nothing = Nothing;
         let sources: [(&mut dyn BytesSource, ByteSource); 2] =
             [(source, ByteSource::Expected), (&mut nothing, ByteSource::Expected)];
@@ -78,12 +79,12 @@ pub fn estimate_scale(
     Ok(median(&mut magnitudes).unwrap_or(0.0).max(LEAST_SCALE))
 }
 
-/// The element that stands for the `sample`-th of `samples` equal stretches.
+/// The position of the sample in the `sample`-th of `samples` equal intervals.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "an edge is at most `elements`; a place in a stretch is clamped to it"
+    reason = "an edge is at most `elements`; a position in an interval is clamped to it"
 )]
 fn sample_at(sample: u64, samples: u64, elements: u64) -> u64 {
     let edge = |sample: u64| (u128::from(sample) * u128::from(elements) / u128::from(samples)) as u64;
@@ -100,7 +101,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
     Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
 }
 
-/// Nothing is read from it.
+/// A source that leaves the buffer as it is.
 struct Nothing;
 
 impl BytesSource for Nothing {
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_median_magnitude_of_what_is_finite() {
+    fn scale_is_the_median_magnitude_of_finite_elements() {
         assert_eq!(scale(&[-3.0, 1.0, 2.0]), 2.0);
         assert_eq!(scale(&[f32::NAN, 5.0, f32::INFINITY, 5.0]), 5.0);
         assert_eq!(scale(&[]), LEAST_SCALE);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_spread_over_columns_too() {
+    fn samples_are_spread_over_columns() {
         let (rows, columns) = (1 << 13, 1 << 10);
         let samples = 1 << 12;
         let mut seen = std::collections::BTreeSet::new();
@@ -145,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_read_through_and_a_tensor_sampled_agree() {
-        // 8 Mi f32 are 32 MiB, above what is read through; half of them are 1, half 3, with some 2 between.
+    fn sampled_scale_agrees_with_the_complete_one() {
+        // 8 Mi elements of f32 are 32 MiB, which is sampled; the values 1, 2 and 3 are equally frequent.
         let values: Vec<f32> = (0..8 << 20).map(|at| [1.0, 2.0, 3.0][at % 3]).collect();
         assert_eq!(scale(&values), 2.0);
         assert_eq!(scale(&values[..1 << 20]), 2.0);

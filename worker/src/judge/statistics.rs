@@ -1,27 +1,27 @@
-//! What a series of times says: summary, interval over runners, and the order in which to take the next blocks.
+//! Statistics of times: summaries, intervals over runners, and the order of the next blocks.
 //!
-//! Pure: the same samples and seed give the same answer. Where the samples come from is the clock's business; how
-//! estimates of many entries become a score and a rank is the supervisor's affair.
+//! Pure: the same samples and seed give the same result. The clock supplies the samples; the supervisor combines
+//! the estimates of many entries into a score and a rank.
 
 use opt_shared::outcome::{Estimate, TimeSummary};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
 
-/// Resamples of a bootstrap. The bounds of a 95 % interval then rest on 25 resamples beyond each, which moves them
-/// by far less than the interval is wide, for well under a millisecond at a hundred samples.
+/// Resamples of a bootstrap. Each bound of a 95 % interval then rests on 25 resamples beyond it, whose error is
+/// far smaller than the interval. With a hundred samples this takes well under a millisecond.
 const RESAMPLES: usize = 1000;
 
 /// Bounds of the 95 % interval.
 const INTERVAL: (f64, f64) = (0.025, 0.975);
 
-/// Figures over the samples of one entry. None without samples, or if one of them is not finite.
+/// Summarises the samples of one entry. `None` without samples, or if one of them is not finite.
 pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     let sorted = sorted(samples_ms)?;
     let (&min_time_ms, &max_time_ms) = (sorted.first()?, sorted.last()?);
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     let count = sorted.len() as f64;
-    // Around the least: times that differ in their last digits keep them.
+    // Relative to the minimum, so that times that differ only in their last digits keep them.
     let mean = min_time_ms + sorted.iter().map(|time| time - min_time_ms).sum::<f64>() / count;
     let squares: f64 = sorted.iter().map(|time| (time - mean).powi(2)).sum();
     let std_time_ms = if sorted.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
@@ -40,18 +40,19 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     })
 }
 
-/// A time, or a ratio of times, from several runners: the geometric mean of what each of them said, with its 95 % interval.
+/// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
-/// Processes differ by where their pages and code lie, so that blocks of one process agree more than the truth allows; the
-/// interval is Student's over the runners' logarithms, and knows nothing of blocks. One runner says nothing of others: its
-/// interval is unbounded. None without figures, or with one that is not positive and finite.
+/// Processes differ in where their pages and code lie, so blocks of one process agree more than they should. The
+/// interval is therefore Student's over the logarithms of the runners' figures, and ignores single blocks. One
+/// runner shows nothing about others, so its interval is unbounded. `None` without figures, or if one is not
+/// positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
     }
     #[expect(clippy::cast_precision_loss, reason = "a handful of runners")]
     let count = figures.len() as f64;
-    // Around the first: figures that agree to the last digit keep it.
+    // Relative to the first, so that figures that agree to the last digit keep it.
     let first = figures[0];
     let logarithms: Vec<f64> = figures.iter().map(|figure| (figure / first).ln()).collect();
     let mean = logarithms.iter().sum::<f64>() / count;
@@ -64,15 +65,15 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// How far a process may be from others of the same kernel, as a share: what a glance at one of them cannot see. A generous guess:
-/// whoever is kept for it costs time, and whoever is dropped for want of it would have been the winner.
+/// How far a process may be from others with the same kernel, as a share; a single process cannot show this. A
+/// generous guess: keeping a candidate for it costs time, while dropping one without it could drop the winner.
 const UNSEEN: f64 = 0.1;
 
-/// A ratio from the pairs of a single process: their median, with an interval that is meant to be too wide rather than too
-/// narrow. None without pairs, or with one that is not positive and finite.
+/// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow.
+/// `None` without pairs, or if one is not positive and finite.
 ///
-/// In logarithms, half of the interval is `√(m² + u²)`: m is the distance of the outermost pair from the median, on the side
-/// where it is larger, u what a process may be off.
+/// In logarithms, the half-width is `√(m² + u²)`: m is the distance of the outermost pair from the median, on the
+/// side where it is larger, and u is `UNSEEN`.
 pub fn at_a_glance(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
@@ -83,30 +84,30 @@ pub fn at_a_glance(ratios: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The 97.5 % quantile of Student's distribution; none without a degree of freedom.
+/// The 97.5 % quantile of Student's distribution; `None` without a degree of freedom.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
         2.131,
     ];
     let at = degrees.checked_sub(1)?;
-    // Beyond the table the last one is a little too wide.
+    // Beyond the table, its last value is slightly too large.
     Some(QUANTILES[at.min(QUANTILES.len() - 1)])
 }
 
-/// The quantile at `share` of samples in any order. None without samples, or if one of them is not finite.
+/// The quantile at `share` of samples in any order. `None` without samples, or if one of them is not finite.
 pub fn quantile_of(samples: &[f64], share: f64) -> Option<f64> {
     Some(quantile(&sorted(samples)?, share))
 }
 
-/// Half of the interval as a share of the value; infinite where that says nothing.
+/// Half-width of the interval as a share of the value; infinite if that is undefined.
 pub fn half_width(estimate: &Estimate) -> f64 {
     let share = (estimate.ci_high - estimate.ci_low) / 2.0 / estimate.value.abs();
     if share.is_finite() { share } else { f64::INFINITY }
 }
 
-/// For each of `pairs` pairs of blocks, whether the baseline goes first: half of them, drawn at random. Of an odd
-/// number, the one left over goes either way.
+/// For each of `pairs` pairs of blocks, whether the baseline goes first: true for half of them, drawn at random.
+/// If the number is odd, the remaining pair is random too.
 pub fn balanced_order(pairs: usize, rng: &mut impl RngCore) -> Vec<bool> {
     let mut order: Vec<bool> = (0..pairs).map(|pair| pair % 2 == 0).collect();
     if pairs % 2 == 1 && rng.random() {
@@ -125,8 +126,8 @@ fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
     Some(sorted)
 }
 
-/// Linear interpolation between the two nearest ranks (type 7 of Hyndman and Fan; numpy's default). `sorted` is
-/// not empty.
+/// Linear interpolation between the two nearest ranks (type 7 of Hyndman and Fan; numpy's default). `sorted` must
+/// not be empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     let place = share * (sorted.len() - 1) as f64;
@@ -140,11 +141,11 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * place.fract()
 }
 
-/// Percentile bootstrap of the median. `sorted` is not empty.
+/// Percentile bootstrap of the median. `sorted` must not be empty.
 fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let count = sorted.len();
-    // How often each sample was drawn: the median is then found by counting, without sorting the resample.
+    // How often each sample was drawn. The median is then found by counting, without sorting the resample.
     let mut drawn = vec![0_usize; count];
     let mut medians = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
@@ -158,7 +159,7 @@ fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&medians, INTERVAL.0), quantile(&medians, INTERVAL.1))
 }
 
-/// The value at a rank of the resample in which `sorted[i]` stands `drawn[i]` times.
+/// The value at a rank of the resample that contains `sorted[i]` `drawn[i]` times.
 fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
     let mut passed = 0;
     for (&value, &times) in sorted.iter().zip(drawn) {
@@ -167,7 +168,7 @@ fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
             return value;
         }
     }
-    // Not reached: as many were drawn as there are samples, and a rank is less than that.
+    // Unreachable: as many were drawn as there are samples, and a rank is less than that.
     sorted[sorted.len() - 1]
 }
 
@@ -178,13 +179,13 @@ mod tests {
 
     use super::*;
 
-    /// Roughly normal: the sum of twelve uniform numbers, less six.
+    /// Approximately normal: the sum of twelve uniform numbers, minus six.
     fn normal(rng: &mut SmallRng) -> f64 {
         (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0
     }
 
     #[test]
-    fn a_known_series_has_its_known_figures() {
+    fn summary_of_a_known_series_is_right() {
         let samples: Vec<f64> = (1..=101).rev().map(f64::from).collect();
         let summary = summarise(&samples, 1).expect("samples");
         assert_eq!(summary.median_time_ms, 51.0);
@@ -193,21 +194,21 @@ mod tests {
         assert_eq!((summary.p5, summary.p95), (6.0, 96.0));
         assert!((summary.std_time_ms - 858.5_f64.sqrt()).abs() < 1e-9);
         assert_eq!(summary.samples, 101);
-        // The exact interval from the binomial distribution is the 41st to the 61st sample.
+        // The exact interval from the binomial distribution spans the 41st to the 61st sample.
         assert!((39.0..=44.0).contains(&summary.ci_low), "{}", summary.ci_low);
         assert!((58.0..=63.0).contains(&summary.ci_high), "{}", summary.ci_high);
         assert_eq!(summarise(&[1.0, 2.0], 0).map(|summary| summary.median_time_ms), Some(1.5));
     }
 
     #[test]
-    fn one_sample_is_its_own_summary() {
+    fn single_sample_is_its_own_summary() {
         let summary = summarise(&[0.25], 3).expect("a sample");
         assert_eq!((summary.median_time_ms, summary.ci_low, summary.ci_high), (0.25, 0.25, 0.25));
         assert_eq!(summary.std_time_ms, 0.0);
     }
 
     #[test]
-    fn what_is_no_series_has_no_summary() {
+    fn empty_or_nonfinite_series_has_no_summary() {
         assert_eq!(summarise(&[], 0), None);
         assert_eq!(summarise(&[1.0, f64::NAN], 0), None);
         for figures in [&[][..], &[1.0, 0.0], &[f64::INFINITY], &[-1.0], &[f64::NAN, 1.0]] {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_cover_the_truth_about_as_often_as_they_say() {
+    fn median_intervals_cover_the_truth_at_about_their_level() {
         let mut rng = SmallRng::seed_from_u64(7);
         let covered = (0..200)
             .filter(|&trial| {
@@ -226,12 +227,12 @@ mod tests {
                 (summary.ci_low..=summary.ci_high).contains(&100.0)
             })
             .count();
-        // 95 % of 200 are 190; the percentile bootstrap of a median runs a little wide or narrow.
+        // 95 % of 200 are 190; the percentile bootstrap of a median is slightly too wide or too narrow.
         assert!((180..=200).contains(&covered), "{covered} of 200");
     }
 
     #[test]
-    fn intervals_over_runners_cover_the_truth_as_often_as_they_say() {
+    fn intervals_over_runners_cover_the_truth_at_their_level() {
         let mut rng = SmallRng::seed_from_u64(5);
         for runners in [3, 5, 8] {
             let covered = (0..1000)
@@ -242,13 +243,13 @@ mod tests {
                     (found.ci_low..=found.ci_high).contains(&2.0)
                 })
                 .count();
-            // 95 % of a thousand, four standard deviations to either side.
+            // 95 % of a thousand, within four standard deviations.
             assert!((922..=978).contains(&covered), "{covered} of 1000 with {runners} runners");
         }
     }
 
     #[test]
-    fn one_runner_says_nothing_of_others() {
+    fn interval_of_one_runner_is_unbounded() {
         let alone = over_runners(&[2.0]).expect("positive");
         assert_eq!((alone.value, alone.ci_low, half_width(&alone)), (2.0, 0.0, f64::INFINITY));
         let agreed = over_runners(&[2.0, 2.0, 2.0]).expect("positive");
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_balanced_seeded_and_not_all_alike() {
+    fn orders_are_balanced_seeded_and_varied() {
         let order = |pairs, seed| balanced_order(pairs, &mut SmallRng::seed_from_u64(seed));
         for seed in 0..20 {
             assert_eq!(order(20, seed).iter().filter(|&&first| first).count(), 10);
@@ -281,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn figures_stand_in_order_and_do_not_depend_on_that_of_the_samples(
+        fn figures_are_ordered_and_independent_of_sample_order(
             samples in prop::collection::vec(1e-6_f64..1e4, 1..60),
             seed in any::<u64>(),
         ) {
@@ -296,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn runners_lie_around_their_estimate(
+        fn estimate_lies_between_its_runners(
             figures in prop::collection::vec(1e-6_f64..1e4, 2..20),
         ) {
             let found = over_runners(&figures).expect("positive");

@@ -1,7 +1,7 @@
-//! The first pass: block by block, fast where nothing is remarkable, element by element where something is.
+//! The first pass over two tensors: block by block where nothing is remarkable, otherwise element by element.
 //!
-//! Owns the counts, the records and the norms from which the verdict follows. What an element is held to is
-//! `compare`'s, the hot loop `kernel`'s.
+//! Owns the counts, the largest errors and the norms, from which the verdict follows. `compare` judges an
+//! element, and `kernel` has the hot loop.
 
 use opt_shared::settings::Nonfinite;
 
@@ -14,13 +14,13 @@ use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
 
-/// Numbers that the hot loop takes at a time: both sides, decoded, fit the first-level cache.
+/// Numbers per call of the hot loop: both sides, decoded, fit the first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
-/// Where plain sums of squares of f64 may be trusted: what underflows beside a sum this large does not count.
+/// Plain sums of squares are accurate from this value on: beside a sum this large, underflow does not matter.
 const LEAST_PLAIN_SQUARES: f64 = 1e-270;
 
-/// The place with the largest finite error, and the first that failed, as row-major positions.
+/// The element with the largest finite error and the first one that failed, by row-major position.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extremes {
     worst: u64,
@@ -35,10 +35,10 @@ struct Records {
 }
 
 impl Records {
-    /// Whether the absolute error is the largest yet.
+    /// Whether the absolute error is the largest so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
-        // Only then is there anything to divide: most elements of a failing block set no record either.
+        // Dividing only in this case is faster: most elements of a failing block set no record.
         if difference > self.relative * expected.abs() && expected != 0.0 {
             self.relative = difference / expected.abs();
         }
@@ -50,12 +50,12 @@ impl Records {
     }
 }
 
-/// The relative L2 error over each chunk of elements, in the order of the walk.
+/// The relative L2 error of each chunk of elements, in the order of the walk.
 #[derive(Default)]
 struct Chunks {
     elements: u64,
     current: Norms,
-    /// The last full chunk, which may yet have to take in what is left over.
+    /// The last full chunk, to which the remaining elements may still be added.
     full: Option<Norms>,
     worst: f64,
 }
@@ -78,7 +78,7 @@ impl Norms {
 }
 
 impl Chunks {
-    /// How many elements the current chunk can still take; never 0.
+    /// How many more elements the current chunk can take; never 0.
     fn room(&self) -> u64 {
         L2_CHUNK_ELEMENTS - self.elements
     }
@@ -95,7 +95,7 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // An error too large for a number is the worst there is, so NaN must not hide it.
+        // An error too large for f64 is the worst of all, so NaN must not hide it.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 
@@ -109,7 +109,7 @@ impl Chunks {
     }
 }
 
-/// Everything the first pass keeps.
+/// The state of the first pass.
 pub(super) struct Tally<'a> {
     subject: &'a Subject<'a>,
     rules: &'a Rules,
@@ -169,7 +169,7 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Norms do not bound integers, so nothing is summed for them here.
+    /// Integers are not judged by norms, so nothing is summed for them here.
     fn glance_exact(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }
@@ -225,7 +225,7 @@ impl<'a> Tally<'a> {
             for (place, (expected, actual)) in (first_place..).zip(elements) {
                 let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
                 let actual = Number::read(dtype, actual).whole();
-                // Both are whole, being of an exact type.
+                // Both are integers, because the type is exact.
                 let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
                 let mut record = false;
                 let verdict = judge_whole(expected, actual, self.rules, |value, difference| {
@@ -279,7 +279,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// The answer without its evidence, and the row-major position to look at for it.
+    /// The result without evidence, and the row-major position of the element to show.
     pub(super) fn into_comparison(self, elements: u64) -> (Comparison, u64) {
         let relative_l2 = self.whole.relative();
         let worst_chunk_l2 = self.chunks.finish();

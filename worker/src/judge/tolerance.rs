@@ -1,34 +1,35 @@
-//! How far an output may be from what was recorded: the table of DESIGN "Verdicts", one row per profile and type.
+//! How far an output may be from the recorded one: the table of DESIGN "Verdicts", with a row per profile and
+//! type.
 //!
-//! Owns the figures and the order in which they give way to the plan's. How a tensor's scale S is found is
-//! `scale`'s work, applying the figures is `compare`'s.
+//! Owns the figures, and how the plan overrides them. `scale` computes a tensor's scale S, and `compare` applies
+//! the figures.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::ToleranceUsed;
 use opt_shared::settings::{ToleranceProfile, VerifySettings};
 
-/// Share of fp8 elements that must pass: neighbours on so coarse a grid differ by a whole step, and one step
-/// more is an honest rounding of the same sum.
+/// Share of fp8 elements that must pass: neighbours on so coarse a grid differ by a whole step, and the same sum
+/// may legitimately be rounded to the next one.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
-/// S is never taken smaller than this, so that a tensor of almost zeros does not ask for more than f32 can give.
+/// Lower bound of S, so that a tensor of almost only zeros does not require more than f32 accuracy.
 pub(super) const LEAST_SCALE: f64 = 1e-3;
 
-/// What one tensor is held to.
+/// The tolerance for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub used: ToleranceUsed,
-    /// Share of elements that must pass. It forgives finite errors only: a NaN or an infinity in the wrong
-    /// place is never among the forgiven.
+    /// Share of elements that must pass. It tolerates finite errors only: a NaN or an infinity in the wrong place
+    /// always fails.
     pub required_matched_ratio: f64,
 }
 
-/// One cell of the table.
+/// An entry of the table.
 #[derive(Clone, Copy)]
 struct Row {
     rtol: f64,
     atol: f64,
-    /// `atol` is a multiple of S.
+    /// Whether `atol` is a multiple of S.
     scaled: bool,
     rel_l2: f64,
 }
@@ -42,19 +43,19 @@ impl Row {
         Self { rtol, atol, scaled: true, rel_l2 }
     }
 
-    /// Integers and bools: equal or not, and nothing to bound.
+    /// Integers and bools must be equal; no norm is bounded.
     const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
 }
 
 impl Tolerance {
-    /// The figures for one tensor of `dtype` whose scale is `scale` (used only where
-    /// [`Tolerance::needs_scale`] says so).
+    /// The tolerance for a tensor of `dtype` whose scale is `scale` (used only if [`Tolerance::needs_scale`] says
+    /// so).
     ///
-    /// `[verify.dtype.NAME]` replaces single figures; an `atol` given there is meant as it stands, never
-    /// multiplied by S. The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under
-    /// `standard` and `gpu` asks for 0.99 unless the plan says otherwise. The settings do not tell a default 1.0
-    /// from a written one, so "says otherwise" means either a ratio other than 1, or a `[verify.dtype.NAME]`
-    /// table for that very type: whoever takes the type's figures in hand gets the plan's ratio too.
+    /// `[verify.dtype.NAME]` replaces single figures; an `atol` given there is absolute and never multiplied by
+    /// S. The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu`
+    /// requires 0.99 unless the plan overrides it. The settings do not distinguish a default of 1.0 from an
+    /// explicit one, so a plan overrides it with either a ratio other than 1, or a `[verify.dtype.NAME]` table
+    /// for that very type.
     pub fn for_dtype(settings: &VerifySettings, dtype: DType, scale: f64) -> Self {
         let row = row(settings.tolerance, dtype);
         let over = settings.dtype.get(&dtype).copied();
@@ -74,14 +75,14 @@ impl Tolerance {
         Self { used, required_matched_ratio }
     }
 
-    /// For two outputs neither of which is the recorded one: each may be off by this much.
+    /// For comparing two outputs neither of which is the recorded one: each may be off by this much.
     pub(crate) fn doubled(self) -> Self {
         let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
         let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
         Self { used, ..self }
     }
 
-    /// Whether [`Tolerance::for_dtype`] looks at the scale; where not, nobody needs to read the tensor for it.
+    /// Whether [`Tolerance::for_dtype`] uses the scale; if not, the tensor need not be read for it.
     pub fn needs_scale(settings: &VerifySettings, dtype: DType) -> bool {
         row(settings.tolerance, dtype).scaled
             && settings.dtype.get(&dtype).is_none_or(|given| given.atol.is_none())
@@ -92,7 +93,7 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// Complex numbers are compared by their parts.
+/// Complex numbers are compared part by part.
 fn part(dtype: DType) -> DType {
     match dtype {
         DType::Complex32 => DType::Float16,
@@ -109,14 +110,14 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     }
     match profile {
         ToleranceProfile::Standard => standard(dtype),
-        // What the table does not name keeps its `standard` row: TF32 and split-K touch only these three.
+        // Other types keep their `standard` row: TF32 and split-K affect only these three.
         ToleranceProfile::Gpu => match dtype {
             DType::Float32 => Row::scaled(1e-3, 2e-3, 1e-3),
             DType::Float16 => Row::scaled(1e-2, 5e-3, 2e-3),
             DType::BFloat16 => Row::scaled(2e-2, 4e-2, 1e-2),
             other => standard(other),
         },
-        // torch.testing.assert_close; it bounds no norm, and compares fp8 by equality.
+        // torch.testing.assert_close: bounds no norm, and compares fp8 for equality.
         ToleranceProfile::Torch => match dtype {
             DType::Float64 => Row::fixed(1e-7, 1e-7, f64::INFINITY),
             DType::Float32 => Row::fixed(1.3e-6, 1e-5, f64::INFINITY),
@@ -128,8 +129,8 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     }
 }
 
-/// fp8: `rtol` is the widest step of the grid (2^-3 and 2^-2), `atol` the least subnormal, together one step
-/// anywhere; the L2 bounds keep the whole tensor well inside that.
+/// fp8: `rtol` is the widest step of the grid (2^-3 and 2^-2), `atol` the smallest subnormal; together they allow
+/// one step anywhere. The L2 bounds keep the whole tensor well within that.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),
@@ -196,7 +197,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_plan_overrides_single_figures_and_the_ratio_of_fp8() {
+    fn plan_overrides_single_figures_and_the_ratio_of_fp8() {
         let mut settings = settings(ToleranceProfile::Standard);
         let fp8 = DType::Float8E4M3Fn;
         let ratio = |settings: &VerifySettings, dtype| {
@@ -218,7 +219,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_written_atol_is_not_scaled() {
+    fn explicit_atol_is_not_scaled() {
         let mut settings = settings(ToleranceProfile::Standard);
         assert!(Tolerance::needs_scale(&settings, DType::Complex64));
         assert!(!Tolerance::needs_scale(&settings, DType::Float16));
@@ -228,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_scale_that_is_no_number_leaves_a_tolerance_that_is_one() {
+    fn nan_scale_gives_a_finite_tolerance() {
         let used = Tolerance::for_dtype(&settings(ToleranceProfile::Standard), DType::Float32, f64::NAN).used;
         assert_eq!(used.atol, 1e-5 * LEAST_SCALE);
     }

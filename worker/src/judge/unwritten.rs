@@ -1,8 +1,8 @@
-//! Was every element of an output written? What still holds two different poisons after two calls was not.
+//! Detects elements that were never written: those that still hold two different poisons after two calls.
 //!
-//! Owns poisons and the search for them. Filling buffers with them, and calling twice, is the caller's work. One
-//! call proves nothing: a kernel may well compute the value that the poison happens to be. Two calls that leave
-//! two different poisons in one place prove that nothing was stored there.
+//! Owns poisons and the search for them. The caller fills buffers with them and calls twice. One call proves
+//! nothing, because a kernel may well compute the poison's value. If two calls leave two different poisons in the
+//! same element, nothing was stored there.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;
@@ -11,10 +11,10 @@ use super::compare::{ByteSource, BytesSource, CompareError};
 use super::feed::Feed;
 use super::layout::Walk;
 
-/// Bytes of the largest element.
+/// Size of the largest element, in bytes.
 const LARGEST_ELEMENT: usize = 16;
 
-/// What outputs are filled with before a call: every element of `n` bytes gets the first `n` of these.
+/// The bytes that outputs are filled with before a call: every element of `n` bytes gets the first `n` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poison([u8; LARGEST_ELEMENT]);
 
@@ -27,7 +27,7 @@ impl Poison {
         Self(pattern)
     }
 
-    /// What an element of this type holds until something is stored in it.
+    /// The bytes of an element of this type that was not written.
     pub fn element(&self, dtype: DType) -> &[u8] {
         &self.0[..dtype.element_len()]
     }
@@ -39,13 +39,13 @@ impl Poison {
         }
     }
 
-    /// Whether one element's bytes are the poison's.
+    /// Whether an element's bytes are the poison's.
     pub(super) fn is_in(&self, element: &[u8]) -> bool {
         self.0.get(..element.len()) == Some(element)
     }
 }
 
-/// Whether all of `bytes`, elements of `dtype` without gaps, still hold the poison.
+/// Whether all of `bytes`, contiguous elements of `dtype`, still hold the poison.
 pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
     bytes.chunks_exact(dtype.element_len()).all(|element| poison.is_in(element))
 }
@@ -54,11 +54,11 @@ pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
 pub struct Unwritten {
     pub elements: u64,
     pub count: u64,
-    /// Coordinates of the first one in row-major order.
+    /// Coordinates of the first one, in row-major order.
     pub first: Option<Vec<u64>>,
 }
 
-/// Looks for elements that hold `first`'s poison in the one output and `second`'s in the other.
+/// Looks for elements that hold `first`'s poison in one output and `second`'s in the other.
 pub fn scan_unwritten<'s>(
     first: (&'s mut dyn BytesSource, &Poison),
     second: (&'s mut dyn BytesSource, &Poison),
@@ -98,7 +98,8 @@ pub fn scan_unwritten<'s>(
     })
 }
 
-/// Elements that are poisoned on both sides. Whole numbers instead of slices: the loop becomes vector code.
+/// Counts elements that are poisoned on both sides. Comparing integers instead of slices lets the compiler
+/// vectorise the loop.
 fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
     macro_rules! count {
         ($number:ty, $size:literal) => {{
@@ -106,7 +107,7 @@ fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
             let poison = |side: usize| poisons[side].as_chunks::<$size>().0.first().map(number);
             let elements = bytes[0].as_chunks::<$size>().0.iter().zip(bytes[1].as_chunks::<$size>().0);
             let (Some(first), Some(second)) = (poison(0), poison(1)) else { return 0 };
-            // In steps whose count fits a narrow counter would be faster still; memory is slower than this.
+            // Counting in steps that fit a narrow counter would be faster still, but memory is slower than this.
             elements.map(|(one, other)| u64::from((number(one) == first) & (number(other) == second))).sum()
         }};
     }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_a_poison_once_is_a_value() {
+    fn value_that_equals_one_poison_counts_as_written() {
         let value = (-1_i32).to_le_bytes().repeat(3);
         let mut second = value.clone();
         let clean = scan(&value, &second, DType::Int32, &[3], &[1]);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn one_poison_twice_is_refused() {
+    fn equal_poisons_are_refused() {
         let mut memory: (&[u8], &[u8]) = (&[0; 4], &[0; 4]);
         let scanned = scan_unwritten(
             (&mut memory.0, &ONES),
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_start_anew_with_every_element() {
+    fn poison_repeats_with_every_element() {
         let poison = Poison::pattern(std::array::from_fn(|at| at.to_le_bytes()[0]));
         let mut memory = [0xee; 12];
         poison.fill(DType::Float32, &mut memory);
@@ -174,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exactly_the_unwritten_elements_are_found(
+        fn scan_finds_exactly_the_unwritten_elements(
             dtype in prop::sample::select(DType::ALL.to_vec()),
             rows in 1_u64..9,
             columns in 1_u64..40,

@@ -1,6 +1,6 @@
-//! A device of numbers: it places nothing, copies nothing, and writes down when it was asked for memory.
+//! A device that only counts: it allocates and copies nothing, and records requests for memory.
 //!
-//! Copies end when they are waited for, or now and then by themselves, under a seed.
+//! Copies end when they are waited for, or at random times given by a seed.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 
-/// What happened, in order.
+/// A request, in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
     Allocated { bytes: Bytes, copies_under_way: usize },
@@ -25,7 +25,7 @@ pub(crate) struct Counting {
     next_address: u64,
     queued: u64,
     done: u64,
-    /// Copies that are not over, with their slots.
+    /// Copies that are not finished, with their slots.
     under_way: VecDeque<(u64, Vec<u8>)>,
     returned: VecDeque<Vec<u8>>,
     marks: Marks,

@@ -1,14 +1,15 @@
-//! What a device must do so that bytes can be placed on it: the whole of what the engine knows of one.
+//! The interface of a device on which bytes are placed: everything that the engine knows about a device.
 //!
-//! A device has a fixed capacity, gives out buffers within it and copies in order on one queue, beside whoever asked.
-//! It keeps its own high-water marks, so that the ledger has something to agree with. What is placed when, and what
-//! it is for, is decided by its users.
+//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently
+//! with its user. It keeps its own high-water marks, so that the ledger can be checked against them. Its users
+//! decide what is placed when, and what for.
 
 use std::io;
 
 use opt_shared::units::Bytes;
 
-/// Memory of a device, to be given back by `Device::release`. It cannot be copied, so nobody uses what was released.
+/// Memory of a device, to be returned by `Device::release`. It cannot be cloned, so a released buffer cannot be
+/// used.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Buffer {
     address: u64,
@@ -17,37 +18,37 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// For devices.
+    /// For implementations of `Device`.
     pub const fn new(address: u64, bytes: Bytes, placed: Bytes) -> Self {
         Self { address, bytes, placed }
     }
 
-    /// Where it begins, in the device's own terms: an offset in an arena, a pointer.
+    /// Where it begins, in the device's own terms: an offset in an arena, or a pointer.
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// What was asked for.
+    /// The number of bytes that was requested.
     pub const fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// What the device takes for it: `bytes`, up to whole grains.
+    /// The number of bytes that the device uses for it: `bytes` rounded up to whole grains.
     pub const fn placed(&self) -> Bytes {
         self.placed
     }
 }
 
-/// The end of something on the copy queue. Of two, the later one comes true later.
+/// The completion of an operation on the copy queue. Events complete in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event(pub u64);
 
-/// What a device holds and has held, by its own count.
+/// What a device holds and has held at most, by its own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub placed: Bytes,
     pub placed_peak: Bytes,
-    /// Host memory that copies start from and end in.
+    /// Host memory of the slots that copies use.
     pub staged: Bytes,
     pub staged_peak: Bytes,
 }
@@ -77,37 +78,38 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
-    /// An earlier copy failed: what lies on the device is not what it should be, and stays so.
+    /// An earlier copy failed, so the device's contents are wrong and stay so.
     #[error("{device} cannot be used any more: {why}")]
     Poisoned { device: &'static str, why: String },
 }
 
-/// Memory that is not the one the program runs in, or is treated so.
+/// A memory on which bytes are placed: a device's own, or host memory treated in the same way.
 pub trait Device {
-    /// Host memory that the device copies from and to. Whoever has it may use it; while a copy has it nobody can.
+    /// Host memory that the device copies from and to. It can be used only while no copy has it.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
 
     fn name(&self) -> &'static str;
 
-    /// The most that is ever placed: the sum of `Buffer::placed` of all that were not released.
+    /// The largest possible sum of `Buffer::placed` over all buffers that were not released.
     fn capacity(&self) -> Bytes;
 
-    /// Buffers begin at multiples of it and take multiples of it.
+    /// Buffers begin at multiples of this and take multiples of it.
     fn grain(&self) -> Bytes;
 
-    /// Refused if and only if it does not fit the capacity or no piece is large enough; what it holds is undefined.
+    /// Allocates a buffer with undefined contents. Fails only if it exceeds the capacity, or no free piece is
+    /// large enough.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
-    /// After whatever was put on the queue for this buffer; its bytes count as free on return.
+    /// Releases a buffer after everything queued for it; its bytes are free when this returns.
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Host memory for copies, aligned to pages, until `drop_slot`.
+    /// Allocates host memory for copies, aligned to pages; `drop_slot` frees it.
     fn slot(&mut self, bytes: Bytes) -> Result<Self::Slot, DeviceError>;
 
-    /// Gives a slot back.
+    /// Frees a slot.
     fn drop_slot(&mut self, slot: Self::Slot);
 
-    /// Queues a copy of the first `bytes` of `slot`. The slot comes back by `reclaim`.
+    /// Queues a copy of the first `bytes` of `slot`. `reclaim` returns the slot.
     fn upload(
         &mut self,
         slot: Self::Slot,
@@ -116,7 +118,7 @@ pub trait Device {
         at: Bytes,
     ) -> Result<Event, DeviceError>;
 
-    /// Queues a copy into the first `bytes` of `slot`. The slot comes back by `reclaim`.
+    /// Queues a copy into the first `bytes` of `slot`. `reclaim` returns the slot.
     fn download(
         &mut self,
         slot: Self::Slot,
@@ -125,19 +127,20 @@ pub trait Device {
         at: Bytes,
     ) -> Result<Event, DeviceError>;
 
-    /// Queues a store of `value` into every byte that was asked for.
+    /// Queues a fill of all requested bytes with `value`.
     fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError>;
 
-    /// The slot of the earliest copy that has not given back its own; waits for that copy. None where no slot is out.
+    /// Waits for the earliest copy whose slot was not returned yet, and returns its slot; `None` if no copy has
+    /// one.
     fn reclaim(&mut self) -> Result<Option<Self::Slot>, DeviceError>;
 
-    /// Without waiting.
+    /// Whether an event is complete; does not wait.
     fn is_done(&mut self, event: Event) -> Result<bool, DeviceError>;
 
     fn wait(&mut self, event: Event) -> Result<(), DeviceError>;
 
     fn marks(&self) -> Marks;
 
-    /// Peaks begin again at what is held now.
+    /// Resets the peaks to what is held now.
     fn reset_marks(&mut self);
 }

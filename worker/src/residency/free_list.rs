@@ -1,11 +1,11 @@
-//! Which part of an arena's addresses is free: first fit, neighbours joined again.
+//! Free address ranges of an arena: first fit, with neighbours merged.
 //!
-//! Addresses and bytes are different things: an arena may have more addresses than bytes, so that a piece of the right
-//! size is found however buffers came and went. The bytes are the device's to count.
+//! Addresses are not bytes: an arena may have more addresses than bytes, so that a large enough range is found
+//! however buffers came and went. The device counts the bytes.
 
 use std::collections::BTreeMap;
 
-/// Free pieces, by where they begin.
+/// Free ranges by their start.
 #[derive(Debug)]
 pub(super) struct FreeList {
     free: BTreeMap<u64, u64>,
@@ -16,7 +16,7 @@ impl FreeList {
         Self { free: std::iter::once((0, addresses)).filter(|&(_, length)| 0 < length).collect() }
     }
 
-    /// The first piece that is long enough; none for nothing.
+    /// Takes the first range that is long enough; `None` for length 0.
     pub(super) fn take(&mut self, length: u64) -> Option<u64> {
         if length == 0 {
             return None;
@@ -52,9 +52,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// No two overlap, none leaves the arena, and when all is given back it is one piece again.
+        /// Ranges never overlap or leave the arena, and merge into one when all are given back.
         #[test]
-        fn places_are_disjoint_and_come_together_again(
+        fn ranges_are_disjoint_and_merge_again(
             steps in prop::collection::vec((1u64..40, any::<prop::sample::Index>(), any::<bool>()), 0..200)
         ) {
             let mut free_list = FreeList::new(500);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_place() {
+    fn empty_range_is_not_allocated() {
         assert_eq!(FreeList::new(0).take(1), None);
         assert_eq!(FreeList::new(10).take(0), None);
         assert_eq!(FreeList::new(10).take(11), None);

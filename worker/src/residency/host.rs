@@ -1,8 +1,8 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
-//! The arena is a memfd sealed against resizing. Its pages exist only where a buffer is: a release takes them out again,
-//! so the kernel counts what is placed. Others get a descriptor that can only be read, and map just the ranges of
-//! buffers: a page that is touched where no buffer is would come into being. Nothing here maps the arena.
+//! The arena is a memfd sealed against resizing. It has pages only where there are buffers: releasing one removes
+//! its pages, so the kernel counts what is placed. Runners get a read-only descriptor and map only the ranges of
+//! buffers, because touching a page outside them would allocate it. This process does not map the arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -25,9 +25,9 @@ use crate::memfd;
 const NAME: &str = "host memory";
 /// A fill is written in pieces of this size.
 const FILL_PIECE: usize = 64 * 1024;
-/// Addresses for each byte of capacity. First fit never needs more than the logarithm of the number of grains.
+/// Addresses per byte of capacity. First fit never needs more than the logarithm of the number of grains.
 const SPREAD: u64 = 32;
-/// The longest file that every kernel can have.
+/// The longest file that every kernel supports.
 const MOST_ADDRESSES: u64 = 1 << 46;
 
 pub struct HostDevice {
@@ -35,13 +35,13 @@ pub struct HostDevice {
     capacity: Bytes,
     grain: Bytes,
     free_list: FreeList,
-    /// What is placed, by its address.
+    /// Placed buffers by address.
     placed: BTreeMap<u64, Placed>,
     marks: Marks,
-    /// The last event on the queue, and the last one that is over.
+    /// The last event on the queue; below, the last completed one.
     queued: Event,
     done: Event,
-    /// Copies on the queue that hold a slot.
+    /// Number of queued copies that hold a slot.
     lent: u64,
     returned: VecDeque<Pages>,
     failed: Option<String>,
@@ -53,11 +53,11 @@ pub struct HostDevice {
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
-    /// The last thing on the queue that touches it.
+    /// The last queued operation that uses it.
     last: Event,
 }
 
-/// One thing for the copy queue.
+/// An operation for the copy queue.
 struct Order {
     event: Event,
     at: u64,
@@ -78,13 +78,14 @@ struct End {
 }
 
 impl HostDevice {
-    /// An arena for `capacity`, with addresses enough that a buffer which fits by its bytes has a place, too.
+    /// Creates an arena for `capacity` bytes, with so many addresses that a buffer within the capacity always
+    /// finds a range.
     pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MOST_ADDRESSES)))
     }
 
-    /// An arena with just the addresses of its capacity: whoever maps all of it can make it no larger. A buffer may find
-    /// no place between others.
+    /// Creates an arena with no more addresses than its capacity, so that mapping all of it cannot allocate more.
+    /// A buffer may find no range between others.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -124,13 +125,13 @@ impl HostDevice {
         })
     }
 
-    /// The arena for others: a buffer lies at its address. It can be read and mapped readable, nothing else.
+    /// A descriptor of the arena that can only be read and mapped for reading. A buffer is at its address.
     pub fn reader(&self) -> Result<File, DeviceError> {
         File::open(format!("/proc/self/fd/{}", self.arena.as_raw_fd()))
             .map_err(|source| failed("opening the arena for reading", source))
     }
 
-    /// What the kernel counts for the arena.
+    /// The memory that the kernel counts for the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
         let told = self.arena.metadata().map_err(|source| failed("asking for the arena's size", source))?;
@@ -189,7 +190,7 @@ impl HostDevice {
         }
     }
 
-    /// Waits for the next end on the queue.
+    /// Waits for the next completed operation.
     fn next_end(&mut self) -> Result<(), DeviceError> {
         match self.ends.recv() {
             Ok(end) => self.take_in(end),
@@ -205,7 +206,7 @@ impl HostDevice {
         }
     }
 
-    /// The first reason stays.
+    /// Marks the device as poisoned; the first reason is kept.
     fn poison(&mut self, why: String) -> DeviceError {
         let why = self.failed.get_or_insert(why).clone();
         DeviceError::Poisoned { device: NAME, why }
@@ -328,7 +329,7 @@ impl Device for HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        // The copier ends when nobody can order any more; it holds the arena and slots until then.
+        // Dropping the sender ends the copier, which holds the arena and the slots until then.
         self.orders = None;
         if let Some(copier) = self.copier.take() {
             let _ = copier.join();

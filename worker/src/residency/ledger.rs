@@ -1,26 +1,27 @@
-//! Who holds how many bytes: every taking and giving back, in order, with the sum after it.
+//! The ledger: who holds how many bytes. Every allocation and release is recorded in order, with the total after
+//! it.
 //!
-//! Events are only added. The sum and the peak go on when the list is full. `Accounted` is the one way to a device's memory.
+//! The total and the peak stay correct when the list is full. `Accounted` is the only way to a device's memory.
 
 use opt_shared::units::Bytes;
 
 use super::device::{Buffer, Device, DeviceError};
 
-/// Most events that are kept: what a load of a hundred thousand tensors leaves, several times over.
+/// Largest number of lines kept: several times what a load of a hundred thousand tensors writes.
 pub const MOST_EVENTS: usize = 1 << 20;
 
-/// What bytes are for.
+/// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A storage that calls read.
     Weight,
-    /// What passes from one step to the next.
+    /// Data passed from one step to the next.
     Activation,
     Output,
     Workspace,
-    /// Slots that copies start from.
+    /// Slots for copies.
     Staging,
-    /// Host memory that a storage's bytes stand in until they are uploaded.
+    /// Host memory that holds a storage's bytes until they are uploaded.
     Source,
 }
 
@@ -46,20 +47,20 @@ pub enum Change {
     Given,
 }
 
-/// One line of the ledger.
+/// A line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pub kind: Kind,
     pub change: Change,
     pub bytes: Bytes,
-    /// The total of all kinds, after it.
+    /// The total of all kinds after this line.
     pub sum: Bytes,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     lines: Vec<Line>,
-    /// Lines that were not kept.
+    /// Number of lines that were not kept.
     beyond: u64,
     sum: Bytes,
     peak: Bytes,
@@ -71,7 +72,7 @@ impl Ledger {
         &self.lines
     }
 
-    /// Lines for which there was no room.
+    /// Number of lines for which there was no room.
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
@@ -110,7 +111,7 @@ impl Ledger {
     }
 }
 
-/// A device whose memory is taken and given back in a ledger. Copies go straight to the device.
+/// A device whose allocations and releases are recorded in a ledger. Copies go straight to the device.
 pub struct Accounted<D: Device> {
     device: D,
     ledger: Ledger,
@@ -129,7 +130,7 @@ impl<D: Device> Accounted<D> {
         self.ledger
     }
 
-    /// For copies and questions; what takes memory has a method here.
+    /// The device, for copies and queries; everything that allocates has a method here.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
     }
@@ -159,7 +160,7 @@ impl<D: Device> Accounted<D> {
         self.ledger.give(Kind::Staging, bytes);
     }
 
-    /// Host memory of others that a source takes.
+    /// Records host memory that a source holds.
     pub fn take_source(&mut self, bytes: Bytes) {
         self.ledger.take(Kind::Source, bytes);
     }

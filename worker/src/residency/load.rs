@@ -1,9 +1,9 @@
-//! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after,
-//! and outputs are allocated after the last upload.
+//! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after, and
+//! outputs are allocated after the last upload.
 //!
-//! Storages have keys. One that several tensors lie in is uploaded once and released with the last of them; one that
-//! nobody uses is never touched. The peak is what `opt_shared::placement` predicts, to the byte. After an error the residency
-//! must be dropped, and its device with it.
+//! Storages have keys. A storage that several tensors share is uploaded once, and released with the last of them;
+//! an unused one is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error, the
+//! residency and its device must be dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,11 +15,11 @@ use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::{Accounted, Kind, Ledger};
 use super::staging::{Ring, Source, StagingError};
 
-/// Where a storage's bytes can be had, without touching them.
+/// Opens a storage's bytes; describing it does not touch them.
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
-    /// Host memory that its source takes from its opening until it is dropped.
+    /// Host memory that its source holds from opening until it is dropped.
     fn held(&self) -> Bytes {
         Bytes::ZERO
     }
@@ -30,14 +30,14 @@ pub trait Origin {
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
 }
 
-/// What must be resident at the end.
+/// What must be resident at the end of a load.
 pub struct Load<'a, K> {
     pub storages: &'a [(K, &'a dyn Origin)],
-    /// For each tensor, the storage that it lies in, by its index in `storages`.
+    /// For each tensor, the index in `storages` of the storage that holds it.
     pub tensors: &'a [usize],
-    /// Allocated when all tensors are there.
+    /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
-    /// Uses that end with this load; what the load itself uses stays.
+    /// Uses that end with this load, unless the load itself uses the same storage.
     pub instead_of: &'a [K],
 }
 
@@ -46,7 +46,7 @@ struct Resident {
     users: usize,
 }
 
-/// A device, what lies on it, and the ledger of both.
+/// A device, its contents, and the ledger of both.
 pub struct Residency<D: Device, K> {
     on: Accounted<D>,
     ring: Ring<D>,
@@ -66,12 +66,12 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.device()
     }
 
-    /// Where a storage lies.
+    /// The buffer of a resident storage.
     pub fn buffer(&self, key: &K) -> Option<&Buffer> {
         self.resident.get(key).map(|it| &it.buffer)
     }
 
-    /// Returns what was allocated after the tensors, in order.
+    /// Loads, and returns the buffers that were allocated after the tensors, in order.
     pub fn load(&mut self, load: &Load<'_, K>) -> Result<Vec<Buffer>, StagingError> {
         let mut uses = vec![0_usize; load.storages.len()];
         for &storage in load.tensors {
@@ -79,7 +79,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
                 .get_mut(storage)
                 .ok_or(StagingError::NoStorage { storage, storages: load.storages.len() })? += 1;
         }
-        // First what stays, so that the end of its former uses does not end it.
+        // New uses are counted first, so that ending the old ones does not release what stays.
         let mut missing = Vec::new();
         for (index, (key, _)) in load.storages.iter().enumerate() {
             match self.resident.get_mut(key) {
@@ -121,7 +121,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         wanted.iter().map(|&(kind, bytes)| Ok(self.on.allocate(kind, bytes)?)).collect()
     }
 
-    /// One tensor in this storage is not used any more; the last one takes it along.
+    /// Ends the use of a storage by one tensor; the last use releases it.
     pub fn end_use(&mut self, key: &K) -> Result<(), DeviceError> {
         let Some(resident) = self.resident.get_mut(key) else { return Ok(()) };
         resident.users = resident.users.saturating_sub(1);
@@ -132,12 +132,12 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(Kind::Weight, buffer)
     }
 
-    /// Releases what a load returned.
+    /// Releases a buffer that a load returned.
     pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
         self.on.release(kind, buffer)
     }
 
-    /// Releases everything that is resident, and the slots. Returns the ledger, whose sum is what others still hold.
+    /// Releases everything resident, and the slots. Returns the ledger, whose total is what others still hold.
     pub fn dissolve(mut self) -> Result<Ledger, StagingError> {
         for resident in std::mem::take(&mut self.resident).into_values() {
             self.on.release(Kind::Weight, resident.buffer)?;

@@ -1,10 +1,11 @@
-//! Residency: bytes live on a device only where and while they are needed.
+//! Residency: bytes are on a device only where and while they are needed.
 //!
-//! Owns the way to place bytes: a device (`device`), its first implementation (`host`), the ledger that all its memory goes
-//! through, staging (`staging`), and the order of a load (`load`). What the bytes are for and when they are wanted is left to others.
+//! Owns how bytes are placed: a device (`device`), its first implementation (`host`), the ledger of all its
+//! memory, staging (`staging`), and the order of a load (`load`). Others decide what the bytes are for and when
+//! they are needed.
 //!
-//! The ledger's peak of a load equals W + max(A, w) + k·s, whose letters `opt_shared::placement` says. One that held
-//! everything at once would be above it: the bench `residency` shows by how much.
+//! The ledger's peak of a load is W + max(A, w) + k·s; `opt_shared::placement` explains the letters. Holding
+//! everything at once would exceed it; the benchmark `residency` shows by how much.
 
 pub mod device;
 mod free_list;

@@ -1,5 +1,5 @@
-//! Anonymous memory in whole pages that goes back to the kernel the moment it is dropped, whatever an allocator
-//! would rather keep.
+//! Anonymous memory in whole pages, which returns to the kernel as soon as it is dropped; an allocator might keep
+//! it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub struct Pages {
     start: NonNull<u8>,
-    /// What was asked for; the map has whole pages.
+    /// The requested length; the map has whole pages.
     length: usize,
     mapped: usize,
 }
@@ -22,7 +22,7 @@ impl Pages {
     pub(super) fn new(bytes: Bytes) -> io::Result<Self> {
         let page = Bytes::from(rustix::param::page_size());
         let mapped = whole_grains(bytes.max(page), page).to_usize();
-        // SAFETY: a fresh map; the kernel chooses the place.
+        // SAFETY: a fresh map; the kernel chooses the address.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),

@@ -1,7 +1,8 @@
-//! From where bytes lie to where they are wanted, in chunks, through at most k slots of s bytes.
+//! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
 //!
-//! While one slot is filled the others are being copied. Slots are made before the first chunk and kept until the
-//! ring is dissolved. The ring takes its slots back itself: nobody else may have copies with slots out on its device.
+//! While one slot is filled, the others are being copied. Slots are allocated before the first chunk, and kept
+//! until the ring is dissolved. The ring reclaims its slots itself, so nothing else may have copies with slots on
+//! its device.
 
 use std::io;
 
@@ -10,7 +11,7 @@ use opt_shared::units::Bytes;
 use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::Accounted;
 
-/// A storage's bytes, open to be read.
+/// A storage's bytes, opened for reading.
 pub trait Source {
     fn bytes(&self) -> Bytes;
 
@@ -48,21 +49,21 @@ pub enum StagingError {
 }
 
 pub struct Ring<D: Device> {
-    /// k.
+    /// k, the number of slots.
     slots: u64,
-    /// s.
+    /// s, the size of a slot.
     slot_bytes: Bytes,
     made: u64,
     idle: Vec<D::Slot>,
 }
 
 impl<D: Device> Ring<D> {
-    /// At least one slot, of at least one byte.
+    /// A ring with at least one slot of at least one byte.
     pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
         Self { slots: slots.max(1), slot_bytes: slot_bytes.max(Bytes::new(1)), made: 0, idle: Vec::new() }
     }
 
-    /// Makes as many slots as so much in so many pieces can use at once. Slots that are there count.
+    /// Allocates as many slots as copying these pieces in chunks can use at once. Existing slots count.
     pub fn prepare(
         &mut self,
         on: &mut Accounted<D>,
@@ -76,7 +77,8 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
-    /// Queues all of `source` for `to`. The bytes are there when the event is done; none where there are no bytes.
+    /// Queues a copy of all of `source` to `to`. Returns the event that completes it; `None` if there are no
+    /// bytes.
     pub fn upload(
         &mut self,
         on: &mut Accounted<D>,
@@ -103,7 +105,7 @@ impl<D: Device> Ring<D> {
         Ok(last)
     }
 
-    /// Waits for all copies, and gives all slots back.
+    /// Waits for all copies and frees all slots.
     pub fn dissolve(mut self, on: &mut Accounted<D>) -> Result<(), StagingError> {
         while let Some(slot) = on.device().reclaim()? {
             self.idle.push(slot);

@@ -1,7 +1,7 @@
-//! A runner that lives: stop it, let it go on, read its CPU clock, see its end, reap it.
+//! A running runner: stops and continues it, reads its CPU clock, sees its end, reaps it.
 //!
-//! The only place that reaps runners. Every signal goes through the pidfd, never to a number.
-//! Leaves to others: starting one (`spawn`), and what an end means for a verdict.
+//! This is the only place that reaps runners. Every signal goes through the pidfd, never to a pid. Leaves to
+//! others: starting a runner (`spawn`), and what its end means for a verdict.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 
-/// A stop takes microseconds: for so long we only yield between two looks, then we sleep.
+/// A stop takes microseconds: for this long we only yield between two checks, then we sleep.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -26,7 +26,7 @@ pub enum End {
 }
 
 impl End {
-    /// `SIGSEGV` and the like; none for an exit.
+    /// A name such as `SIGSEGV`; `None` for an exit.
     pub fn signal_name(self) -> Option<&'static str> {
         match self {
             Self::Signalled { signal } => Some(
@@ -45,10 +45,10 @@ impl End {
     }
 }
 
-/// What a stop came to.
+/// The result of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Every thread of the runner stands still.
+    /// Every thread of the runner is stopped.
     Stopped,
     /// It had ended before.
     Ended,
@@ -67,7 +67,7 @@ pub enum HandleError {
     WouldNotStop { pid: u32, waited: Duration },
 }
 
-/// Owns a child of ours. Dropped before it is reaped, it is killed and reaped.
+/// Owns a child process. If it is dropped before the child is reaped, the child is killed and reaped.
 #[derive(Debug)]
 pub struct RunnerHandle {
     pid: u32,
@@ -92,7 +92,7 @@ impl From<SpawnedRunner> for RunnerHandle {
 }
 
 impl AsFd for RunnerHandle {
-    /// Readable once the runner is dead.
+    /// The descriptor is readable once the runner is dead.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -107,17 +107,19 @@ impl RunnerHandle {
         self.namespaces
     }
 
-    /// What clone granted. The runner reports the rest itself.
+    /// The protections that clone granted. The runner reports the others itself.
     pub fn protections(&self) -> &[Protection] {
         &self.protections
     }
 
-    /// Sends SIGSTOP and waits until the kernel reports that the last thread has stopped, and its clock stands.
+    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped, and its clock stands
+    /// still.
     ///
-    /// None of its own instructions runs after this. The kernel reports a stop just before it switches away from the
-    /// thread, though, and where that switch is itself preempted the clock may still gain the microseconds it takes.
+    /// After this, none of the runner's own instructions is executed. The kernel reports a stop just before it
+    /// switches away from the thread, though, and if that switch is preempted, the clock may still gain the
+    /// microseconds that it takes.
     ///
-    /// A kernel call of the runner that cannot be interrupted delays this; after `timeout` it is an error.
+    /// A system call of the runner that cannot be interrupted delays this; after `timeout` it is an error.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -126,7 +128,7 @@ impl RunnerHandle {
             return Ok(Stop::Ended);
         }
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
-        // There is no wait with a time limit that spares SIGCHLD, and a stop is a matter of microseconds.
+        // There is no wait with a time limit that leaves SIGCHLD alone, and a stop takes microseconds.
         loop {
             let looked = self.wait(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG, "waiting for the stop")?;
             if looked.is_some_and(|status| status.stopped()) {
@@ -149,7 +151,7 @@ impl RunnerHandle {
         }
     }
 
-    /// Lets a stopped runner go on.
+    /// Continues a stopped runner.
     pub fn cont(&mut self) -> Result<(), HandleError> {
         self.stopped = false;
         if self.reaped.is_none() {
@@ -158,7 +160,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// Sends SIGKILL. The runner is still to be seen dead and to be reaped.
+    /// Sends SIGKILL. The runner's death still has to be seen, and it has to be reaped.
     pub fn kill(&self) -> Result<(), HandleError> {
         if self.reaped.is_none() {
             self.signal(Signal::KILL, "sending SIGKILL")?;
@@ -166,7 +168,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// How it ended, if it has, leaving the zombie where it is.
+    /// How it ended, if it has; leaves the zombie in place.
     pub fn peek_end(&self) -> Result<Option<End>, HandleError> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -175,7 +177,7 @@ impl RunnerHandle {
         Ok(self.wait(options, "looking for its end")?.and_then(|status| self.end(&status)))
     }
 
-    /// Whether it was dead in time. The zombie stays.
+    /// Whether it was dead within `limit`; leaves the zombie in place.
     pub fn wait_dead(&self, limit: Duration) -> Result<bool, HandleError> {
         readable(self, limit).map_err(|errno| HandleError::System {
             pid: self.pid,
@@ -184,7 +186,7 @@ impl RunnerHandle {
         })
     }
 
-    /// Takes the zombie away; waits for the end if it has not come.
+    /// Reaps the zombie; waits for its end if necessary.
     pub fn reap(&mut self) -> Result<End, HandleError> {
         if let Some(end) = self.reaped {
             return Ok(end);
@@ -198,9 +200,9 @@ impl RunnerHandle {
         }
     }
 
-    /// Exact while it stands still; it lags by up to a tick for every thread that is running.
+    /// User and system time of all its threads, including ended ones, in nanoseconds.
     ///
-    /// User and system time of all its threads, those that have ended included, to the nanosecond.
+    /// Exact while it is stopped; otherwise it lags by up to a tick for every running thread.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its CPU clock", source };
         let pid =
@@ -208,15 +210,15 @@ impl RunnerHandle {
         if self.reaped.is_some() {
             return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
         }
-        // The number is safe here: it cannot be given to another process before we have reaped this one.
+        // The pid is safe here: it cannot be reused before this process is reaped.
         let mut clock: libc::clockid_t = 0;
-        // SAFETY: writes one clock id to the place given.
+        // SAFETY: writes one clock id to the given location.
         let result = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
         if result != 0 {
             return Err(system(io::Error::from_raw_os_error(result)));
         }
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes one timespec to the place given.
+        // SAFETY: writes one timespec to the given location.
         if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
             return Err(system(io::Error::last_os_error()));
         }
@@ -225,7 +227,7 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
-    /// When it started, in the kernel's clock ticks since boot: with the pid, its name for other processes.
+    /// Its start time in the kernel's clock ticks since boot; together with the pid, it identifies the process.
     pub fn start_time(&self) -> Result<u64, HandleError> {
         let system =
             |source| HandleError::System { pid: self.pid, action: "reading when it started", source };
@@ -236,7 +238,7 @@ impl RunnerHandle {
         start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
     }
 
-    /// False when there is no process left to signal.
+    /// Returns false if there is no process left to signal.
     fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) => Ok(true),
@@ -259,7 +261,8 @@ impl RunnerHandle {
             return Some(End::Signalled { signal });
         }
         let code = status.exit_status()?;
-        // Pid 1 of a namespace cannot die of a signal it raises itself: its handler turns abort into this status.
+        // Pid 1 of a namespace cannot die of a signal that it sends itself, so its handler turns an abort into
+        // this status.
         if self.namespaces.pid && code == ABORT_STATUS {
             return Some(End::Signalled { signal: libc::SIGABRT });
         }
@@ -270,14 +273,14 @@ impl RunnerHandle {
 impl Drop for RunnerHandle {
     fn drop(&mut self) {
         if self.reaped.is_none() {
-            // Nobody is left to tell about a failure; a runner that outlives this dies with the worker.
+            // A failure cannot be reported here; a runner that survives this dies with the worker.
             let _ = self.kill();
             let _ = self.reap();
         }
     }
 }
 
-/// Between two looks at something that takes microseconds: short at first, then longer, and not for ever.
+/// Pauses between checks of something that takes microseconds: short at first, then longer, up to a limit.
 struct Pause {
     pid: u32,
     started: Instant,
@@ -299,7 +302,7 @@ impl Pause {
     }
 }
 
-/// Field 22 of a `stat` line. The second field is a name in parentheses that may hold anything.
+/// Field 22 of a `stat` line. The second field is a name in parentheses that may contain anything.
 fn start_time_in(stat: &str) -> Option<u64> {
     const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -311,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_found_behind_any_name() {
+    fn start_time_is_found_after_any_name() {
         let rest = "S 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 0 0";
         for name in ["cat", "a b", ") 7 (", ""] {
             assert_eq!(start_time_in(&format!("12 ({name}) {rest}")), Some(98765), "{name}");

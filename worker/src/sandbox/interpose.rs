@@ -1,9 +1,9 @@
-//! The allocation functions of this executable, which the libraries it loads use as well: they forward to the C
-//! library and note the size of what was refused, so that a candidate's failure for want of memory can be proved.
+//! The allocation functions of this executable, which the libraries it loads use as well. They forward to the C
+//! library and note the size of refused requests, so that a candidate's failure for lack of memory can be proved.
 //!
 //! A granted request costs one branch. Nothing is noted before [`note_refusals_in`] is called. `free` needs no
-//! twin: what the C library's own functions return, its own `free` takes back. The linker arguments that export
-//! these names come from `build.rs`, which must list each of them.
+//! wrapper, because the memory comes from the C library's own functions. The linker arguments that export these
+//! names come from `build.rs`, which must list each of them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -21,15 +21,15 @@ unsafe extern "C" {
     fn __sbrk(increment: libc::intptr_t) -> *mut c_void;
 }
 
-/// Where the largest refused size is noted; null before it is set.
+/// Where the largest refused size is noted; null until it is set.
 static NOTE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// From here on the largest size that is refused for want of memory stands in `note`, in bytes.
+/// From now on, `note` holds the largest size in bytes that was refused for lack of memory.
 pub fn note_refusals_in(note: &'static AtomicU64) {
     NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
 }
 
-/// Looks at errno, because a null pointer may also mean a bad alignment.
+/// Checks errno, because a null pointer may also mean an invalid alignment.
 #[cold]
 fn refused(size: usize) {
     // SAFETY: errno of this thread is always readable.
@@ -40,7 +40,7 @@ fn refused(size: usize) {
 
 fn note(size: usize) {
     let place = NOTE.load(Ordering::Acquire);
-    // SAFETY: null, or a reference that lives for ever.
+    // SAFETY: null, or a reference that lives forever.
     if let Some(place) = unsafe { place.as_ref() } {
         place.fetch_max(size as u64, Ordering::Relaxed);
     }
@@ -58,10 +58,10 @@ fn checked(pointer: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// As the C function; the same holds for every function below.
+/// Like the C function; the same applies to every function below.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_malloc(size) }, size)
 }
 
@@ -69,10 +69,10 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_calloc(count, size) }, count.saturating_mul(size))
 }
 
@@ -80,12 +80,12 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     let pointer = unsafe { __libc_realloc(old, size) };
-    // Size zero frees, and null is its success; errno would be somebody else's.
+    // With size zero it frees, and null means success; errno may be left from another call.
     if size == 0 { pointer } else { checked(pointer, size) }
 }
 
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_memalign(alignment, size) }, size)
 }
 
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void 
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_
         unsafe { *libc::__errno_location() = libc::EINVAL };
         return ptr::null_mut();
     }
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_memalign(alignment, size) }, size)
 }
 
@@ -120,14 +120,14 @@ pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_
 ///
 /// # Safety
 ///
-/// As the C function: `result` is writable.
+/// Like the C function: `result` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    // It reports by its value alone and leaves errno as it was.
-    // SAFETY: errno is this thread's; the rest is the caller's promise.
+    // It reports errors only by its return value, and leaves errno as it was.
+    // SAFETY: errno belongs to this thread; the rest is the caller's obligation.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -146,10 +146,10 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usi
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_valloc(size) }, size)
 }
 
@@ -157,21 +157,21 @@ pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     checked(unsafe { __libc_pvalloc(size) }, size)
 }
 
-/// C's `sbrk`, for allocators that libraries bring along. Its own callers do not come by here.
+/// C's `sbrk`, for allocators within libraries. The C library's own calls do not come here.
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     let before = unsafe { __sbrk(increment) };
     if before.addr() == usize::MAX {
         refused(usize::try_from(increment).unwrap_or(0));
@@ -179,11 +179,11 @@ pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
     before
 }
 
-/// C's `mmap`, for allocators that libraries bring along.
+/// C's `mmap`, for allocators within libraries.
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -193,8 +193,9 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    // Straight to the kernel: the C library has no other public name for it. Its own callers do not come by here.
-    // SAFETY: the caller's promise, passed on. The offset is in bytes on 64-bit architectures.
+    // Calls the kernel directly, because the C library has no other public name for it; its own calls do not come
+    // here.
+    // SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit architectures.
     let mapped = unsafe {
         libc::syscall(
             libc::SYS_mmap,
@@ -209,15 +210,15 @@ pub unsafe extern "C" fn mmap(
     if mapped == -1 {
         refused(length);
     }
-    // The kernel's answer is an address, or -1, which is MAP_FAILED.
+    // The kernel returns an address, or -1, which is MAP_FAILED.
     ptr::with_exposed_provenance_mut(to_index(mapped.cast_unsigned()))
 }
 
-/// C's `mmap64`, the same where offsets have 64 bits.
+/// C's `mmap64`, which is the same with 64-bit offsets.
 ///
 /// # Safety
 ///
-/// As the C function.
+/// Like the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -227,6 +228,6 @@ pub unsafe extern "C" fn mmap64(
     descriptor: c_int,
     offset: libc::off64_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: the caller's obligation, passed on.
     unsafe { mmap(address, length, protection, flags, descriptor, offset) }
 }

@@ -1,6 +1,7 @@
-//! Confined processes: started in namespaces, locked down by themselves, watched and reaped by whoever started them.
+//! Confined processes: started in namespaces, locked down by themselves, watched and reaped by the process that
+//! started them.
 //!
-//! Knows nothing of what runs in them.
+//! Independent of what runs in them.
 
 pub mod canary;
 pub mod confine;

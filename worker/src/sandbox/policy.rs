@@ -1,7 +1,7 @@
-//! How tightly a runner is held: from a plan's limits to the confinement that its own main applies.
+//! Turns a plan's limits into the confinement that a runner applies in its own main.
 //!
-//! Limits on memory are given here as what the candidate may have beyond what the runner holds when it locks down;
-//! only the runner itself knows that (`beyond_present`).
+//! Memory limits given here come on top of what the runner holds when it locks down, which only the runner itself
+//! knows (`beyond_present`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,24 +12,25 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::confine::{Confinement, ProcessLimit, ResourceLimits, SandboxKind};
 
-/// glibc reserves this much address space for each thread's arena, used or not.
+/// Address space that glibc reserves for each thread's arena, used or not.
 const ARENA: Bytes = Bytes::mib(128);
-/// Address space for libraries and what they map.
+/// Address space for libraries and their maps.
 const LIBRARIES: Bytes = Bytes::mib(256);
-/// Processes of `"auto"`: this many for every thread.
+/// For `"auto"`: number of processes per thread.
 const TASKS_PER_THREAD: u32 = 4;
-/// Processes of a compiler: a driver with its parts, and a linker that works on many at once.
+/// Processes of a compiler: a driver with its parts, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// Runners of one worker that may live at a time, so that their user numbers differ.
+/// Runners that a worker may have at the same time with different user numbers.
 const USERS_PER_WORKER: u32 = 64;
 
-/// `limits.processes = "auto"`, where only the runner's own are counted.
+/// `limits.processes = "auto"`, if only the runner's own tasks count.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
 
-/// Distinct among the live runners of all workers: pids of workers are, and each has a block of numbers.
+/// A number that is distinct among the live runners of all workers: each worker has a block of numbers, derived
+/// from its pid.
 pub(crate) fn user_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
@@ -47,8 +48,8 @@ pub(crate) fn for_candidate(
         limits: ResourceLimits {
             data: memory,
             address_space: Some(memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES),
-            // The standard streams are sealed memfds, and the kernel holds this limit against them too: above their
-            // size the seal answers EPERM; at zero the first printf would be a SIGXFSZ.
+            // The standard streams are sealed memfds, to which the kernel applies this limit too. Beyond their
+            // size, the seal answers EPERM; with a limit of zero, the first printf would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -64,7 +65,7 @@ pub(crate) fn for_candidate(
     }
 }
 
-/// What a compiler may reach beyond the system's folders.
+/// What a compiler may access beyond the system's folders.
 #[derive(Clone, Copy)]
 pub(crate) struct CompilerReach<'a> {
     pub(crate) scratch: &'a Path,
@@ -100,12 +101,12 @@ pub(crate) fn for_compiler(reach: &CompilerReach<'_>, memory: Bytes, largest_fil
     }
 }
 
-/// So many, beside what this user has now: what it starts later is counted against them.
+/// A limit of `own` tasks beside those that this user has now; tasks that the user starts later count against it.
 pub(crate) fn process_limit(own: u32) -> ProcessLimit {
     ProcessLimit { own, beside: user_tasks() }
 }
 
-/// Threads and processes of this user now: RLIMIT_NPROC counts them all.
+/// Threads and processes of this user now, because RLIMIT_NPROC counts them all.
 fn user_tasks() -> u32 {
     let me = rustix::process::geteuid().as_raw();
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
@@ -124,7 +125,7 @@ fn user_tasks() -> u32 {
     tasks
 }
 
-/// In the runner: memory limits are meant on top of what it holds already.
+/// In the runner: adds what it holds already to its memory limits.
 pub(crate) fn beyond_present(mut confinement: Confinement) -> Confinement {
     let (size, data) = present();
     confinement.limits.data += data;

@@ -1,11 +1,12 @@
-//! Starts a runner: one `clone` with a pidfd and fresh namespaces, then `execveat` of a descriptor of ourselves.
+//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
+//! executable.
 //!
-//! Leaves to others: the runner's own lock-down (`sandbox::confine`, in its own main after exec), and its life
-//! after the start ([`RunnerHandle`](super::handle::RunnerHandle)).
+//! Leaves to others: the runner's own lock-down (`sandbox::confine`, in its main after exec), and its life after
+//! the start ([`RunnerHandle`](super::handle::RunnerHandle)).
 //!
-//! `std::process::Command` can neither enter namespaces nor hand back a pidfd, so this is written by hand. The
-//! old `clone` call is used rather than `clone3`: every flag needed fits it, and container filters that answer
-//! ENOSYS to `clone3` let it through.
+//! Written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses
+//! `clone` instead of `clone3`: all the flags needed fit it, and container filters that answer ENOSYS to `clone3`
+//! allow it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -15,12 +16,12 @@ use rustix::process::{WaitId, WaitIdOptions};
 
 use opt_shared::message::Protection;
 
-/// Which namespaces a runner is to have of its own.
+/// Which namespaces of its own a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces {
-    /// The runner is pid 1: it sees no other process, cannot kill itself, and its end takes along what it started.
+    /// The runner is pid 1: it sees no other process, cannot kill itself, and everything it started ends with it.
     pub pid: bool,
-    /// No System V segment or message queue of the host is in reach.
+    /// It cannot reach System V segments and message queues of the host.
     pub ipc: bool,
 }
 
@@ -36,8 +37,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privilege the other namespaces can only be had inside a user namespace. It is left without id
-        // maps: permissions are unaffected, and exec strips its capabilities because our id is not mapped to 0.
+        // Without privileges, the other namespaces are available only inside a user namespace. It has no id maps:
+        // this does not affect permissions, and exec drops its capabilities because our id is not mapped to 0.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -46,14 +47,14 @@ impl Namespaces {
 }
 
 /// A runner that has been started. Turn it into a [`RunnerHandle`](super::handle::RunnerHandle) at once: dropping
-/// this leaves the process alone.
+/// this does not end the process.
 #[derive(Debug)]
 pub struct SpawnedRunner {
-    /// As the worker's pid namespace sees it.
+    /// Its pid in the worker's PID namespace.
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub namespaces_used: Namespaces,
-    /// The namespaces as protections, what was refused included.
+    /// The namespaces as protections, including refused ones.
     pub protections: Vec<Protection>,
 }
 
@@ -78,38 +79,38 @@ pub enum SpawnError {
     },
 }
 
-/// Where a confined process finds the socket to whoever started it.
+/// The descriptor of the socket to the process that started a confined process.
 pub const SOCKET_FD: i32 = 3;
-/// What the new process was doing when it failed; it reports the index through the pipe.
+/// What the new process was doing when it failed; it sends the index through the pipe.
 const CHILD_STEPS: [&str; 2] =
     ["giving an inherited descriptor its number", "execveat of our own executable"];
 const STEP_DUP: u32 = 0;
 const STEP_EXEC: u32 = 1;
 
-/// Exit status of a child that could not exec, as shells have it.
+/// Exit status of a child that could not exec, as in shells.
 const EXEC_FAILED: c_int = 127;
 
-/// One step more than the highest signal number of Linux.
+/// One more than the highest signal number of Linux.
 const SIGNAL_END: c_int = 65;
 
-/// Everything the child needs, laid out before the clone, so that the child allocates nothing.
+/// Everything that the child needs, prepared before the clone, so that the child allocates nothing.
 struct ChildPlan<'a> {
     executable: RawFd,
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
-    /// (source, target); no source is a target of another, see `spawn_runner`.
+    /// (source, target); no source is another one's target, see `spawn_runner`.
     descriptors: &'a [(RawFd, RawFd)],
-    /// Inclusive ranges to close: all but targets, the executable and the report pipe.
+    /// Inclusive ranges to close: everything except targets, the executable and the report pipe.
     close: &'a [(u32, u32)],
     report: RawFd,
     mask: &'a libc::sigset_t,
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with exactly the descriptors in `inherited`, each at the number given, and no other.
+/// Starts `executable` with exactly the descriptors in `inherited`, each at the given number, and no others.
 ///
-/// The runner's parent-death signal is tied to the *thread* that calls this, so call it from one that lives as
-/// long as the worker does. Standard streams are the caller's to give: number 0, 1 and 2 of `inherited`.
+/// The runner's parent-death signal is tied to the calling *thread*, so call this from one that lives as long as
+/// the worker. The caller also provides the standard streams, as numbers 0, 1 and 2 of `inherited`.
 pub fn spawn_runner(
     executable: BorrowedFd<'_>,
     arguments: &[&CStr],
@@ -119,7 +120,7 @@ pub fn spawn_runner(
 ) -> Result<SpawnedRunner, SpawnError> {
     let prepare =
         |action| move |source: rustix::io::Errno| SpawnError::Prepare { action, source: source.into() };
-    // Copies above every target, so that placing one descriptor never overwrites another yet to be placed.
+    // Copies above all targets, so that placing one descriptor never overwrites one that is still to be placed.
     let floor = inherited.iter().map(|(_, target)| *target).max().unwrap_or(2).max(2).saturating_add(1);
     let lift = |fd: BorrowedFd<'_>| {
         rustix::io::fcntl_dupfd_cloexec(fd, floor).map_err(prepare("duplicating a descriptor"))
@@ -142,7 +143,7 @@ pub fn spawn_runner(
     let argument_pointers = null_terminated(arguments.iter().copied());
     let environment_pointers = null_terminated(environment.iter().map(CString::as_c_str));
 
-    // SAFETY: all-zero bytes are a valid, empty signal set, and a sigaction that says SIG_DFL without flags.
+    // SAFETY: all-zero bytes are a valid, empty signal set, and a sigaction with SIG_DFL and no flags.
     let (mask, default_action) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     let plan = ChildPlan {
         executable: lifted_executable.as_raw_fd(),
@@ -158,7 +159,8 @@ pub fn spawn_runner(
     let (pid, pidfd, namespaces_used, protections) = clone_with_fallback(&plan, namespaces)?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
-        // The child exits right after its report; it is ours alone, so this wait is short and takes no one else's.
+        // The child exits right after its report. It is ours alone, so this wait is short and reaps no other
+        // process.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
         });
@@ -167,7 +169,7 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Asks for all namespaces, then for the pid namespace alone, then for none: a container may grant one of them.
+/// Requests all namespaces, then only the PID namespace, then none, because a container may allow one of them.
 fn clone_with_fallback(
     plan: &ChildPlan<'_>,
     wanted: Namespaces,
@@ -196,9 +198,9 @@ fn clone_with_fallback(
     Err(SpawnError::Clone { source: refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPERM)) })
 }
 
-/// Answers that speak of the namespaces, not of a machine out of processes or memory.
+/// Errors that concern namespaces, and not a machine that is short of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
-    // ENOSPC: too many namespaces, or too deep; EUSERS: the same on older kernels.
+    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same on older kernels.
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)
@@ -233,23 +235,23 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
     let mut pidfd: c_int = -1;
     let every_signal = full_signal_set();
     let mut previous = every_signal;
-    // Signals stay blocked over the clone: a handler of ours must not run in the child.
+    // Signals stay blocked during the clone, so that none of our handlers runs in the child.
     // SAFETY: both sets are initialised and live; pthread_sigmask changes only this thread's mask.
     let masked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every_signal, &raw mut previous) };
     if masked != 0 {
         return Err(io::Error::from_raw_os_error(masked));
     }
-    // SAFETY: without CLONE_VM the child has a copy of our memory and a null stack means it goes on with its copy of
-    // this one, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and
-    // `pidfd` outlives the call. The three arguments mean the same on x86-64 and aarch64; the two whose order
+    // SAFETY: without CLONE_VM the child has a copy of our memory, and with a null stack it continues on its copy
+    // of this one, as after fork. With CLONE_PIDFD the kernel stores the descriptor through the third argument,
+    // and `pidfd` outlives the call. The three arguments mean the same on x86-64 and aarch64; the two whose order
     // differs are zero. The child calls only `run_child`, which never returns and allocates nothing, because
     // another thread may have held the allocator's lock.
     let result = unsafe {
         libc::syscall(libc::SYS_clone, i64::from(flags), 0_usize, &raw mut pidfd, 0_usize, 0_usize)
     };
     if result == 0 {
-        // SAFETY: we are the child, alone, and `plan` lies in our copy of memory.
+        // SAFETY: this is the child, with a single thread, and `plan` is in its copy of memory.
         unsafe { run_child(plan) }
     }
     let failure = io::Error::last_os_error();
@@ -271,17 +273,17 @@ fn full_signal_set() -> libc::sigset_t {
     }
 }
 
-/// The child's whole life between clone and exec.
+/// Everything that the child does between clone and exec.
 ///
 /// # Safety
 ///
-/// Only in a fresh child of `clone` without CLONE_VM. Every function called here is async-signal-safe.
+/// Only in a new child of `clone` without CLONE_VM. Every function called here is async-signal-safe.
 unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
-    // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is null
-    // terminated where the kernel expects it. Errors are reported, never unwound.
+    // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
+    // null-terminated where the kernel expects it. Errors are reported; nothing unwinds.
     unsafe {
-        // Exec resets handlers but keeps what is ignored, and Rust ignores SIGPIPE. The C library refuses its own
-        // two signals and the two that cannot be changed; there is nothing to reset in those.
+        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses its own
+        // two signals and the two that cannot be changed; they need no reset.
         for signal in 1..SIGNAL_END {
             libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
         }
@@ -291,7 +293,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Kernels before 5.9 lack this; everything of ours is close-on-exec there, and the runner closes again.
+            // Kernels before 5.9 do not have this; there, our own descriptors are close-on-exec, and the runner
+            // closes the rest.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }
         libc::sigprocmask(libc::SIG_SETMASK, plan.mask, std::ptr::null_mut());
@@ -307,13 +310,13 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     }
 }
 
-/// Tells the parent which step failed and why, and ends.
+/// Reports to the parent which step failed and why, and exits.
 ///
 /// # Safety
 ///
-/// As `run_child`.
+/// The same as for `run_child`.
 unsafe fn give_up(report: RawFd, step: u32) -> ! {
-    // SAFETY: errno is thread-local and this process has one thread; the message lives on this stack.
+    // SAFETY: errno is thread-local and this process has one thread; the message is on this stack.
     unsafe {
         let errno = (*libc::__errno_location()).cast_unsigned();
         let message = (u64::from(step) << 32 | u64::from(errno)).to_ne_bytes();
@@ -322,7 +325,7 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
     }
 }
 
-/// Waits for the pipe's end. Nothing came: exec closed it. Eight bytes: the child's last words.
+/// Waits for the end of the pipe. If nothing came, exec closed it; eight bytes are a failed child's report.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {
@@ -344,7 +347,7 @@ fn null_terminated<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<*const c_ch
     texts.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
-/// The inclusive ranges of descriptor numbers that hold none of `kept`.
+/// The inclusive ranges of descriptor numbers that contain none of `kept`.
 pub(crate) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(u32, u32)> {
     kept.sort_unstable();
     kept.dedup();
@@ -365,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_hold_every_number_but_the_kept_ones() {
+    fn gaps_contain_every_number_except_the_kept_ones() {
         for (kept, gaps) in [
             (vec![], vec![(0, u32::MAX)]),
             (vec![0, 1, 2], vec![(3, u32::MAX)]),

@@ -1,5 +1,5 @@
-//! A runner's standard streams: small sealed memfds. A flood neither blocks the candidate nor fills memory; what
-//! comes after the size is refused to the writer and lost.
+//! A runner's standard streams: small sealed memfds. Too much output neither blocks the candidate nor fills
+//! memory; writes beyond the size are refused and lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,25 +27,25 @@ impl Stream {
         Bytes::new(self.size)
     }
 
-    /// Bytes written so far: the position of the shared file description, which a hostile writer may have moved,
-    /// so it is only ever used clamped to the size.
+    /// Bytes written so far: the position of the shared file description. A hostile writer may have moved it, so
+    /// it is only used clamped to the size.
     fn written(&self) -> u64 {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }
 
-    /// More was written than is kept.
+    /// Whether more was written than is kept.
     pub(crate) fn is_truncated(&self) -> bool {
         self.size <= self.written()
     }
 
-    /// The last `most` bytes that were kept, as text without control characters but line ends and tabs.
+    /// The last `most` bytes that were kept, as text without control characters other than line ends and tabs.
     pub(crate) fn tail(&self, most: usize) -> String {
         let written = self.written();
         let from = written.saturating_sub(most as u64);
         self.text(from, written)
     }
 
-    /// The first `most` bytes, likewise.
+    /// The first `most` bytes, in the same form.
     pub(crate) fn head(&self, most: usize) -> String {
         let to = self.written().min(most as u64);
         self.text(0, to)
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flood_of_output_is_cut_and_reported() {
+    fn excess_output_is_dropped_and_reported() {
         let stream = Stream::create(Bytes::kib(64)).expect("a memfd");
         assert!(!stream.is_truncated());
         rustix::io::write(stream.descriptor(), b"hello\n").expect("fits");

@@ -1,8 +1,9 @@
-//! How long a runner has had, as far as that is its own affair.
+//! How much of its time limit a runner has used.
 //!
-//! Time is counted in the waits of whoever waits for it, each at most at its nominal length: what a stopped machine, a
-//! frozen process tree or a worker without a CPU add to one is nobody's fault. What the runner's first thread waited
-//! for a CPU comes on top of its limit. Leaves to others what follows once the limit is reached.
+//! Time is counted in the waits of the process that waits for it, each at most at its nominal length: what a
+//! stopped machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time that
+//! the runner's first thread waited for a CPU is added to its limit. Leaves to others what happens when the limit
+//! is reached.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +16,15 @@ pub(crate) struct Timeout {
     limit: Duration,
     spent: Duration,
     since: Instant,
-    /// What the kernel says it had waited for a CPU when it was first looked at.
+    /// How long it had waited for a CPU when this was first read.
     queued_before: Option<Duration>,
-    /// In waits at whose end somebody else had stopped it.
+    /// Time in waits at whose end the process was found stopped by another process.
     stopped: Duration,
 }
 
-/// For somebody who has stopped a process to let it go on.
+/// Time for another process that has stopped a runner to continue it.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// After shorter waits nobody looks: there a process may be timed, and a look costs some microseconds.
+/// After shorter waits nothing is checked: a process may be timed then, and a check costs some microseconds.
 const LOOKED_AT: Duration = Duration::from_millis(5);
 
 impl Timeout {
@@ -47,7 +48,7 @@ impl Timeout {
             self.stopped += waited;
             return false;
         }
-        // Asked after the first wait: whatever ends within that pays nothing.
+        // Read after the first wait, so that it costs nothing for what ends within that.
         let pid = self.pid;
         let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
         self.spend(waited, || queued(pid).unwrap_or_default().saturating_sub(before))
@@ -59,19 +60,19 @@ impl Timeout {
     }
 }
 
-/// Why a process is ended that did not do in time what it was to do.
+/// The reason for ending a process that exceeded its time limit.
 pub(crate) fn reason(pid: u32, limit: Duration) -> KillReason {
     if is_stopped(pid) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Whether it stands still because of a signal or a tracer: a candidate can do neither to itself.
+/// Whether the process is stopped by a signal or a tracer; a candidate can do neither to itself.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     matches!(state, Some('T' | 't'))
 }
 
-/// How long its first thread has waited for a CPU; none where the kernel does not count that.
+/// How long its first thread has waited for a CPU; `None` if the kernel does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -91,7 +92,7 @@ mod tests {
     fn pause_of_the_machine_counts_as_one_wait() {
         let mut limit = timeout(100 * MS);
         let asleep_for_an_hour = Instant::now().checked_sub(Duration::from_secs(3600));
-        // A machine that was started within the hour has no such moment.
+        // A machine that was started within the last hour has no such moment.
         limit.since = asleep_for_an_hour.unwrap_or(limit.since);
         limit.queued_before = Some(Duration::MAX);
         assert!(!limit.ends_after(90 * MS));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_cpu_stretches_a_limit_and_not_for_ever() {
+    fn waiting_for_a_cpu_extends_the_limit_up_to_a_bound() {
         let mut hungry = timeout(100 * MS);
         assert!(!hungry.spend(99 * MS, || unreachable!("nothing is asked before the limit")));
         assert!(!hungry.spend(50 * MS, || 80 * MS));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_figure_is_read_where_it_is_kept() {
+    fn queued_time_is_read_from_the_kernel() {
         if std::path::Path::new("/proc/self/schedstat").exists() {
             assert!(queued(std::process::id()).is_some());
         } else {

@@ -1,6 +1,7 @@
-//! Builds: a compiler, fed by strangers, in a confined process; the artifact goes into `artifacts` under its digest, once.
+//! Builds: runs a compiler, whose input is untrusted, in a confined process, and keeps the artifact in
+//! `artifacts` under its digest.
 //!
-//! Owns the work folder and what a compiler's end is called. Which command makes an artifact is the toolchain's.
+//! Owns the work folder and the status of a compiler's end. `toolchain` decides which command makes an artifact.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -24,13 +25,13 @@ use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerS
 use crate::toolchain::log::{a_part_was_ended, lacked, missing_header};
 use crate::toolchain::{self, BuildError, Folders, Recipe, Step, file};
 
-/// The header for people who have none of tvm-ffi's, found by every build as `opt_candidate.h`.
+/// The header for kernels that do not have tvm-ffi's own; every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
-/// The largest file that a compiler may write, in the largest artifact's size.
+/// The largest file that a compiler may write, as a multiple of the largest artifact.
 const LARGEST_FILE: u64 = 16;
-/// Kept of what a compiler prints.
+/// Bytes kept of a compiler's output.
 const LOG_HEAD: usize = 4096;
-/// For a compiler to say its version, which is a process start; and letters of that which are kept.
+/// Time for a compiler to print its version; below, the number of characters kept of it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 const MOST_VERSION: usize = 200;
 
@@ -51,7 +52,7 @@ pub(crate) fn run(
             Ok(copies) => copies,
             Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
             Err(error) => {
-                // A file that cannot be read may be readable later: nothing was found out about the candidate.
+                // A file that cannot be read now may be readable later, so nothing is known about the candidate.
                 let unread = matches!(error, CopyError::Read { .. });
                 let status = if unread { Status::InfraError } else { Status::CompileError };
                 head.end_as(status, opt_shared::causes::chain(&error));
@@ -84,7 +85,7 @@ pub(crate) fn run(
     Ok(built)
 }
 
-/// Keeps a library within the plan's limits on it, and on all of the run.
+/// Keeps a library, unless it exceeds the limit on its size or on that of all the run's libraries.
 fn keep_for(task: &BuildTask, library: &Path, head: &mut Head, built: &mut Built) -> Result<(), BuildError> {
     let limit = task.build.max_artifact;
     let kind = task.source.language.kind().artifact;
@@ -149,7 +150,7 @@ fn compile(
             homes: [&task.home, &folders.files.root],
         },
         memory: task.build.memory,
-        // What an assembler reads is text, many times as long as what comes of it.
+        // An assembler reads text, which is many times as long as its output.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
@@ -185,8 +186,8 @@ fn compile(
         (None, End::Exited { code: 0 }) => {
             (Status::CompileError, "the compiler ended well but wrote no library".to_owned())
         }
-        // Nothing in a build runs what the source says, so nothing of the candidate's sends a signal: whoever did,
-        // a machine out of memory for one, or a shutdown that ends everybody, it is done again.
+        // A build does not run the source, so the candidate cannot have sent the signal. Its sender may be a
+        // machine out of memory, or a shutdown that ends everything; the build is repeated.
         (None, end @ End::Signalled { .. }) => (
             Status::InfraError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
@@ -232,8 +233,8 @@ fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.is_file())
 }
 
-/// First line of `--version`, asked once of each program and confined as a build is: a compiler may be a script, and hang. None
-/// where it has no answer.
+/// First line of `--version`, asked once for each program. It is confined like a build, because a compiler may be
+/// a script and hang. `None` if there is no answer.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +253,7 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     Ok(version)
 }
 
-/// A work folder that is gone when the build is.
+/// A work folder that is removed after the build.
 struct Scratch {
     path: PathBuf,
 }
@@ -268,7 +269,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// A folder with the header for people who have none of tvm-ffi's.
+    /// A folder with the header for kernels that do not have tvm-ffi's own.
     fn include(&self) -> Result<PathBuf, BuildError> {
         let include = self.path.join("include");
         fs::create_dir(&include).map_err(file("making the folder", &include))?;
@@ -280,7 +281,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays behind is cleared at the next start.
+        // The next start removes what is left.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

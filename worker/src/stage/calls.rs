@@ -1,4 +1,4 @@
-//! The calls of one entry and what each left in the outputs: one rule for every stage.
+//! Calls an entry and judges what each call left in the outputs: one rule for every stage.
 
 use opt_shared::causes::chain;
 use opt_shared::outcome::{EntryFailure, Mismatch, Status};
@@ -10,33 +10,33 @@ use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, Trespass};
 
-/// One entry, called in some session.
+/// An entry that is called in some session.
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
-    /// Tolerances of every output.
+    /// The tolerances of all outputs.
     pub(crate) tolerances: &'a [Tolerance],
-    /// Its number in the session.
+    /// Its index in the session.
     pub(crate) number: usize,
     pub(crate) checked: Checked,
-    /// The judge's own line about the first wrong output.
+    /// The judge's description of the first wrong output.
     wrong: Option<String>,
 }
 
-/// What all comparisons of an entry came to.
+/// The result of all comparisons of an entry.
 #[derive(Default)]
 pub(crate) struct Checked {
     pub(crate) max_absolute_error: f64,
     pub(crate) max_relative_error: f64,
-    /// The output with the largest relative L2 error, and that.
+    /// The output with the largest relative L2 error, and that error.
     pub(crate) worst: Option<(String, f64)>,
 }
 
-/// An end of the entry's calls that is not for others to judge.
+/// Why an entry's calls ended, in the cases that need no further judgement.
 #[derive(Debug)]
 pub(crate) enum Over {
     Failed(Box<EntryFailure>),
-    /// The candidate is dead; its session says how.
+    /// The candidate died; its session says how.
     Died,
 }
 
@@ -57,13 +57,13 @@ impl<'a> EntryCalls<'a> {
         Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
     }
 
-    /// The plan call; how the entry ended if it was not made.
+    /// Makes the plan call. Returns how the entry ended if the call failed.
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<Over>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
         Ok(self.done(planned, Calls::Planned).err())
     }
 
-    /// One call into `slot`, whose outputs hold `poison` before.
+    /// Makes one call into `slot`, whose outputs hold `poison` beforehand.
     pub(crate) fn call(
         &mut self,
         session: &mut dyn Session,
@@ -85,7 +85,8 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output with what was recorded; the first that differs. A failure is the capture's.
+    /// Compares every output with the recorded one, and returns the first that differs. An error is the capture's
+    /// fault.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,
@@ -95,7 +96,7 @@ impl<'a> EntryCalls<'a> {
         self.compare_with(session, slot, poison, None)
     }
 
-    /// Compares every output with what another session made of the same inputs.
+    /// Compares every output with what another session computed from the same inputs.
     pub(crate) fn compare_sessions(
         &mut self,
         session: &dyn Session,
@@ -154,7 +155,7 @@ impl<'a> EntryCalls<'a> {
         Ok(Ok(first))
     }
 
-    /// Wrong values and nothing else to be said of them.
+    /// The entry ends with wrong values and no other finding.
     pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> Over {
         let detail = self.wrong.clone().unwrap_or_default();
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
@@ -166,7 +167,7 @@ impl<'a> EntryCalls<'a> {
         Over::Failed(failure)
     }
 
-    /// What was done; or how the entry ended.
+    /// The call if it was made, otherwise how the entry ended.
     fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, Over> {
         let Answer::Done(called) = answer else { return Err(Over::Died) };
         match failure::of_calls(&called, 1, calls) {

@@ -7,22 +7,23 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// Which calls are spoken of.
+/// Which calls were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// The entry was verified before: what the candidate could do then it can do now.
+    /// Calls of an entry that was verified before: what the candidate supported then, it must support now.
     Timed,
     TimedPlan,
 }
 
-/// A failure of an entry that was opened.
+/// A failure of an opened entry.
 pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
-/// An entry that cannot be shown to any candidate; an error of the worker if the machine is to blame.
+/// The failure of an entry that no candidate can be called with, or an error of the worker if the machine is to
+/// blame.
 pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
@@ -34,7 +35,7 @@ pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFail
     })
 }
 
-/// What is wrong with calls that ended; none if all `asked` were made and done.
+/// What is wrong with calls that ended; `None` if all `asked` calls were made and succeeded.
 pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
     let verdict = |status, detail| Some(Verdict { status, detail });
     if called.returned_value {
@@ -70,7 +71,8 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// What raised an error may say which status it is: glue of ours does, and nobody gains by saying it himself.
+/// The status that an error's kind names, if it names one. Our own glue code does this, and a candidate gains
+/// nothing by doing it.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
@@ -82,15 +84,16 @@ const NAMED: [(&str, Status); 4] = [
     ("opt.HostMemory: ", Status::HostMemoryLimit),
 ];
 
-/// Wrong values, and what a kernel does about wrong indices, may come from a file that is damaged, or that somebody writes
-/// while it is used: its identity and its CRCs tell. So may values that differ from call to call, and inputs that are not what they were. Where
-/// the machine lacks the means to ask, nobody is blamed. `elsewhere`: other captures that the call used.
+/// Decides whether the capture is to blame. Wrong values, and what a kernel does about wrong indices, may come
+/// from a file that is damaged or being overwritten; so may values that differ between calls, and changed inputs.
+/// The file's identity and CRCs show this. If the machine lacks the means to check, nobody is blamed. `elsewhere`
+/// are other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // What was left unwritten, or written beside an output, no input explains.
+    // Input data cannot explain unwritten outputs, or writes outside them.
     let may_be_damage = matches!(
         failure.status,
         Status::IncorrectNumerical
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_claim_about_calls_has_its_verdict() {
+    fn every_end_of_a_call_has_its_verdict() {
         let done = |calls_done| Called { calls_done, ..Called::default() };
         let code = |result| Called { result, raised: Some("only float32".to_owned()), ..Called::default() };
         let raised = |text: &str| Called { result: 1, raised: Some(text.to_owned()), ..Called::default() };
@@ -150,7 +153,7 @@ mod tests {
                 Calls::Planned,
                 Some((Status::Unsupported, "the candidate does not do this entry (it returned -2)")),
             ),
-            // It was done a moment ago.
+            // It was supported a moment ago.
             (
                 code(-2),
                 1,

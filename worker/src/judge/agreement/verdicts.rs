@@ -1,18 +1,18 @@
-//! What passes and what does not, case by case, and what is said about it.
+//! Which outputs pass, case by case, and what is reported about those that do not.
 
 use opt_shared::outcome::{Pattern, ToleranceUsed};
 use opt_shared::units::to_index;
 
 use super::*;
 
-/// Values with all kinds of mantissas, none near a type's edges.
+/// Values with varied mantissas, none near the limits of a type.
 fn spread(at: usize) -> f64 {
     let magnitude = 0.5 + f64::from(u32::try_from((at * 37) % 101).expect("small")) / 50.0;
     if at.is_multiple_of(3) { -magnitude } else { magnitude }
 }
 
 #[test]
-fn an_error_of_nine_percent_fails_standard_in_every_float_type() {
+fn nine_percent_error_fails_standard_in_every_float_type() {
     for dtype in floats() {
         let mut case = Case::filled(dtype, &[40, 50], spread);
         assert!(case.run().passed, "{dtype}");
@@ -25,9 +25,9 @@ fn an_error_of_nine_percent_fails_standard_in_every_float_type() {
 }
 
 #[test]
-fn zeros_for_a_tiny_truth_fail_by_their_norm() {
+fn zeros_for_tiny_expected_values_fail_by_their_norm() {
     for dtype in [DType::Float64, DType::Float32, DType::Float16, DType::BFloat16, DType::Complex64] {
-        // Inside the absolute tolerance of every one of them.
+        // Within the absolute tolerance of every type.
         let tiny = match dtype {
             DType::Float64 => 1e-9,
             DType::Float32 | DType::Complex64 => 1e-6,
@@ -45,7 +45,7 @@ fn zeros_for_a_tiny_truth_fail_by_their_norm() {
 }
 
 #[test]
-fn where_nothing_is_expected_something_fails() {
+fn nonzero_output_fails_where_zeros_are_expected() {
     let mut case = Case::filled(DType::Float32, &[100], |_| 0.0);
     assert!(case.run().passed);
     case.set_actual(7, 1e-9);
@@ -54,17 +54,17 @@ fn where_nothing_is_expected_something_fails() {
     assert_eq!(found.mismatch.map(|mismatch| mismatch.index), Some(vec![7]));
     case.rules.tolerance.used.rel_l2 = f64::INFINITY;
     assert!(case.run().passed);
-    // A zero is a zero, whatever its sign.
+    // The sign of a zero does not matter.
     case.set_actual(7, -0.0);
     case.rules.tolerance.used = ToleranceUsed { rtol: 0.0, atol: 0.0, rel_l2: 0.0 };
     assert!(case.run().passed);
 }
 
 #[test]
-fn a_wrong_corner_of_a_large_output_is_not_averaged_away() {
+fn wrong_corner_of_a_large_output_fails() {
     let elements = 4 * L2_CHUNK_ELEMENTS + 5;
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
-    // The elements after the last full chunk count with it: alone, five that nearly cancel would fail here.
+    // The elements after the last full chunk are part of it: five alone that nearly cancel would fail.
     for at in 0..5 {
         let place = to_index(elements) - 1 - at;
         case.expected[place * 4..place * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());
@@ -83,7 +83,7 @@ fn a_wrong_corner_of_a_large_output_is_not_averaged_away() {
 }
 
 #[test]
-fn patterns_name_what_bad_elements_have_in_common() {
+fn pattern_names_what_bad_elements_have_in_common() {
     let shape = [8, 5];
     let bad = |places: &[usize]| {
         let mut case = Case::filled(DType::Float32, &shape, spread);
@@ -110,7 +110,7 @@ fn patterns_name_what_bad_elements_have_in_common() {
 }
 
 #[test]
-fn what_is_not_finite_must_stand_where_it_stood() {
+fn nonfinite_values_must_be_where_they_were_recorded() {
     let with = |expected: f64, actual: f64, nonfinite| {
         let mut case = Case::filled(DType::Float32, &[3], |at| if at == 1 { expected } else { 1.0 });
         case.set_actual(1, actual);
@@ -147,7 +147,7 @@ fn what_is_not_finite_must_stand_where_it_stood() {
 }
 
 #[test]
-fn integers_are_exact_to_the_last_bit() {
+fn integers_are_compared_exactly() {
     let mut case = Case::filled(DType::Int64, &[3], |_| 0.0);
     let large = (1_i64 << 53) + 1;
     case.expected[8..16].copy_from_slice(&large.to_le_bytes());
@@ -159,13 +159,13 @@ fn integers_are_exact_to_the_last_bit() {
         (mismatch.expected.as_str(), mismatch.actual.as_str()),
         ("9007199254740993", "9007199254740992")
     );
-    // A plan may give a quantised type a step.
+    // A plan may set a tolerance for a quantised type.
     case.rules.tolerance.used.atol = 1.0;
     assert!(case.run().passed);
 }
 
 #[test]
-fn any_byte_but_zero_is_true() {
+fn any_nonzero_byte_is_true() {
     let mut case = Case::filled(DType::Bool, &[4], |at| f64::from(u8::from(at % 2 == 1)));
     case.actual[1] = 0xff;
     assert!(case.run().passed);
@@ -174,7 +174,7 @@ fn any_byte_but_zero_is_true() {
 }
 
 #[test]
-fn magnitudes_whose_squares_leave_f64_are_judged_all_the_same() {
+fn magnitudes_with_overflowing_squares_are_judged() {
     for magnitude in [1e-300, 1e300] {
         let mut case = Case::filled(DType::Float64, &[3000], |_| magnitude);
         case.rules.tolerance.used = ToleranceUsed { rtol: 1.0, atol: 0.0, rel_l2: 1e-3 };
@@ -189,7 +189,7 @@ fn magnitudes_whose_squares_leave_f64_are_judged_all_the_same() {
 }
 
 #[test]
-fn a_ratio_forgives_as_many_as_it_says() {
+fn matched_ratio_allows_exactly_its_share_of_failures() {
     let mut case = Case::filled(DType::Float8E4M3Fn, &[1000], |_| 1.0);
     case.rules.tolerance.used.rel_l2 = f64::INFINITY;
     for at in 0..10 {
@@ -202,7 +202,7 @@ fn a_ratio_forgives_as_many_as_it_says() {
 }
 
 #[test]
-fn a_source_that_ends_early_is_an_error_that_names_the_side() {
+fn truncated_source_is_an_error_that_names_the_tensor() {
     let case = Case::filled(DType::Float32, &[100], spread);
     let (mut expected, mut actual) = (case.expected.as_slice(), &case.actual[..396]);
     let found = compare(&mut expected, &mut actual, &case.subject(), &case.rules);
@@ -212,7 +212,7 @@ fn a_source_that_ends_early_is_an_error_that_names_the_side() {
 }
 
 #[test]
-fn geometry_that_overflows_is_refused() {
+fn overflowing_geometry_is_refused() {
     let mut nothing: (&[u8], &[u8]) = (&[], &[]);
     let mut run = |shape: &[u64], stride: &[u64]| {
         let case = Case::filled(DType::Float64, &[0], spread);

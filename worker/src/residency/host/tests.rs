@@ -1,4 +1,4 @@
-//! The arena against the kernel that keeps it.
+//! The arena compared with what the kernel counts for it.
 
 use std::os::fd::AsFd;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 
-/// Bytes that say where they are.
+/// Bytes that depend on their position.
 struct Pattern(u64);
 
 impl Pattern {
@@ -35,13 +35,13 @@ impl Source for Pattern {
     }
 }
 
-/// Counts what the kernel takes for the arena.
+/// Compares what the kernel counts for the arena with the device's own count.
 fn agrees(device: &HostDevice) {
     assert_eq!(device.counted().expect("told"), device.marks().placed);
 }
 
 #[test]
-fn what_is_uploaded_is_what_lies_there() {
+fn uploaded_bytes_arrive_in_the_arena() {
     let mut on = Accounted::new(HostDevice::create(Bytes::mib(4)).expect("an arena"));
     let mut ring = Ring::new(3, Bytes::kib(64));
     for bytes in [0, 1, 65_536, 65_537, 1_000_003] {
@@ -74,7 +74,7 @@ fn page() -> usize {
 }
 
 #[test]
-fn downloads_and_fills_come_in_their_turn() {
+fn downloads_and_fills_run_in_order() {
     let mut device = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let buffer = device.allocate(Bytes::new(5000)).expect("room");
     device.fill(&buffer, 0xa5).expect("queued");
@@ -94,20 +94,20 @@ fn downloads_and_fills_come_in_their_turn() {
 }
 
 #[test]
-fn the_capacity_is_exact_and_no_piece_is_missing_below_it() {
+fn capacity_is_exact_and_every_buffer_below_it_fits() {
     let page = page() as u64;
     let mut device = HostDevice::create(Bytes::new(4 * page)).expect("an arena");
     let mut held: Vec<Buffer> = (0..4).map(|_| device.allocate(Bytes::new(page)).expect("room")).collect();
     let refused = device.allocate(Bytes::new(1)).expect_err("full");
     assert!(matches!(refused, DeviceError::NoRoom { free: Bytes::ZERO, .. }), "{refused:?}");
-    // Every other page is free: not a piece of two pages among the first four.
+    // Every other page is free, so the first four have no range of two pages.
     device.release(held.remove(2)).expect("released");
     device.release(held.remove(0)).expect("released");
     let wide = device.allocate(Bytes::new(2 * page)).expect("a piece elsewhere");
     device.fill(&wide, 1).expect("queued");
     assert_eq!(device.marks().placed_peak, Bytes::new(4 * page));
     device.release(wide).expect("released");
-    // In a dense arena the same finds no place.
+    // In a dense arena the same buffer finds no range.
     let mut dense = HostDevice::dense(Bytes::new(4 * page)).expect("an arena");
     let mut held: Vec<Buffer> = (0..4).map(|_| dense.allocate(Bytes::new(page)).expect("room")).collect();
     dense.release(held.remove(2)).expect("released");
@@ -117,7 +117,7 @@ fn the_capacity_is_exact_and_no_piece_is_missing_below_it() {
 }
 
 #[test]
-fn others_can_only_read_and_nobody_can_resize() {
+fn arena_is_read_only_for_others_and_cannot_be_resized() {
     let mut device = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let buffer = device.allocate(Bytes::kib(4)).expect("room");
     let done = device.fill(&buffer, 9).expect("queued");
@@ -125,7 +125,7 @@ fn others_can_only_read_and_nobody_can_resize() {
     let reader = device.reader().expect("a reader");
     assert!(reader.write_at(&[1], 0).is_err());
     let map = |protection, flags| {
-        // SAFETY: a fresh map, of which only the success is looked at.
+        // SAFETY: a fresh map, of which only the success is checked.
         unsafe { mmap(std::ptr::null_mut(), page(), protection, flags, reader.as_fd(), 0) }
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());
@@ -149,7 +149,7 @@ fn others_can_only_read_and_nobody_can_resize() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused() {
+fn invalid_requests_are_refused() {
     let mut device = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let buffer = device.allocate(Bytes::new(100)).expect("room");
     for (bytes, at) in [(101, 0), (1, 100), (50, 51), (10, u64::MAX)] {
@@ -169,7 +169,7 @@ fn what_is_asked_wrongly_is_refused() {
 }
 
 #[test]
-fn a_copy_that_fails_is_told_from_then_on() {
+fn failed_copy_poisons_the_device() {
     let arena = HostDevice::create(Bytes::mib(1)).expect("an arena");
     let unwritable = arena.reader().expect("a reader");
     let mut device = HostDevice::over(unwritable, Bytes::mib(1), Bytes::mib(1)).expect("an arena");

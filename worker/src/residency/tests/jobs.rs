@@ -1,4 +1,4 @@
-//! Jobs of chance: shared storages, unused ones, nothing at all, one giant, ten thousand tiny ones.
+//! Random jobs: shared storages, unused ones, empty jobs, one huge storage, ten thousand tiny ones.
 
 use std::cell::Cell;
 use std::io;
@@ -13,14 +13,15 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes say which it is and where they are. It knows how often it was opened, and is it now.
+/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and is open
+/// now.
 pub(super) struct Storage {
     pub(super) number: usize,
     pub(super) bytes: u64,
     pub(super) held: u64,
     pub(super) opened: Cell<u32>,
     pub(super) open_now: Cell<bool>,
-    /// Whether bytes are worth writing.
+    /// Whether bytes are really written.
     pub(super) real: bool,
 }
 
@@ -93,7 +94,7 @@ impl Job {
             6..26 => (chance.random_range(1..12), true, 0..=most / 100),
             _ => (chance.random_range(1..24), false, 0..=most / 10),
         };
-        // None, some or all sources take host memory: as much as the storage has, or a part, or more.
+        // No source, some or all hold host memory: as much as the storage has, less, or more.
         let holding = chance.random_range(0..4);
         let mut storages: Vec<Storage> = (0..count)
             .map(|number| {
@@ -135,14 +136,14 @@ impl Job {
         Self { storages, tensors, after, terms }
     }
 
-    /// For each storage, how many tensors lie in it.
+    /// For each storage, the number of tensors that it holds.
     pub(super) fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.storages.len()];
         self.tensors.iter().for_each(|&storage| uses[storage] += 1);
         uses
     }
 
-    /// From sizes alone.
+    /// Computed from sizes alone.
     pub(super) fn peak(&self) -> Peak {
         let placings: Vec<Placing> = (self.storages.iter().zip(self.uses()))
             .filter(|(_, uses)| 0 < *uses)

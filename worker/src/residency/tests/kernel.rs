@@ -1,4 +1,4 @@
-//! The ledger against what the kernel counts, in a process where nothing else goes on.
+//! The ledger compared with what the kernel counts, in a process that does nothing else.
 
 use std::cell::Cell;
 use std::io;
@@ -15,20 +15,20 @@ use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::pages::Pages;
 use crate::residency::staging::Source;
 
-/// Set in the process that is measured.
+/// Set in the environment of the measured process.
 const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
-/// The kernel is asked at the end of a storage and every so many bytes.
+/// Bytes between two looks at the kernel's count; the end of each storage is looked at too.
 const LOOK_EVERY: u64 = 32 << 20;
 
-/// Private pages of this process, exactly: the counters in `status` lag.
+/// The private pages of this process, exactly; the counters in `status` lag behind.
 fn anonymous() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a figure");
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// What the kernel says, at the worst moment.
+/// The kernel's highest count.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -42,7 +42,7 @@ impl Watch {
     }
 }
 
-/// A storage of which the source has a copy in host memory, if it is `held`.
+/// A storage whose source has a copy in host memory if it is `held`.
 struct Storage<'a> {
     bytes: Bytes,
     held: bool,
@@ -99,7 +99,8 @@ impl Source for Copy<'_> {
     }
 }
 
-/// Storages (MiB, whether its source holds it, tensors) and outputs (MiB). Each has something of 64 MiB or more at its peak.
+/// Storages (MiB, whether the source holds it, tensors) and outputs (MiB). Each case has 64 MiB or more at its
+/// peak.
 type Case = (&'static [(u64, bool, usize)], &'static [u64]);
 const CASES: [Case; 4] = [
     (&[(64, false, 1), (96, false, 1), (64, false, 0)], &[80]),
@@ -108,9 +109,9 @@ const CASES: [Case; 4] = [
     (&[(1, true, 1), (64, true, 4), (70, false, 1)], &[100, 64]),
 ];
 
-/// Runs itself again, alone: what other tests do in the same process would be counted.
+/// Runs itself again in its own process, because memory of other tests in this process would be counted.
 #[test]
-fn the_kernel_counts_what_the_ledger_says() {
+fn kernels_count_agrees_with_the_ledger() {
     if std::env::var_os(ALONE).is_some() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
@@ -167,7 +168,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
     agrees(watch.most.get(), ledger);
-    // And at rest, to the page.
+    // At rest they agree to the page.
     let marks = residency.device().marks();
     assert_eq!(residency.device().counted().expect("told"), marks.placed);
     agrees((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());

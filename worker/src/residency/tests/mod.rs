@@ -1,4 +1,4 @@
-//! The order of a load against the formula, over jobs of chance: on a device of numbers, and on real memory.
+//! The order of a load compared with the formula, over random jobs: on a counting device, and on real memory.
 
 mod jobs;
 mod kernel;
@@ -16,7 +16,7 @@ use super::load::{Load, Origin, Residency};
 
 const JOBS: u64 = 10_000;
 
-/// Loads a job; hands the residency and what came after the tensors to `look`.
+/// Loads a job; passes the residency and the buffers allocated after the tensors to `look`.
 fn load<D: Device>(job: &Job, device: D) -> (Residency<D, usize>, Vec<super::device::Buffer>) {
     let mut residency = Residency::new(device, job.terms.slots, job.terms.slot);
     let storages: Vec<(usize, &dyn Origin)> =
@@ -46,7 +46,7 @@ fn the_peak_is_the_formula_in_ten_thousand_jobs() {
     }
 }
 
-/// From the ledger's lines and the device's own account.
+/// Checks the order, from the ledger's lines and the device's own record.
 fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
     for (storage, uses) in job.storages.iter().zip(job.uses()) {
         assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}: {}", storage.number);
@@ -64,7 +64,7 @@ fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // Each buffer's upload follows at once, and what comes after the tensors finds the queue empty.
+    // Each buffer's upload follows at once, and the queue is empty when buffers after the tensors are allocated.
     let happenings = &residency.device().happenings;
     let mut owed = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
@@ -110,9 +110,10 @@ fn the_last_user_takes_it_along(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// The same on memory that exists: a device just large enough has room, its bytes are right, the kernel counts as much.
+/// The same with real memory: a device that is just large enough has room, its bytes are right, and the kernel
+/// counts as much.
 #[test]
-fn the_formula_is_enough_and_a_grain_less_is_not() {
+fn capacity_of_the_formula_is_enough_and_a_grain_less_is_not() {
     let page = rustix::param::page_size() as u64;
     for seed in 0..60 {
         let job = Job::of_chance(seed, page, 400_000, true);
@@ -152,9 +153,9 @@ fn the_formula_is_enough_and_a_grain_less_is_not() {
     }
 }
 
-/// From batch to batch: what the next one uses stays, what it does not is gone before anything new comes.
+/// From batch to batch: what the next batch uses stays, and the rest is released before anything new is loaded.
 #[test]
-fn what_two_loads_share_is_loaded_once() {
+fn storages_shared_by_two_loads_are_loaded_once() {
     for seed in 0..2000 {
         let job = Job::of_chance(seed, 64, 100_000, false);
         let device = Counting::new(Bytes::MAX, Bytes::new(64), seed);

@@ -1,4 +1,4 @@
-//! The attempts themselves: each does the thing, and says what the kernel answered.
+//! The canary's attempts: each makes the forbidden call and prints the kernel's answer.
 
 use std::ptr::{null, null_mut};
 
@@ -8,11 +8,11 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, tell};
 use crate::sandbox::confine::seal::seal_map;
 
-/// More threads than this are no answer to "without an end".
+/// Largest number of threads to start; more would not prove any more.
 const MOST_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
-/// What a raw call returned: `ok`, or the name of the error.
+/// The result of a raw call: `ok`, or the name of the error.
 pub(super) fn answer(result: i64) -> String {
     if result < 0 { format!("{:?}", Errno::last()) } else { "ok".to_owned() }
 }
@@ -22,7 +22,7 @@ fn map(bytes: Bytes, protection: i32, flags: i32) -> *mut libc::c_void {
     unsafe { libc::mmap(null_mut(), bytes.to_usize(), protection, flags | libc::MAP_ANONYMOUS, -1, 0) }
 }
 
-/// Maps, and unmaps what it got.
+/// Tries to map memory, and unmaps it if that succeeded.
 fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
     tell(name, if got == libc::MAP_FAILED { -1 } else { 0 });
@@ -32,11 +32,11 @@ fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     }
 }
 
-/// Seals, and namespaces.
+/// Attempts against seals and namespaces.
 pub(super) fn before_the_lock_down(segment: i32) {
     let page = rustix::param::page_size();
     let length = i64::try_from(page).unwrap_or(4096);
-    // SAFETY: plain calls on descriptors and maps of our own; a segment that is attached is not used.
+    // SAFETY: plain calls on our own descriptors and maps; an attached segment is not used.
     unsafe {
         let attached = libc::shmat(segment, null(), 0);
         tell("attach_segment", if attached.addr() == usize::MAX { -1 } else { 0 });
@@ -63,20 +63,20 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Within and beyond each limit on memory.
+/// Attempts within each limit on memory, and beyond it.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);
     try_map("map_within", Bytes::mib(1), both, libc::MAP_PRIVATE);
     try_map("map_beyond", beyond, both, libc::MAP_PRIVATE);
-    // SAFETY: moves the end of the heap, and back if that was granted.
+    // SAFETY: moves the end of the heap, and back if that succeeded.
     unsafe {
         let step = isize::try_from(beyond.get()).unwrap_or(isize::MAX);
         let old = libc::sbrk(step);
         tell("heap_beyond", if old.addr() == usize::MAX { -1 } else { 0 });
     }
     let reserve = map(beyond, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-    // SAFETY: our own map; where it was refused, so is this.
+    // SAFETY: our own map; if there is none, this is refused too.
     tell("reserve_beyond", unsafe { libc::mprotect(reserve, beyond.to_usize(), both) }.into());
     if reserve != libc::MAP_FAILED {
         // SAFETY: our own map, which nothing points into.
@@ -93,9 +93,10 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     }
 }
 
-/// Each a thing that a candidate must be alone with.
+/// Attempts to reach other processes, and anything else outside the sandbox.
 pub(crate) fn isolation(parent: i32) {
-    // SAFETY: each is a plain system call that is to be refused, or asks for a number; pointers are valid or null.
+    // SAFETY: each is a plain system call that should be refused, or that returns a number; pointers are valid or
+    // null.
     unsafe {
         println!("own_pid={}", libc::getpid());
         tell("signal_parent", libc::syscall(libc::SYS_kill, i64::from(parent), 0));

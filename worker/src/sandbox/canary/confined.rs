@@ -1,7 +1,8 @@
-//! The sandboxed process: it has a candidate's sandbox, and tries what a candidate must not be able to do.
+//! The sandboxed process of a canary: it has a candidate's sandbox and tries what a candidate must not be able to
+//! do.
 //!
-//! Says `name=answer` for every attempt, `protection …` for what the lock-down claims, and ends by overflowing its stack.
-//! What the answers should be is `proof`'s.
+//! Prints `name=answer` for every attempt and `protection …` for what the lock-down claims, and ends by
+//! overflowing its stack. `proof` knows the expected answers.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,16 +13,16 @@ use crate::sandbox::confine::{self, Confinement, Descriptors, ResourceLimits, Sa
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// A memory file that is not sealed: only the limit on file sizes holds it.
+/// A memory file without seals: only the limit on file sizes stops it.
 pub(super) const GROWING_FD: i32 = 2;
 const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Beyond those that its user has: none, where it becomes a user of its own.
+/// Tasks allowed in addition to those of its user; if the process gets a user of its own, there are none.
 const MORE_TASKS: u32 = 8;
 
-/// As a candidate's, but small, so that little has to be taken to get beyond.
+/// Like a candidate's, but small, so that little memory is needed to exceed its limits.
 fn confinement() -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -45,14 +46,14 @@ fn confinement() -> Confinement {
 
 pub(super) fn play(segment: i32, parent: i32) -> i32 {
     // The standard library would turn the overflow at the end into an abort.
-    // SAFETY: the default action of a signal needs no handler to stay alive.
+    // SAFETY: the default action of a signal needs no handler.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
-    // SAFETY: as above; a write beyond the limit on file sizes is to be an error, not a signal.
+    // SAFETY: as above; a write beyond the limit on file sizes should be an error, not a signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     attempts::before_the_lock_down(segment);
     let confinement = confinement();
     let tasks = confinement.limits.processes.map_or(0, |it| it.own.saturating_add(it.beside));
-    // SAFETY: `proof` put the socket here, and nothing closes it.
+    // SAFETY: `proof` put the socket there, and nothing closes it.
     let worker = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
     let kept = Descriptors { worker, artifact: None, libraries: &[] };
     match confine::lock_down(&policy::beyond_present(confinement), &kept) {

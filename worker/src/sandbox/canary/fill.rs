@@ -1,11 +1,11 @@
-//! Takes memory as fast as one thread can, once it is told to.
+//! Fills memory as fast as one thread can, when it is told to.
 
 use std::io::{Read as _, Write as _};
 
-/// Asked for at a time.
+/// Bytes allocated at a time.
 const STEP: usize = 1 << 20;
 
-/// Fills so many MiB and keeps them until standard input ends. Dies with whoever started it.
+/// Fills this many MiB and keeps them until standard input ends. Dies with the process that started it.
 pub(super) fn fill(mib: usize) -> i32 {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut input = std::io::stdin();
@@ -23,7 +23,7 @@ pub(super) fn fill(mib: usize) -> i32 {
         }
         let start = block.as_mut_ptr();
         for at in (0..STEP).step_by(page) {
-            // SAFETY: within what was reserved.
+            // SAFETY: within the reserved memory.
             unsafe { start.add(at).write_volatile(1) };
         }
         kept.push(block);

@@ -1,9 +1,9 @@
-//! Canaries: processes of ours that try, before a run, to break what a candidate is to be held by.
+//! Canaries: our own processes that try, before a run, to break the protections that confine a candidate.
 //!
-//! Owns the hidden entrance and its three parts: `confine` starts a process in the sandbox of a
-//! candidate, compares what it could do with what it should, and prints one line per protection; `attempt` is that process;
-//! `fill` takes memory until somebody stops it. None of them runs anything foreign. What becomes of a missing protection is
-//! up to whoever asked.
+//! Owns the hidden command and its three parts: `confine` starts a process in a candidate's sandbox, compares
+//! what it could do with what it should be able to do, and prints one line per protection; `attempt` is that
+//! process; `fill` takes memory until it is stopped. None of them runs foreign code. The caller decides what a
+//! missing protection means.
 
 pub(crate) mod attempts;
 mod confined;

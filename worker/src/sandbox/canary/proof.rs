@@ -1,4 +1,5 @@
-//! From what the sandboxed process could do to one protection each: a protection is present if it is claimed and was tried in vain.
+//! Turns the attempts of the sandboxed process into protections: one is present if it was claimed and the
+//! attempts to break it failed.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -16,17 +17,17 @@ use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// It says about fifty short lines.
+/// Most bytes read from it; it prints about fifty short lines.
 const MOST_SAID: u64 = 64 << 10;
 
-/// What the sandboxed process said, and how it ended.
+/// What the sandboxed process printed, and how it ended.
 #[derive(Debug, Default)]
 struct Heard {
     answers: BTreeMap<String, String>,
     claims: Vec<Protection>,
 }
 
-/// One protection for every row of the list but those that the supervisor proves itself.
+/// All protections except those that the supervisor tests itself.
 pub(super) fn protections() -> Vec<Protection> {
     match listen() {
         Ok(heard) => judge(&heard),
@@ -61,7 +62,7 @@ fn judge(heard: &Heard) -> Vec<Protection> {
     protections.collect()
 }
 
-/// Starts a sandboxed process and reads what it says until it ends.
+/// Starts a sandboxed process and reads its output until it ends.
 fn listen() -> Result<Heard, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
     let executable = File::open("/proc/self/exe").map_err(|error| format!("opening ourselves: {error}"))?;
@@ -110,7 +111,7 @@ fn hear(said: &str, end: End) -> Heard {
             heard.answers.insert(name.to_owned(), answer.to_owned());
         }
     }
-    // It counts only as the end of everything else.
+    // The overflow counts only if everything else was done before.
     if let Some(overflow) = heard.answers.get_mut("overflow") {
         *overflow = match end {
             End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
@@ -120,14 +121,14 @@ fn hear(said: &str, end: End) -> Heard {
     heard
 }
 
-/// A System V segment that the kernel takes away with its last user, which is this process.
+/// A System V segment that the kernel removes with its last user, which is this process.
 struct Segment {
     id: i32,
 }
 
 impl Segment {
     fn create() -> Self {
-        // SAFETY: a segment of our own, attached where the kernel likes and used by nobody.
+        // SAFETY: our own segment, attached at an address of the kernel's choice and not used.
         unsafe {
             let id = libc::shmget(libc::IPC_PRIVATE, 1, 0o600);
             libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protection_is_there_when_it_was_tried_in_vain() {
+    fn protection_is_present_if_attempts_to_break_it_failed() {
         let segv = End::Signalled { signal: libc::SIGSEGV };
         assert_eq!(protection(SAID, segv, "memory_limit"), Protection::new("memory_limit", true, "9.00 MiB"));
         let broken = SAID.replace("heap_beyond=ENOMEM", "heap_beyond=ok");

@@ -1,16 +1,16 @@
 //! SIGABRT in a process that is pid 1 of its namespace.
 //!
-//! The kernel drops every signal that a namespace's init sends itself and does not handle, so `abort()` would end
-//! as whatever the C library's last resort raises. A handler gives it an exit status instead, which the worker
-//! reads back as SIGABRT. A candidate that exits with this status by hand is taken for one that aborted; both are
-//! its own doing.
+//! The kernel drops every signal that the init process of a namespace sends to itself and does not handle, so
+//! `abort()` would end with whatever the C library's last resort raises. A handler turns it into an exit status,
+//! which the worker reads as SIGABRT. A candidate that exits with this status by itself counts as aborted; either
+//! way it ended itself.
 
 use std::io;
 
-/// As shells write "ended by SIGABRT".
+/// As shells represent "ended by SIGABRT".
 pub const ABORT_STATUS: i32 = 128 + libc::SIGABRT;
 
-/// Installs the handler if we are pid 1; otherwise abort does what it says.
+/// Installs the handler if we are pid 1; otherwise abort works by itself.
 pub(super) fn report_aborts() -> io::Result<()> {
     if std::process::id() != 1 {
         return Ok(());
@@ -19,7 +19,7 @@ pub(super) fn report_aborts() -> io::Result<()> {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = exit_as_aborted as extern "C" fn(libc::c_int) as usize;
-        // On the alternate stack where there is one: an overflowed stack ends in abort as well.
+        // Use the alternate stack if there is one, because a stack overflow ends in abort too.
         action.sa_flags = libc::SA_ONSTACK;
         if libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut()) != 0 {
             return Err(io::Error::last_os_error());
@@ -29,6 +29,6 @@ pub(super) fn report_aborts() -> io::Result<()> {
 }
 
 extern "C" fn exit_as_aborted(_signal: libc::c_int) {
-    // SAFETY: async-signal-safe, and nothing of this process is to run any more.
+    // SAFETY: async-signal-safe, and nothing of this process runs afterwards.
     unsafe { libc::_exit(ABORT_STATUS) }
 }

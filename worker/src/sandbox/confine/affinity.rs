@@ -1,10 +1,11 @@
-//! Whether a process could run on more CPUs than it was put on.
+//! Whether a process could run on more CPUs than it was given.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Tried, because a control group may hold it there as well, and then asking for CPUs does no harm: libraries do.
+/// Whether the process can get more CPUs. It is tried because a control group may prevent it too; then asking for
+/// CPUs, as libraries do, is harmless.
 pub(super) fn can_be_left() -> bool {
-    // More CPUs than the fixed set holds.
+    // There are more CPUs than the fixed set holds.
     let Ok(given) = sched_getaffinity(None) else { return true };
     let mut all = CpuSet::new();
     for cpu in 0..CpuSet::MAX_CPU {
@@ -14,7 +15,7 @@ pub(super) fn can_be_left() -> bool {
         return false;
     }
     let wider = sched_getaffinity(None) != Ok(given);
-    // What was granted a moment ago is granted again.
+    // Restores the previous set, which was granted before.
     let _ = sched_setaffinity(None, &given);
     wider
 }

@@ -1,9 +1,10 @@
-//! The system calls that inmates are refused, by number on both architectures, grouped by what they would give.
+//! The system calls that sandboxed processes are refused, with their numbers on both architectures, grouped by
+//! what they could be used for.
 //!
-//! Numbers are written out for both columns, so that either machine can check them and a call that a C library
-//! header does not know yet can be refused already. What is refused only for some arguments is in `calls`.
+//! Both columns are written out, so that either machine can check them, and so that a call can be refused before
+//! the C library's headers know it. `calls` has those that are refused only for some arguments.
 
-/// One system call. `None` where an architecture never had it.
+/// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers and for the checks of this table"))]
@@ -13,7 +14,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Its number on the architecture this was compiled for.
+    /// Its number on the architecture that this was compiled for.
     pub(super) fn number(&self) -> Option<i64> {
         let number = if cfg!(target_arch = "x86_64") { self.x86_64 } else { self.aarch64 };
         number.map(i64::from)
@@ -24,17 +25,17 @@ const fn both(name: &'static str, x86_64: u16, aarch64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
-/// A call as old as its architecture's own numbering; newer architectures never had it.
+/// A call that only the older architecture has.
 const fn x86(name: &'static str, x86_64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: None }
 }
 
-/// Calls since 5.1 have one number everywhere.
+/// Calls since Linux 5.1 have the same number everywhere.
 const fn everywhere(name: &'static str, number: u16) -> Call {
     both(name, number, number)
 }
 
-// Refused for some arguments only, or with another answer: see `calls`.
+// Refused only for some arguments, or with another error: see `calls`.
 pub(super) const CLONE: Call = both("clone", 56, 220);
 pub(super) const CLONE3: Call = everywhere("clone3", 435);
 pub(super) const OPEN: Call = x86("open", 2);
@@ -58,11 +59,12 @@ pub(super) const SCHED_SETATTR: Call = both("sched_setattr", 314, 274);
 pub(super) const SCHED_SETAFFINITY: Call = both("sched_setaffinity", 203, 122);
 pub(super) const MMAP: Call = both("mmap", 9, 222);
 
-/// Another process, or another program in this one.
+/// Start another process, or another program in this one.
 pub(super) const PROCESSES: &[Call] =
     &[x86("fork", 57), x86("vfork", 58), both("execve", 59, 221), both("execveat", 322, 281)];
 
-/// Any socket beyond the one inherited; receiving on that one stays, sending to an address or with descriptors not.
+/// Open sockets beyond the inherited one. Receiving on that one is allowed; sending to an address or sending
+/// descriptors is not.
 pub(super) const NETWORK: &[Call] = &[
     both("socket", 41, 198),
     both("socketpair", 53, 199),
@@ -75,7 +77,7 @@ pub(super) const NETWORK: &[Call] = &[
     both("sendmmsg", 307, 269),
 ];
 
-/// Memory that no limit counts, or a way to move a map off its sealed place.
+/// Allocate memory that no limit counts, or move a sealed map.
 pub(super) const MEMORY: &[Call] = &[
     both("memfd_create", 319, 279),
     everywhere("memfd_secret", 447),
@@ -92,7 +94,7 @@ pub(super) const MEMORY: &[Call] = &[
     both("move_pages", 279, 239),
 ];
 
-/// Channels to processes that share the machine.
+/// Communicate with other processes on the machine.
 pub(super) const CHANNELS: &[Call] = &[
     both("semget", 64, 190),
     both("semctl", 66, 191),
@@ -113,7 +115,7 @@ pub(super) const CHANNELS: &[Call] = &[
     both("keyctl", 250, 219),
 ];
 
-/// Looking into other processes, or reaching them.
+/// Inspect or reach other processes.
 pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("ptrace", 101, 117),
     both("process_vm_readv", 310, 270),
@@ -129,7 +131,7 @@ pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("syslog", 103, 116),
 ];
 
-/// Big, young or privileged parts of the kernel that neither candidates nor compilers have a use for.
+/// Large, recent or privileged parts of the kernel that neither candidates nor compilers need.
 pub(super) const ADMINISTRATION: &[Call] = &[
     everywhere("io_uring_setup", 425),
     everywhere("io_uring_enter", 426),
@@ -183,11 +185,13 @@ pub(super) const ADMINISTRATION: &[Call] = &[
     both("nfsservctl", 180, 42),
 ];
 
-/// A timer can raise SIGCONT, which would wake a stopped runner while another is being timed. Limits stay as set.
+/// A timer can raise SIGCONT, which would wake a stopped runner while another one is being timed. Limits must
+/// stay as they are.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
 
-/// Memory of the kernel, or pages of a process that are its own no longer, in amounts that no limit on a process counts: pipes
-/// keep whole huge pages that were unmapped, and locks, watches, rules and filters have no number.
+/// Allocate kernel memory, or keep pages that no longer belong to a process, in amounts that no limit on a
+/// process counts: pipes keep whole huge pages that were unmapped, and the number of locks, watches, rules and
+/// filters is not limited.
 pub(super) const HIDING_PLACES: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -200,12 +204,12 @@ pub(super) const HIDING_PLACES: &[Call] = &[
     everywhere("landlock_create_ruleset", 444),
     everywhere("landlock_add_rule", 445),
     everywhere("landlock_restrict_self", 446),
-    // A filter of its own could also hold a call, and with it the standstill, for as long as it likes.
+    // Its own filter could also hold up a call, and so delay a stop, for any time.
     both("seccomp", 317, 277),
 ];
 
-/// Ways to disturb others while standing still: hundreds of timers set for the moment in which a rival is timed, and writing
-/// back what all processes have written.
+/// Disturb others while stopped: hundreds of timers that fire while a rival is timed, or writing back the dirty
+/// pages of all processes.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("timerfd_create", 283, 85),
     both("sync", 162, 81),
@@ -213,7 +217,8 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("sync_file_range", 277, 84),
 ];
 
-/// Changes to files. Landlock covers most of them, but no owner, mode, time or attribute, and not on every kernel.
+/// Change files. Landlock covers most of this, but not owner, mode, times and attributes, and not on every
+/// kernel.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),
@@ -272,7 +277,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_call_and_no_number_stands_twice() {
+    fn no_call_and_no_number_occurs_twice() {
         let all: Vec<&Call> = GROUPS.iter().copied().flatten().collect();
         for (index, one) in all.iter().enumerate() {
             for other in &all[index + 1..] {
@@ -293,7 +298,7 @@ mod tests {
         }
     }
 
-    /// The C library's own numbers, for the architecture the test runs on.
+    /// The C library's numbers for the architecture on which the test runs.
     macro_rules! known {
         ($($name:ident = $constant:ident),* $(,)?) => { [$((stringify!($name), libc::$constant)),*] };
     }

@@ -1,8 +1,9 @@
-//! The seccomp filter: which system calls, with which arguments, a sandboxed process is refused.
+//! The seccomp filter: which system calls a sandboxed process is refused, and with which arguments.
 //!
-//! A deny list that answers EPERM, so that a refused call is the candidate's own affair and a new C library does
-//! not fail on calls nobody thought of. Two programs: `by_number` refuses the calls that are refused altogether, and
-//! one made by `seccompiler` those that are refused for some arguments.
+//! It is a deny list that answers EPERM, so that a refused call is an error like any other to the candidate, and
+//! a new C library does not fail on calls that are unknown here. There are two programs: `by_number` refuses
+//! calls regardless of their arguments, and a program built by `seccompiler` refuses calls with certain
+//! arguments.
 
 use std::collections::BTreeMap;
 
@@ -21,24 +22,26 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// Options of fcntl that lock ranges of a file: each range is a piece of kernel memory, and there may be any number.
+/// Operations of fcntl that lock ranges of a file. Each range takes kernel memory, and their number is not
+/// limited.
 const FCNTL_LOCKS: [u64; 4] =
     [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
-/// Options of fcntl that make the kernel send signals, lease files, grow pipes beyond their default, or seal memory.
+/// Operations of fcntl that make the kernel send signals, lease files, enlarge pipes, or seal memory.
 const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
-    // F_SETSIG and F_SETOWN_EX, which not every libc names. A descriptor could otherwise raise SIGCONT at a stopped runner.
+    // F_SETSIG and F_SETOWN_EX, which not every libc defines. Otherwise a descriptor could send SIGCONT to a
+    // stopped runner.
     10,
     15,
     libc::F_SETLEASE as u64,
     libc::F_NOTIFY as u64,
     libc::F_SETPIPE_SZ as u64,
-    // A seal on its output would make the worker's own writes fail, and look like the worker's fault.
+    // A seal on its output would make the worker's own writes fail, which would look like the worker's fault.
     libc::F_ADD_SEALS as u64,
 ];
 
-/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and typing into a terminal.
+/// Requests of ioctl that do the same as F_SETOWN and O_ASYNC, and one that types into a terminal.
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
@@ -49,16 +52,16 @@ const PRCTL_REFUSED: [u64; 5] = [
     libc::PR_SET_DUMPABLE as u64,
     libc::PR_SET_PTRACER as u64,
     libc::PR_SET_MM as u64,
-    // Would keep others off the sibling processor while it runs.
+    // Would keep other processes off the sibling hardware thread.
     libc::PR_SCHED_CORE as u64,
 ];
 
-/// Flags of mmap that say what kind of map it is to be.
+/// The flags of mmap that determine the kind of a map.
 const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
-/// Such memory may be given back and stay allocated, where no sample of what is resident shows it.
+/// Such memory can stay allocated after it was given back, and then no sample of resident memory shows it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
 
-/// Clone flags that make a namespace, or a sibling instead of a child.
+/// Clone flags that create a namespace, or a sibling instead of a child.
 const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_NEWNS as u64,
     libc::CLONE_NEWCGROUP as u64,
@@ -72,12 +75,12 @@ const CLONE_REFUSED: [u64; 8] = [
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Installs the filters, for good. Wants no_new_privs.
+/// Installs the filters permanently. Requires no_new_privs.
 pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineError> {
     let programs =
         programs(confinement, std::process::id()).map_err(|source| ConfineError::Filter { source })?;
     let mut instructions = 0;
-    // The last one refuses to install another.
+    // The last program refuses to install another one.
     for program in &programs {
         install(program)?;
         instructions += program.len();
@@ -101,17 +104,17 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     for option in FCNTL_REFUSED {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
-    // Without an address a message can only go where the inherited socket leads.
+    // Without an address, a message can only go through the inherited socket.
     refused.when(table::SENDTO, &[(4, differs_wide(0))])?;
-    // Zero means ourselves.
+    // Zero means the calling process.
     refused.when(table::PRLIMIT64, &[(0, differs(0))])?;
 
-    // They hide their arguments behind a pointer, and the C library falls back to their older forms.
+    // Their arguments are behind a pointer, and the C library falls back to the older calls.
     refused.always_as(&[table::CLONE3], libc::ENOSYS);
     match confinement.kind {
         SandboxKind::Candidate => {
             refuse_candidate(&mut refused, own_pid)?;
-            // Device nodes, where there are any, are opened for writing; Landlock says which.
+            // Device nodes, if there are any, are opened for writing; Landlock restricts which ones.
             if confinement.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
                 // A driver shares memory with its device.
@@ -146,15 +149,15 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     if affinity::can_be_left() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
-    // Threads, and nothing but threads.
+    // Only threads.
     refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
-    // Reading a limit is fine, setting one is not: RLIMIT_CPU could raise SIGKILL in our name.
+    // Reading a limit is allowed, setting one is not: RLIMIT_CPU could send a SIGKILL that looks like ours.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
     let own_pid = u64::from(own_pid);
     for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
         refused.when(call, &[(0, differs(own_pid))])?;
     }
-    // A SIGKILL is then never its own, and a stop or its end always the worker's.
+    // So a SIGKILL is never the candidate's own, and stopping or ending it is always the worker's doing.
     for (call, argument) in [
         (table::KILL, 1),
         (table::TKILL, 1),
@@ -166,7 +169,8 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
             refused.when(call, &[(argument, equals(word(signal)))])?;
         }
     }
-    // Priority of others: without a user of its own, a candidate shares ours with the runner it is compared to.
+    // Without a user of its own, a candidate has the same user as the runner that it is compared with, and could
+    // change its priority.
     refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS.into()))])?;
     refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
     refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
@@ -176,7 +180,7 @@ fn refuse_candidate(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendE
     Ok(())
 }
 
-/// Holds even where there is no Landlock.
+/// Applies even without Landlock.
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
@@ -188,16 +192,16 @@ fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError
 
 #[derive(Default)]
 struct Refusals {
-    /// Whatever the arguments, with this error.
+    /// Calls refused regardless of their arguments, with their errors.
     always: BTreeMap<i64, i32>,
-    /// When the arguments fit.
+    /// Calls refused if their arguments match.
     rules: Rules,
 }
 
-/// A comparison of one argument.
+/// A comparison of an argument.
 type Test = (SeccompCmpArgLen, SeccompCmpOp, u64);
 
-/// An `int` of C as a system call's argument, of which 32 bits count.
+/// A C `int` as a system call's argument, of which 32 bits count.
 fn word(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
@@ -210,7 +214,7 @@ const fn differs(value: u64) -> Test {
     (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-/// For pointers, all of whose bits count.
+/// For pointers, of which all bits count.
 const fn differs_wide(value: u64) -> Test {
     (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value)
 }
@@ -236,7 +240,7 @@ impl Refusals {
         self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
-    /// Refuses the call when all tests hold; several calls of this add up.
+    /// Refuses the call if all tests match. Several rules for the same call are alternatives.
     fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
         let Some(number) = call.number() else { return Ok(()) };
         let conditions = tests
@@ -261,8 +265,8 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
 }
 
 pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
-    // Not through `seccompiler::apply_filter`: before Linux 5.16 a filter without this flag also turns on speculation
-    // mitigations for the process, which would slow down the very code that is to be timed.
+    // Not with `seccompiler::apply_filter`: before Linux 5.16, a filter without this flag also turns on
+    // speculation mitigations for the process, which would slow down the code that is to be timed.
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let header = libc::sock_fprog {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),

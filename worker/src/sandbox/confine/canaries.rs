@@ -1,8 +1,8 @@
-//! Proof of the lock-down: runners that try each forbidden thing and say what became of it.
+//! Tests of the lock-down: runners that try each forbidden thing and report the result.
 //!
-//! A test starts this very test executable as a runner. A constructor that runs before the test harness, and so
-//! before the first thread, notices an environment variable and plays the scenario it names; the harness never
-//! starts in such a process. Where the tests run as root, each runs once more as an ordinary user.
+//! A test starts its own test executable as a runner. A constructor that runs before the test harness, and so
+//! before the first thread, sees an environment variable and plays the scenario that it names; the harness never
+//! starts in such a process. As root, each test also runs as an ordinary user.
 
 mod candidate;
 mod compiler;

@@ -1,4 +1,4 @@
-//! Who the runner is: a user nobody else is, without capabilities, and opaque to other processes.
+//! The identity of a sandboxed process: a user of its own without capabilities, opaque to other processes.
 
 use opt_shared::message::Protection;
 use rustix::process::DumpableBehavior;
@@ -6,18 +6,19 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{ConfineError, protection};
 
-/// Users that no system hands out (systemd lists 0x7000_0000 and up as unused): runner n is this plus n.
+/// User ids that no system assigns (systemd lists 0x7000_0000 and up as unused); runner n gets this plus n.
 const OWN_USER_BASE: u32 = 0x7000_0000;
 const OWN_USER_COUNT: u32 = 0x0800_0000;
 
-/// Where a container maps 16 bits of users only: the range for users that exist while one service runs.
+/// For containers that map only 16 bits of users: the range for users of running services.
 const SMALL_USER_BASE: u32 = 61_184;
 const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 
-/// Highest capability number that a 64-bit mask can hold.
+/// The highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
-/// Root becomes a user of the runner's own: it owns nothing, may signal nobody, and is counted alone.
+/// As root, becomes a user of the runner's own, which owns nothing, may signal no process, and is counted
+/// separately.
 pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
@@ -38,7 +39,7 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, Confine
             Err(error) => refusal = Some(error),
         }
     }
-    // A container with a single user, or one that may not change users: uid 0 without any of its powers.
+    // The container has a single user, or does not allow changing users: uid 0 without its powers.
     let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
     let mut protections =
         vec![protection("own_user", false, format!("the user cannot be changed: {detail}"))];
@@ -47,7 +48,7 @@ pub(super) fn become_nobody_else(number: u32) -> Result<Vec<Protection>, Confine
 }
 
 fn change_user(id: u32) -> std::io::Result<()> {
-    // Calls of the C library, which are meant for a whole process; this one has a single thread.
+    // Calls of the C library are meant for a whole process; this one has a single thread.
     // SAFETY: plain integers; an empty list needs no pointer.
     unsafe {
         for result in
@@ -61,7 +62,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// All capability sets empty, and no way for exec to fill them again.
+/// Empties all capability sets, so that exec cannot fill them again.
 pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();
@@ -75,7 +76,7 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     Ok(vec![protection("no_capabilities", left.permitted.is_empty() && left.inheritable.is_empty(), "")])
 }
 
-/// Needs CAP_SETPCAP, which only root has; without it exec gains nothing anyway, given no_new_privs.
+/// Needs CAP_SETPCAP, which only root has. Without it, exec gains nothing anyway because of no_new_privs.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {
@@ -90,7 +91,7 @@ fn clear_bounding_set() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Not dumpable: no core, and no other process of the same user may read or trace it.
+/// Makes the process not dumpable: no core dumps, and no other process of the same user may read or trace it.
 pub(super) fn hide_memory() -> Result<Protection, ConfineError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(ConfineError::refused("hiding memory from other processes"))?;

@@ -1,14 +1,15 @@
-//! Resource limits: the only bounds on memory that hold without overshoot, and the fences around the rest.
+//! Resource limits: the only limits on memory that cannot be exceeded even briefly, and limits on other
+//! resources.
 
 use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
 
-/// Since this Linux, RLIMIT_NPROC holds what a user has in its user namespace, not what it has everywhere.
+/// Since this version of Linux, RLIMIT_NPROC counts a user's processes within its user namespace, and no others.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-/// Each is a piece of kernel memory. No program waits for as many.
+/// Largest number of pending signals. Each takes kernel memory, and no program needs as many.
 const MOST_SIGNALS: u64 = 1024;
 
 pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
@@ -18,12 +19,12 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
         (Resource::Nofile, u64::from(limits.open_files), "limiting open files"),
         (Resource::Stack, limits.stack.get(), "limiting the stack"),
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
-        // A core dump of a big process takes longer than its run, and may go to a pipe.
+        // The core dump of a large process takes longer than its run, and may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MOST_SIGNALS, "limiting signals that wait"),
-        // Message queues are kernel memory that nobody would give back.
+        // Message queues are kernel memory that would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
-        // No sandboxed process outranks the process that times it.
+        // No sandboxed process gets a higher priority than the process that times it.
         (Resource::Nice, 0, "forbidding higher priority"),
         (Resource::Rtprio, 0, "forbidding real-time priority"),
     ];
@@ -42,7 +43,8 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
     Ok(protections)
 }
 
-/// After the process has become the user that it is to be: whom the limit counts, and whether it bites, depends on that.
+/// Limits processes. Call it after the process has changed its user, because that decides which processes the
+/// limit counts, and whether it has any effect.
 pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
     let (most, counted) = counted(limit, shares_user);
     lower(Resource::Nproc, most, "limiting processes")?;
@@ -57,7 +59,7 @@ pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<
     })
 }
 
-/// In a user namespace of this process's own, on a kernel that counts there only what is in it.
+/// Whether the process has its own user namespace, on a kernel that counts only the processes in it.
 pub(super) fn counted_alone() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
     is_counted_alone(
@@ -66,7 +68,8 @@ pub(super) fn counted_alone() -> bool {
     )
 }
 
-/// The namespace that a runner is cloned into has no id map; every other one that a worker can run in has.
+/// The namespace that a runner is cloned into has no id map; every other namespace in which a worker can run has
+/// one.
 fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
@@ -74,7 +77,7 @@ fn is_counted_alone(id_map: Option<&str>, release: &str) -> bool {
         && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
 }
 
-/// The limit that the kernel is given, and what of it is meant for whom.
+/// The limit to set, and a description of what it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, beside } = limit;
     if shares_user {
@@ -85,7 +88,7 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
 }
 
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
-    // The hard limit we were born with may be tighter, and raising it is a privilege.
+    // The inherited hard limit may be lower, and raising it needs a privilege.
     let value = getrlimit(resource).maximum.map_or(value, |born_with| born_with.min(value));
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
         .map_err(ConfineError::refused(action))
@@ -96,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_of_others_are_counted_only_where_the_user_is_shared() {
+    fn tasks_of_others_are_added_only_for_a_shared_user() {
         let limit = ProcessLimit { own: 8, beside: 120 };
         assert_eq!(counted(limit, true), (128, "8, beside 120 that its user has".to_owned()));
         assert_eq!(counted(limit, false), (8, "8".to_owned()));
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_of_ones_own_is_counted_alone_by_kernels_that_can() {
+    fn own_user_namespace_is_counted_alone_on_recent_kernels() {
         let mapped = "         0          0 4294967295\n";
         for (id_map, release, alone) in [
             (Some(""), "5.14.0", true),

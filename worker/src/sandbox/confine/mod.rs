@@ -1,11 +1,13 @@
-//! The lock-down of a runner: everything it gives up, in its own main, before anything foreign is loaded.
+//! The lock-down of a runner: everything that it gives up at the start of its own main, before any foreign code
+//! is loaded.
 //!
-//! Owns the order of the steps and the report of what this machine could not enforce. One file per step:
-//! `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
-//! (Landlock), `calls`, `call_table`, `by_number`
-//! and `affinity` (seccomp), `seal` (input maps), `abort` (SIGABRT as pid 1).
-//! Leaves to others: namespaces, which only the one who clones can give (`sandbox::spawn`), and the environment,
-//! which is whatever was passed to exec.
+//! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file
+//! per step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities),
+//! `files` (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input maps), `abort`
+//! (SIGABRT as pid 1).
+//!
+//! Leaves to others: namespaces, which only the cloning process can create (`sandbox::spawn`), and the
+//! environment, which is the one passed to exec.
 
 pub mod abort;
 mod affinity;
@@ -30,13 +32,13 @@ use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Which policy a sandbox has: it depends on what runs in it.
+/// The kind of process in a sandbox, which determines its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// A loaded library: reads system libraries and itself; writes nothing; starts threads only.
+    /// A loaded library: reads system libraries and itself, writes nothing, starts only threads.
     Candidate,
-    /// A compiler and its children: reads the system and the sources; writes its scratch folder.
+    /// A compiler and its children: read the system and the sources, and write to the scratch folder.
     Compiler,
 }
 
@@ -45,56 +47,58 @@ pub enum SandboxKind {
 pub struct Confinement {
     pub kind: SandboxKind,
     pub limits: ResourceLimits,
-    /// Candidates, when the worker is root: which user of their own they become. Distinct among live runners.
+    /// For candidates, if the worker is root: the number of their own user, distinct among live runners.
     pub user_number: u32,
-    /// Files and folders that may be read, beyond the system's: library folders of a candidate; include and library
-    /// folders of a compiler. They must exist.
+    /// Files and folders that may be read beside the system's: library folders of a candidate; include and
+    /// library folders of a compiler. They must exist.
     pub readable: Vec<PathBuf>,
-    /// Folders from which a compiler may execute, too. They must exist.
+    /// Folders whose programs a compiler may execute too. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// What stays closed although it lies in a folder that is readable: captures, results. What is readable or
-    /// writable by its own name stays so. Whole paths, without links.
+    /// Files and folders that stay closed even if they are in a readable folder: captures, results. Anything
+    /// listed in `readable` or `writable` itself stays accessible. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Folders of the user's that stay closed where they lie in a folder of the system, likewise.
+    /// Folders of the user that stay closed even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
-    /// Files and folders that may be written: a compiler's scratch folder; a candidate's device nodes, if any.
+    /// Files and folders that may be written: a compiler's scratch folder, or a candidate's device nodes.
     pub writable: Vec<PathBuf>,
 }
 
-/// Hard and soft limits alike. A limit that the worker itself lies under already is not raised.
+/// Values for both hard and soft limits. A lower limit that the worker itself has is not raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
-    /// Private writable memory (RLIMIT_DATA). Shared and read-only maps are not counted.
+    /// Private writable memory (RLIMIT_DATA). Shared and read-only maps do not count.
     pub data: Bytes,
-    /// All address space (RLIMIT_AS); none for a process with a CUDA context, whose driver reserves it freely.
+    /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
+    /// ranges.
     pub address_space: Option<Bytes>,
-    /// The largest file that may be written: zero for a candidate.
+    /// The largest file that may be written; zero for a candidate.
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,
-    /// Growth of the first thread's stack.
+    /// Size to which the first thread's stack may grow.
     pub stack: Bytes,
     pub locked_memory: Bytes,
 }
 
-/// Processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace) and exempts uid 0.
+/// Limit on processes and threads. The kernel counts them per user (since Linux 5.14 per user namespace), and
+/// exempts uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// Threads and processes of its own.
+    /// Threads and processes that it may have itself.
     pub own: u32,
-    /// Others of the worker's user: they are counted, too, where the process gets no user or user namespace of its own.
+    /// Other tasks of the worker's user. They count too, unless the process gets its own user or user namespace.
     pub beside: u32,
 }
 
-/// The descriptors a runner keeps beyond its standard streams.
+/// The descriptors that a runner keeps, beside its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker; its hang-up is how an orphan knows, so a stream or sequenced-packet one: datagram
-    /// sockets never hang up.
+    /// The socket to the worker. An orphan notices its hang-up, so it must be a stream or seqpacket socket:
+    /// datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
-    /// The library to load, open for reading; it may be read by this descriptor's path whoever owns it.
+    /// The library to load, opened for reading. The path of this descriptor may be read, whoever owns the file.
     pub artifact: Option<BorrowedFd<'a>>,
-    /// Libraries that are loaded before it, likewise.
+    /// Libraries that are loaded before the artifact, opened in the same way.
     pub libraries: &'a [BorrowedFd<'a>],
 }
 
@@ -149,11 +153,11 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
     Protection { name: name.to_owned(), present, detail: detail.into() }
 }
 
-/// Gives up everything that a sandboxed process has no business with. There is no way back, not even for us.
+/// Gives up everything that a sandboxed process does not need. This cannot be undone, not even by our own code.
 ///
-/// Call it while the process has one thread: Landlock and seccomp bind the calling thread and what it starts.
-/// The answer names every protection that was asked for, the absent ones with `present: false`. An error means
-/// that a protection every supported kernel has was refused: do not load anything then.
+/// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and what it
+/// starts. The result lists every requested protection, and the missing ones with `present: false`. An error
+/// means that a protection was refused that every supported kernel has; then nothing must be loaded.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -164,7 +168,7 @@ pub fn lock_down(
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
     descriptors::close_all_but(descriptors)?;
-    // Rules are made while we may still open folders that only root may enter.
+    // The rules are prepared while folders that only root may enter can still be opened.
     let files = files::Rules::prepare(confinement, descriptors)?;
     protections.extend(limits::apply(&confinement.limits)?);
     protections.extend(match confinement.kind {
@@ -175,7 +179,7 @@ pub fn lock_down(
         let shares_user = rustix::process::getuid() == user && !limits::counted_alone();
         protections.push(limits::limit_processes(processes, shares_user)?);
     }
-    // Changing the user cleared the death signal and reset who may look into this process.
+    // Changing the user cleared the parent-death signal and changed who may inspect this process.
     parent::die_with_the_worker(descriptors.worker)?;
     protections.push(identity::hide_memory()?);
     protections.push(identity::refuse_new_privileges()?);
@@ -184,12 +188,13 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// Whether a compiler may execute this program, whose path is whole: it lies in a folder of the system, or of a toolchain.
+/// Whether a compiler may execute this program: it is in a system folder or in a toolchain. `program` is an
+/// absolute path.
 pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     files::compilers_may_execute(program, toolchain)
 }
 
-/// Landlock alone: for a probe that asks which protection a driver cannot live with.
+/// Applies Landlock alone, for a probe that finds out which protection a driver does not tolerate.
 pub fn restrict_files(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -199,14 +204,14 @@ pub fn restrict_files(
     files.enforce()
 }
 
-/// The system call filter alone, likewise.
+/// Applies the system call filter alone, for the same probe.
 pub fn restrict_calls(confinement: &Confinement) -> Result<Protection, ConfineError> {
     identity::refuse_new_privileges()?;
     calls::restrict(confinement)
 }
 
 fn refuse_other_threads() -> Result<(), ConfineError> {
-    // Without /proc there is nothing to count; the callers are ours and lock down first thing in main.
+    // Without /proc threads cannot be counted; our own callers lock down first thing in main.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 { Err(ConfineError::Threads { threads }) } else { Ok(()) }
 }

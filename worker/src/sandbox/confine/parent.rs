@@ -1,4 +1,4 @@
-//! The runner's tie to its worker: a session of its own, and death when the worker dies.
+//! Ties a runner to its worker: a session of its own, and death when the worker dies.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,11 +8,11 @@ use rustix::process::Signal;
 
 use super::{ConfineError, protection};
 
-/// Out of the terminal's reach: a Ctrl-C is the supervisor's to handle.
+/// Leaves the terminal's session, because the supervisor handles Ctrl-C.
 pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
         Ok(_) => Ok(protection("session", true, "")),
-        // Only a group leader is refused, and a leader of its own session is what we want to be.
+        // Only a process group leader is refused, and leading its own session is what we want.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
             Ok(protection("session", true, "already its own"))
         }
@@ -20,9 +20,10 @@ pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     }
 }
 
-/// Asks to be killed when the worker's spawning thread ends, then makes sure that it had not ended before.
+/// Asks for a signal when the worker's spawning thread ends, then checks that it has not ended already.
 ///
-/// In a pid namespace of our own getppid says 0 whoever lives, so the worker's end of the socket is the witness.
+/// In its own PID namespace getppid returns 0 in any case, so the other end of the socket shows whether the
+/// worker is alive.
 pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Protection, ConfineError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(ConfineError::refused("asking to die with the worker"))?;

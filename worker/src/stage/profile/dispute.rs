@@ -1,4 +1,4 @@
-//! Who is right about outputs that were never recorded: a fresh runner says.
+//! Decides, with a fresh runner, which side's outputs are right where nothing was recorded.
 
 use opt_shared::outcome::{Mismatch, Status};
 use rand::seq::SliceRandom;
@@ -16,7 +16,7 @@ use crate::session::{
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{Calls, of_calls};
 
-/// A slot of which the candidate's outputs are not those of the baseline. Its inputs are still in place.
+/// A slot in which the candidate's outputs differ from the baseline's. Its inputs are still in place.
 pub(super) struct Disputed<'c> {
     pub(super) context: &'c Context<'c>,
     pub(super) slot: u32,
@@ -26,7 +26,7 @@ pub(super) struct Disputed<'c> {
 }
 
 impl<'a, B: Backend> Profile<'a, B> {
-    /// The side that is wrong. The baseline's runner is replaced by a fresh one, which makes the block again.
+    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block.
     pub(super) fn decide<'b>(
         &mut self,
         disputed: Disputed<'_>,
@@ -66,8 +66,8 @@ impl<'a, B: Backend> Profile<'a, B> {
         })
     }
 
-    /// Without a baseline, what was kept is made again by a fresh runner of the candidate, each block once, in another order: it
-    /// cannot remember what it never saw.
+    /// Without a baseline: a fresh runner of the candidate repeats the kept blocks, each once and in another
+    /// order. It cannot remember what it never saw.
     pub(super) fn repeat_kept(
         &mut self,
         placed: &[B::Placed],
@@ -103,7 +103,7 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// A block again, without a clock; how it stopped, if it did.
+/// Repeats a block without a clock; returns why it stopped, if it did.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,
@@ -136,7 +136,7 @@ fn again(
     Ok(None)
 }
 
-/// Whether a fresh runner makes the elements that were kept.
+/// Whether a fresh runner computes the same elements as those that were kept.
 fn repeated(
     context: &Context<'_>,
     side: &mut Side<'_>,

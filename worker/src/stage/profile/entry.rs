@@ -1,4 +1,4 @@
-//! One entry of a profile: what each runner of it is asked for, when enough was asked, and the figures.
+//! Times one entry: which blocks each runner makes, when there are enough, and the resulting figures.
 
 use std::time::{Duration, Instant};
 
@@ -23,46 +23,46 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// Warm-up that goes on because the length of a block has not settled ends here: the machine is not getting calmer.
+/// Longest warm-up if the length of a block does not settle: the machine is not going to become calmer.
 const LONGEST_WARM_UP: Duration = Duration::from_millis(500);
-/// Warm-up ends after so many pairs, whatever the clock shows of them.
+/// Largest number of warm-up pairs, whatever the clock shows.
 const MOST_WARM_UP_PAIRS: u32 = 1000;
-/// Pairs of blocks that are taken of one pair of runners; fewer where one call takes `SLOW_CALL`.
+/// Pairs of blocks for each pair of runners; fewer if one call takes `SLOW_CALL`.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// However little time there is: the median of fewer is any one of them.
+/// Smallest number of pairs, however little time there is: a median of fewer means little.
 const LEAST_PAIRS: usize = 5;
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// Pairs are taken again until they were not preempted, up to so many times as many: then all of them count.
+/// Preempted pairs are repeated up to this many times the wanted number; beyond that, all pairs count.
 const MOST_REPEATED: usize = 4;
-/// As many of them are worth more than any number of others.
+/// If at least this many pairs were not preempted, only those count.
 const LEAST_CALM: usize = 3;
-/// KernelForge's protocol: warm-up and timed calls.
+/// KernelForge's protocol: numbers of warm-up calls and of timed calls.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
-/// All that is known of one entry's times.
+/// Everything measured about one entry's times.
 #[derive(Default)]
 pub(super) struct Timing {
     /// The candidate's, then the baseline's if there is one.
     pub(super) samples: Vec<Samples>,
-    /// Of each pair of runners: baseline / candidate.
+    /// The ratio baseline / candidate for each pair of runners.
     ratios: Vec<f64>,
-    /// Those of a screen's only runners, pair by pair.
+    /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
-    /// A pair of runners had too few pairs that nobody disturbed.
+    /// Whether some pair of runners had too few undisturbed pairs.
     disturbed: bool,
-    /// Of each runner of a side: the median of its blocks, in milliseconds.
+    /// For each side, the median of each runner's blocks, in milliseconds.
     medians: Vec<Vec<f64>>,
     runners: u32,
     spent: Duration,
     calls: u32,
     handoff: Duration,
-    /// Nothing more is asked for.
+    /// Whether the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
 }
 
-/// A pair that was timed: of each side, a call in milliseconds, and whether somebody else had the CPU meanwhile.
+/// A timed pair: for each side the milliseconds per call, and whether another process used the CPU meanwhile.
 struct Timed {
     ms: Vec<f64>,
     preempted: Vec<bool>,
@@ -77,7 +77,7 @@ impl Timing {
         }
     }
 
-    /// One runner of each side: warm-up, then its pairs.
+    /// Times one runner of each side: warm-up, then its pairs.
     pub(super) fn time<M: VariantMemory>(
         &mut self,
         context: &Context<'_>,
@@ -107,7 +107,7 @@ impl Timing {
         Ok(timed.map(|(timed, calls)| self.add(&timed, calls, context.task.depth)))
     }
 
-    /// What one pair of runners said.
+    /// Adds the pairs of one pair of runners.
     fn add(&mut self, timed: &[Timed], calls: u32, depth: Depth) {
         self.calls = calls;
         self.runners += 1;
@@ -130,7 +130,7 @@ impl Timing {
         }
     }
 
-    /// Whether another runner would make the interval any better.
+    /// Decides whether the entry is done, or another pair of runners could improve the interval.
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let profile = &context.task.profile;
         if context.task.depth == Depth::Screen {
@@ -148,13 +148,13 @@ impl Timing {
             || profile.entry_timeout <= self.spent;
     }
 
-    /// What is to be settled: the ratio, or the time where there is no baseline.
+    /// The figure whose interval is to narrow: the ratio or, without a baseline, the time.
     fn estimate(&self) -> Option<Estimate> {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// Where everybody is disturbed, the slower side is disturbed more: its blocks are longer. The interval then reaches to the ratio
-    /// of the shortest blocks, which nobody may have disturbed.
+    /// If all pairs were disturbed, the slower side was disturbed more, because its blocks are longer. The
+    /// interval is then extended to the ratio of the shortest blocks, which may have been undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { at_a_glance(&self.pairs) }?;
@@ -170,7 +170,7 @@ impl Timing {
         })
     }
 
-    /// Whose figures cannot be true.
+    /// The side whose figures cannot be true, and why.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff)? {
@@ -184,7 +184,7 @@ impl Timing {
         Ok(None)
     }
 
-    /// None if the times are no figures.
+    /// `None` if the times give no figures.
     pub(super) fn figures(&self, context: &Context<'_>, variation: &Variation) -> Option<EntryProfile> {
         let [seed, ..] = context.task.seed.as_chunks().0 else { return None };
         let seed = u64::from_le_bytes(*seed);
@@ -229,13 +229,13 @@ impl Timing {
     }
 }
 
-/// Eleven figures, however many blocks there were.
+/// Eleven figures, whatever the number of blocks.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// The pairs that were not preempted; all of them where too few are left, or where a candidate is preempted more often than its
-/// baseline, as one is that makes itself wait whenever it is slow.
+/// The pairs that count: those that were not preempted. All pairs count if too few of these are left, or if the
+/// candidate is preempted more often than its baseline, since it might make itself wait whenever it is slow.
 fn believed(timed: &[Timed]) -> Vec<&Timed> {
     let preempted = |side: usize| timed.iter().filter(|pair| pair.preempted.get(side) == Some(&true)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| !pair.preempted.contains(&true)).collect();
@@ -247,12 +247,12 @@ fn believed(timed: &[Timed]) -> Vec<&Timed> {
     }
 }
 
-/// Plan calls, and pairs until the length of a block has settled; whether calls are slow.
+/// Makes plan calls, then pairs until the length of a block has settled. Returns whether calls are slow.
 fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bool>, SessionError> {
     handoff::settle(pairing.sides)?;
     for number in 0..pairing.sides.len() {
         if pairing.sides[number].has_plan {
-            // With other values than any call that is timed.
+            // With other values than any timed call.
             let seed = pairing.draws.random.random();
             match pairing.block(number, 1, Calls::TimedPlan, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
@@ -264,7 +264,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
     let started = Instant::now();
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
-    // Of the blocks that were disturbed least; one thread never comes to more than one CPU.
+    // From the least disturbed blocks. One thread never uses more than one CPU.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
@@ -296,7 +296,7 @@ fn warm_up<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<bo
 }
 
 fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
-    // The first call brings in what the next ones find.
+    // From cold caches, a block is a single call: the first call loads what later ones find.
     if pairing.context.is_cold() {
         return 1;
     }
@@ -304,7 +304,7 @@ fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {
     pairing.variation.most_calls(slots)
 }
 
-/// Both sides make as many calls in a block: as many as the faster one needs.
+/// Both sides make the same number of calls in a block: as many as the faster side needs.
 fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
 }
@@ -323,7 +323,7 @@ fn note_estimates<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[
     }
 }
 
-/// Pairs in balanced random order, and the calls of their blocks.
+/// Makes pairs in balanced random order; returns them with the number of calls in their blocks.
 fn paired<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     slow: bool,
@@ -335,7 +335,7 @@ fn paired<M: VariantMemory>(
         Depth::Screen => (LEAST_PAIRS, LEAST_PAIRS),
     };
     let most = most_calls(pairing);
-    // Every runner has its share of the time.
+    // Every runner gets its share of the time.
     let limit = pairing.context.task.profile.entry_timeout / LEAST_RUNNERS;
     let (mut timed, mut calls, mut least_calls) = (Vec::new(), 1, 1);
     let mut order = Vec::new();
@@ -344,9 +344,9 @@ fn paired<M: VariantMemory>(
         if wanted <= calm || (least <= timed.len() && limit <= started.elapsed()) {
             break;
         }
-        // Revised by every block: the first ones may have been slow on purpose.
+        // Every block revises the number of calls, because the first ones may have been slow on purpose.
         calls = calls_for_a_block(fastest(pairing.samples), most).max(least_calls);
-        // Two by two, each order once.
+        // Orders are drawn two at a time, each of them once.
         if order.is_empty() {
             let first = pairing.draws.random.random::<bool>();
             order.extend([first, !first]);
@@ -389,11 +389,12 @@ fn note<M: VariantMemory>(
     }
 }
 
-/// 25 calls were warm-up; 100 calls in as few blocks as the ring and the variants allow, all of them checked, one sample: their mean.
+/// Makes 25 warm-up calls, then 100 calls in as few blocks as the ring and the variants allow. All are checked,
+/// and their mean is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<(Vec<Timed>, u32)>, SessionError> {
-    // One block, perhaps, and no telling in which place it comes.
+    // There may be only one block, and the position of the round among them must not be predictable.
     for number in 0..pairing.sides.len() {
         for _ in 0..pairing.draws.rounds.first_rounds() {
             if let Err(stop) = pairing.idle_round(number)? {
@@ -425,7 +426,7 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok((vec![Timed { ms, preempted: vec![false; totals.len()] }], calls.min(most))))
 }
 
-/// As many rounds with nothing to do as its share of the proof takes.
+/// Makes as many idle rounds as this runner has to contribute to the proof.
 fn idle_rounds<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>) -> Result<Made<()>, SessionError> {
     for number in 0..pairing.sides.len() {
         for _ in 0..LEAST_ROUNDS.div_ceil(LEAST_RUNNERS as usize) {

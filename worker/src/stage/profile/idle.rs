@@ -1,13 +1,12 @@
-//! Whether a runner works when there is nothing to do, after its calls have returned. (Before them, from its waking on, its time
-//! counts.)
+//! Detects whether a runner works after its calls have returned, when there is nothing to do. (Before its calls,
+//! its time counts from the waking on.)
 //!
-//! A round wakes a runner just as for a timed block, and then asks for nothing. Rounds are strewn among the blocks at
-//! random. Both ends of a round are
-//! standstills, where the clock of a process is exact and has the time of ended threads in it. One round proves nothing:
-//! an interrupt, or a host that takes the CPU away, is charged to whoever was running. Only what shows in most rounds is
-//! the candidate's own.
+//! A round wakes a runner exactly as for a timed block, and then asks for nothing. Rounds are placed among the
+//! blocks at random. The runner is stopped at both ends of a round; there the clock of its process is exact, and
+//! includes threads that have ended. One round proves nothing: an interrupt, or a host that takes the CPU away,
+//! is charged to whatever was running. Only work that shows in most rounds is the candidate's own.
 //!
-//! Pure, but for the draw. Making a round is the session clock's work.
+//! Pure, except for the random numbers. The session's clock makes the rounds.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -17,21 +16,21 @@ use rand::{Rng, SeedableRng};
 
 use crate::session::{IdleRound, WakeCost};
 
-/// Fewer rounds prove nothing.
+/// Fewer rounds than this prove nothing.
 pub(super) const LEAST_ROUNDS: usize = 9;
-/// CPU time that is taken for the way into sleep and out of it (DESIGN, "Timing"), or a share of a block: who gains less by it is
-/// not worth a word.
+/// CPU time allowed for falling asleep and waking up (DESIGN, "Timing"); for long blocks, a share of the block.
+/// Gaining less than this does not matter.
 const LEAST_ALLOWANCE: Duration = Duration::from_micros(200);
 const LEAST_ALLOWANCE_OF_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// Being stopped and woken costs the kernel 1 us for a thread where one was measured, and a round, in which each thread
-/// sleeps and is stopped again, 3 to 6 us. Many threads on many CPUs get into each other's way, which is why the first
-/// figure is measured in every round.
+/// Being stopped and woken was measured to cost 1 us per thread; a round, in which each thread falls asleep and
+/// is stopped again, costs 3 to 6 us. Many threads on many CPUs contend with each other, so the first figure is
+/// measured in every round.
 const BARE_FACTOR: u32 = 6;
 const MOST_BARE_FOR_A_THREAD: Duration = Duration::from_micros(100);
 const FOR_A_THREAD: Duration = Duration::from_micros(5);
 
-/// CPU time that a runner may use in a round beside blocks of the given length.
+/// CPU time that a runner may use in a round, with blocks of the given length.
 fn allowance(block: Duration, wake: WakeCost) -> Duration {
     let least = if wake.threads == 1 { LEAST_ALLOWANCE } else { LEAST_ALLOWANCE_OF_THREADS };
     least.max(block / ALLOWED_SHARE)
@@ -39,14 +38,15 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
         + FOR_A_THREAD * wake.threads
 }
 
-/// What the rounds of one side say.
+/// What the rounds of one side show.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded what is allowed that the median of the blocks cannot come from such.
+    /// So few rounds exceeded the allowance that disturbances of that kind cannot affect the median of the
+    /// blocks.
     Idle,
-    /// Neither proof nor calm.
+    /// Neither proof nor quiet.
     Disturbed { exceeded: usize, rounds: usize },
-    /// Three rounds in four show this much, and more than is allowed.
+    /// At least three rounds in four show this much, which is more than is allowed.
     Works { least: Duration, rounds: usize },
 }
 
@@ -54,7 +54,7 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     let count = rounds.len();
     let mut bares: Vec<Duration> = rounds.iter().map(|round| round.wake.cpu).collect();
     bares.sort_unstable();
-    // That of one round may have been disturbed as the round itself may.
+    // The bare wake-up of a single round may have been disturbed like the round itself.
     let bare = bares.get(count / 2).copied().unwrap_or_default();
     let mut over: Vec<Duration> = rounds
         .iter()
@@ -72,10 +72,10 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// Numbers that no candidate can foresee: not of the plan's seed, which it may know, and of a generator whose next numbers
-/// do not follow from those that were seen.
+/// A generator whose numbers no candidate can predict: it does not use the plan's seed, which a candidate's
+/// author may know, and its next numbers do not follow from earlier ones.
 pub(super) fn unforeseen() -> StdRng {
-    // Its keys are the system's random numbers.
+    // `RandomState` has random keys from the operating system.
     let keys = RandomState::new();
     let mut seed = [0; 32];
     for (number, part) in seed.as_chunks_mut().0.iter_mut().enumerate() {
@@ -84,7 +84,7 @@ pub(super) fn unforeseen() -> StdRng {
     StdRng::from_seed(seed)
 }
 
-/// When there is a round. A candidate must not see one coming.
+/// Decides at random when there is a round, so that a candidate cannot predict it.
 pub(super) struct Draw(StdRng);
 
 impl Draw {
@@ -92,12 +92,13 @@ impl Draw {
         Self(unforeseen())
     }
 
-    /// Asked before everything a runner is woken for: one time in three it is a round, whatever came before.
+    /// Asked before every wake-up of a runner: it is a round one time in three, independently of what came
+    /// before.
     pub(super) fn is_round(&mut self) -> bool {
         self.0.random_range(0..3) == 0
     }
 
-    /// Rounds before a block that is the only one.
+    /// Number of rounds before a block that is the only one.
     pub(super) fn first_rounds(&mut self) -> usize {
         self.0.random_range(0..=LEAST_ROUNDS)
     }
@@ -116,19 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn work_that_shows_in_most_rounds_is_work() {
+    fn work_in_most_rounds_is_proven() {
         let found = judge(&rounds(&[1500; 9], 1, 1), BLOCK);
         assert_eq!(found, Idleness::Works { least: 1500 * US, rounds: 9 });
-        // Two of nine were honest by chance.
+        // Two of nine rounds happened to be idle.
         let found = judge(&rounds(&[20, 20, 900, 1500, 900, 900, 900, 900, 900], 1, 1), BLOCK);
         assert_eq!(found, Idleness::Works { least: 900 * US, rounds: 9 });
     }
 
     #[test]
     fn no_number_of_disturbances_short_of_most_is_blamed() {
-        // As measured under load: one wake-up in many takes 0.9 ms.
+        // As measured under load: an occasional wake-up takes 0.9 ms.
         assert_eq!(judge(&rounds(&[20, 25, 913, 20, 19, 865, 20, 20, 30], 1, 1), BLOCK), Idleness::Idle);
-        // The only round there is, and as many as there may be without proof.
+        // A single round, and as many as possible without proof.
         let disturbed = |exceeded, rounds| Idleness::Disturbed { exceeded, rounds };
         assert_eq!(judge(&rounds(&[913], 1, 1), BLOCK), disturbed(1, 1));
         assert_eq!(judge(&rounds(&[913; LEAST_ROUNDS - 1], 1, 1), BLOCK), disturbed(8, 8));
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn sleeping_threads_that_are_woken_do_not_work() {
-        // As measured: threads, CPU time of a bare wake-up and of a round, on two CPUs.
+        // As measured on two CPUs: number of threads, CPU time of a bare wake-up, CPU time of a round.
         for (threads, bare_us, cpu_us) in [
             (1, 1, 9),
             (5, 6, 34),
@@ -151,29 +152,29 @@ mod tests {
         ] {
             assert_eq!(judge(&rounds(&[cpu_us; 20], threads, bare_us), BLOCK), Idleness::Idle, "{threads}");
         }
-        // Sixty-four on as many CPUs, in each other's way.
+        // Sixty-four threads on as many CPUs, contending with each other.
         assert_eq!(judge(&rounds(&[6000; 20], 64, 1500), BLOCK), Idleness::Idle);
         // Threads that spin: two CPUs for a millisecond.
         assert!(matches!(judge(&rounds(&[1900; 20], 7, 20), BLOCK), Idleness::Works { .. }));
     }
 
     #[test]
-    fn a_long_block_allows_for_more() {
+    fn longer_blocks_allow_more() {
         assert!(matches!(judge(&rounds(&[900; 9], 1, 1), BLOCK), Idleness::Works { .. }));
         assert_eq!(judge(&rounds(&[900; 9], 1, 1), 20 * BLOCK), Idleness::Idle);
-        // A disturbed bare wake-up does not buy a single thread more than a hundred microseconds.
+        // A disturbed bare wake-up buys a single thread no more than a hundred microseconds.
         assert_eq!(allowance(BLOCK, WakeCost { cpu: Duration::from_secs(1), threads: 1 }), 305 * US);
     }
 
     #[test]
-    fn rounds_come_unforeseen_and_often_enough() {
+    fn rounds_are_unpredictable_and_frequent_enough() {
         let draw = || {
             let mut draw = Draw::new();
             (0..300).map(|_| draw.is_round()).collect::<Vec<bool>>()
         };
         let (first, second) = (draw(), draw());
         assert_ne!(first, second);
-        // Of 300 with one in three: ten standard deviations to either side.
+        // One in three of 300, within ten standard deviations.
         assert!((20..=180).contains(&first.iter().filter(|&&round| round).count()));
     }
 }

@@ -1,25 +1,25 @@
-//! How many calls make a block: enough that starting one does not matter, found from blocks that may have been
-//! disturbed. Pure.
+//! Determines how many calls make a block, so that starting it does not matter. The blocks that show this may
+//! have been disturbed. Pure.
 
 use std::time::Duration;
 
-/// A block is at least this long, so that waking a runner (some ten microseconds, known to a few) is little of it, and no longer, so
-/// that few blocks are preempted on a busy machine.
+/// Shortest block: long enough that waking a runner (some ten microseconds) is a small part of it, and short
+/// enough that few blocks are preempted on a busy machine.
 const LEAST_BLOCK: Duration = Duration::from_micros(500);
-/// One that turned out shorter, with more calls to be had, is thrown away: the calls before it had been slow.
+/// A shorter block is discarded if it could have more calls: earlier calls were slower.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
-/// The most that a call of this block can have taken. The least of these over the warm-up is what the number of calls
-/// is found by: a block during which the machine did something else makes a call look slow, and blocks would then be
-/// so short that the hand-off is all there is to measure.
+/// The longest that a call in this block can have taken. The shortest of these over the warm-up determines the
+/// number of calls: a block that the machine disturbed makes calls look slow, and blocks would become so short
+/// that they consist of little but hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
-    // Where the hand-off is most of the block, its error would be most of the answer.
+    // If most of the block is hand-off, the error of the hand-off would dominate the result.
     let time = if handoff < net { net } else { elapsed };
     (time / calls).max(Duration::from_nanos(1))
 }
 
-/// Whether a block of `calls` confirmed its own length.
+/// Whether a block of `calls` calls confirmed that number.
 pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }
@@ -29,7 +29,7 @@ pub(super) fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 
-/// Whether a block is too short to be believed, and could have had more calls.
+/// Whether a block is too short to trust and could have more calls.
 pub(super) fn too_short(net: Duration, calls: u32, most: u32) -> bool {
     calls < most && net < SHORTEST_BLOCK
 }
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_was_disturbed_does_not_set_the_number_of_calls() {
-        // 4 us a call and 5 us of hand-off: 125 calls make a block, whatever single blocks say.
+    fn disturbed_block_does_not_set_the_number_of_calls() {
+        // 4 us a call and 5 us of hand-off: a block has 125 calls, whatever single blocks show.
         let (slots, handoff) = (512, Duration::from_micros(5));
         let blocks = [(20_000, 1), (9, 1), (105, 25), (30_000, 50), (205, 50)];
         let estimate = blocks
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_block_is_thrown_away_while_more_calls_can_be_had() {
+    fn short_block_is_discarded_while_more_calls_are_possible() {
         let us = Duration::from_micros;
         assert!(too_short(us(249), 1, 2) && too_short(Duration::ZERO, 511, 512));
         assert!(!too_short(us(250), 1, 2) && !too_short(us(1), 512, 512));

@@ -1,7 +1,7 @@
-//! Which elements of a block's outputs are looked at when a candidate says that it is done. Pure.
+//! Chooses the output elements of a block that are read when a candidate reports that it is done. Pure.
 //!
-//! They are drawn before the block by numbers that nobody can foresee, one from each of as many parts of the block: whoever has
-//! finished a share f of it by then is seen with a probability of 1 − f^n.
+//! They are drawn before the block from unpredictable random numbers, one from each of as many parts of the
+//! block. A candidate that has done only a share f of the block by then is caught with a probability of 1 − f^n.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
@@ -9,7 +9,7 @@ use rand::Rng;
 
 use crate::session::{LOOKS, Look};
 
-/// Of a block of `calls`. The very last element is always among them.
+/// Draws the elements for a block of `calls` calls. The very last element is always among them.
 pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -> Vec<Look> {
     let filled: Vec<(usize, &Tensor)> = leaves
         .iter()
@@ -21,7 +21,7 @@ pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -
     let mut looks: Vec<Look> = (0..LOOKS)
         .map(|number| {
             let (leaf, tensor) = filled[random.random_range(0..filled.len())];
-            // All elements of all calls in a row, in as many parts as there are looks.
+            // The elements of all calls in a row, divided into as many parts as there are looks.
             let elements = u128::from(tensor.elements());
             let all = elements * u128::from(calls);
             let (from, to) = (
@@ -38,7 +38,7 @@ pub(super) fn draw(leaves: &[OutputTensor], calls: u32, random: &mut impl Rng) -
     looks
 }
 
-/// A number that came from one that is no larger.
+/// Converts a number that is derived from one that fits.
 fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -52,7 +52,7 @@ fn look(leaf: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
     }
 }
 
-/// Where an element lies, counted from the first one's first byte; elements are numbered in row-major order.
+/// Byte offset of an element from the first one; elements are numbered in row-major order.
 pub(super) fn offset_of(tensor: &Tensor, mut element: u64) -> u64 {
     let mut offset = 0;
     for (&size, &stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
@@ -98,7 +98,7 @@ mod tests {
             let looks = draw(&leaves, calls, &mut SmallRng::seed_from_u64(seed));
             prop_assert_eq!(looks.len(), LOOKS as usize);
             let slots: BTreeSet<u32> = looks.iter().map(|look| look.slot).collect();
-            // Parts that begin within a call share it with the part before.
+            // A part that begins within a call shares that call with the previous part.
             prop_assert!(calls.min(LOOKS) as usize <= 2 * slots.len(), "{} of {}", slots.len(), calls);
             for look in &looks {
                 prop_assert!(look.slot < calls && look.offset + 4 <= elements * 4, "{:?}", look);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_found_where_their_strides_put_them() {
+    fn element_offsets_follow_the_strides() {
         let tensor = &leaf(&[2, 3], &[1, 4]).tensor;
         let offsets: Vec<u64> = (0..6).map(|element| offset_of(tensor, element)).collect();
         assert_eq!(offsets, [0, 16, 32, 4, 20, 36]);

@@ -1,8 +1,8 @@
-//! Profile: how long a call takes, by a clock that the candidate cannot reach.
+//! Profile: measures how long a call takes, by a clock that the candidate cannot reach.
 //!
-//! Owns batches and the sides of each: the candidate and its baseline, in several runners one after the other, over all entries of
-//! the batch. When an entry is done is `entry`'s, one block of each side and its checks are `pair`'s, which inputs are new for every
-//! call is `vary`'s, the clock is the session's, the figures are the judge's.
+//! Owns batches and their sides: the candidate and its baseline, in several successive runners, over all entries
+//! of the batch. `entry` decides when an entry is done, `pair` makes and checks one block of each side, `vary`
+//! decides which inputs get new values, the session has the clock, and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -38,7 +38,7 @@ use crate::session::{
     Verdict, Wanted,
 };
 
-/// Sides by their numbers.
+/// Indices of the sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -103,12 +103,12 @@ pub(crate) fn run<B: Backend>(
 
 /// Why a side stopped.
 enum Stop {
-    /// Its candidate is dead: the session's end says what it was.
+    /// Its candidate died; the session's end says how.
     Died {
         entry: usize,
     },
     Failed(Box<EntryFailure>),
-    /// The candidate's outputs are not those of the baseline. A fresh runner of that decides.
+    /// The candidate's outputs differ from the baseline's. A fresh runner of the baseline decides.
     Disputed {
         entry: usize,
         slot: u32,
@@ -118,7 +118,7 @@ enum Stop {
     },
 }
 
-/// One candidate of a batch, loaded.
+/// One loaded candidate of a batch.
 struct Side<'b> {
     session: Box<dyn Session + 'b>,
     has_plan: bool,
@@ -128,20 +128,20 @@ struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
     task: &'a ProfileTask,
-    /// The candidate, then its baseline if it has one.
+    /// The candidate, then its baseline if there is one.
     candidates: Vec<&'a B::Candidate>,
     head: &'a mut Head,
     report: Profiled,
-    /// For inputs that vary.
+    /// Memory for inputs that vary.
     memory: Option<&'a B::Variants>,
-    /// A screen has no figures of an entry: what it has of others must not stand for all.
+    /// A screen lacks figures for some entry, so those of the other entries must not stand for all.
     blind: bool,
-    /// Of this candidate's seed; each set of processes takes draws of its own from it.
+    /// Generator with the candidate's seed; each pair of runners derives its own from it.
     draws: StdRng,
 }
 
 impl<B: Backend> Profile<'_, B> {
-    /// Entries that are timed together, the first of them the `first` of all.
+    /// Times entries together; `first` is the index of the first of them among all entries.
     fn batch(&mut self, placed: &[B::Placed], first: usize) -> Result<(), SessionError> {
         let mut tolerances = Vec::with_capacity(placed.len());
         for entry in placed {
@@ -183,7 +183,7 @@ impl<B: Backend> Profile<'_, B> {
             .collect();
         let mut timings: Vec<Timing> = contexts.iter().map(|_| Timing::of(self.candidates.len())).collect();
         for (timing, context) in timings.iter_mut().zip(&contexts) {
-            // Entries without elements are verified, never scored.
+            // Entries without output elements are verified but not timed.
             timing.done = context.recorded.has_no_elements();
         }
         for _ in 0..MOST_RUNNERS {
@@ -202,7 +202,7 @@ impl<B: Backend> Profile<'_, B> {
         self.conclude(placed, &contexts, &timings, &mut variations, first)
     }
 
-    /// One runner of each side, for all entries of the batch that are not done. False if one of them stopped.
+    /// Times one runner of each side on all unfinished entries of the batch. Returns false if a side stopped.
     fn with_runners(
         &mut self,
         placed: &[B::Placed],
@@ -248,7 +248,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(well)
     }
 
-    /// Doubts the times, holds what was kept against a fresh runner, and reports.
+    /// Checks that the times can be true, repeats kept blocks in a fresh runner, and reports.
     fn conclude(
         &mut self,
         placed: &[B::Placed],
@@ -263,7 +263,7 @@ impl<B: Backend> Profile<'_, B> {
         {
             match timing.doubt(context) {
                 Ok(None) => {}
-                // So few blocks prove nothing against anybody; but whoever is in doubt is timed in full.
+                // So few blocks prove nothing, so a doubtful candidate is profiled in full.
                 Ok(Some(_)) | Err(_) if screened => self.blind = true,
                 Ok(Some((number, stop))) => {
                     self.fail(placed, number, stop, None);
@@ -284,7 +284,7 @@ impl<B: Backend> Profile<'_, B> {
             }
             match timing.figures(context, &variations[index]) {
                 Some(figures) => self.report.entries.push(figures),
-                // A whole profile will tell why.
+                // A full profile will show why.
                 None if screened => self.blind = true,
                 None => return Err(no_figures(context)),
             }
@@ -294,7 +294,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Ends all sessions and settles the report.
+    /// Ends all sessions and completes the report.
     fn end(
         &mut self,
         placed: &[B::Placed],
@@ -318,7 +318,7 @@ impl<B: Backend> Profile<'_, B> {
         }
     }
 
-    /// `ending`: of its session, if it died.
+    /// `ending` is that of the side's session, if it died.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
         let failure = match (stop, ending) {
             (Stop::Failed(failure), _) => *failure,
@@ -339,7 +339,7 @@ impl<B: Backend> Profile<'_, B> {
     }
 }
 
-/// A session, loaded; and how it stopped, if it is not ready.
+/// A loaded session, and why it stopped if it is not ready.
 fn start<'b, B: Backend>(
     backend: &'b B,
     candidate: &'b B::Candidate,

@@ -24,21 +24,21 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// A block may take this many times what its calls were seen to take, ...
+/// A block may take this many times as long as its calls took before, ...
 const LIMIT_FACTOR: u32 = 20;
-/// ... and this much more.
+/// ... plus this.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// In one pair of this many, every output slot is checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
-/// One entry of the batch.
+/// An entry of the batch.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
     /// The size of all its inputs.
     pub(super) inputs: Bytes,
     pub(super) tolerances: &'a [Tolerance],
-    /// Number of the entry in the sessions.
+    /// Its index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
 }
@@ -73,11 +73,11 @@ pub(super) struct Pairing<'p, 'b, M> {
     pub(super) variation: &'p mut Variation,
     pub(super) memory: Option<&'p M>,
     pub(super) draws: &'p mut Draws,
-    /// Of each side: whether these runners have made a call of this entry. The first one may compile something.
+    /// For each side: whether this runner has called the entry. The first call may compile something.
     pub(super) called: [bool; 2],
 }
 
-/// What was made, or the number of the side that stopped and why.
+/// A result, or the index of the side that stopped, with the reason.
 pub(super) type Made<T> = Result<T, (usize, Stop)>;
 
 impl<M: VariantMemory> Pairing<'_, '_, M> {
@@ -181,8 +181,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// `call_timeout` for each call. Once this runner has made a call and calls are known to be quick, also not many times what
-    /// they took: a kernel that dawdles would take the time of all others.
+    /// `call_timeout` for each call. Once this runner has made a call and calls are known to be quick, also a
+    /// multiple of the time they took: a kernel that slows down on purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.called[number] {
@@ -190,7 +190,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
         let limit = LEAST_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
-        // Whole milliseconds: people read it.
+        // Whole milliseconds, because it appears in messages.
         allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }
 

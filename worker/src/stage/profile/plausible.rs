@@ -1,7 +1,7 @@
-//! Whether the figures of an entry can be true: against the runner's own clock, against what a machine can do, and
-//! against what the runner did when it had nothing to do.
+//! Checks whether the figures of an entry can be true: compared with the runner's own clock, with what a machine
+//! can do, and with what the runner did when it had nothing to do.
 //!
-//! Judges finished samples; nothing here times or compares anything.
+//! Judges finished samples; times and compares nothing itself.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::SessionError;
 
-/// Outputs cannot be written faster than this by any CPU of today: 16 channels of DDR5 are 0.7 TB/s, caches of a
-/// whole socket a few TB/s; one call's outputs at 20 TB/s were not written.
+/// No CPU of today writes outputs faster than this: 16 channels of DDR5 reach 0.7 TB/s, the caches of a whole
+/// socket a few TB/s. A call whose outputs would need 20 TB/s did not write them.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
-/// A runner that claims this much more time in a block than passed on our clock said "done" too early.
+/// A runner that claims this much more time in a block than our clock shows reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Work that is done when nothing was asked for is done outside of the clock.
+/// Checks for work during idle rounds, which the clock does not see.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
@@ -39,7 +39,7 @@ pub(super) fn works_unasked(
     }
 }
 
-/// The candidate's own figures against ours, and ours against what a machine can do.
+/// Compares the candidate's own figures with ours, and ours with what a machine can do.
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,
@@ -60,7 +60,7 @@ pub(super) fn implausible(
         return Err(SessionError::NoTime { entry: context.recorded.name.clone(), handoff });
     }
     // The runner's clock starts after ours and stops before it. On a busy machine it may show much less, which is
-    // noise and nobody's fault; more than ours means that "done" was said before the calls were.
+    // noise; if it shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     let excess_ms = (claim - 1.0) * ms * f64::from(calls);
     if EXCESS_CLAIM_MS + handoff.as_secs_f64() * 1e3 < excess_ms && 1.1 < claim {
@@ -79,9 +79,9 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// By the time with the hand-off in it: what was subtracted by mistake must not look like haste.
+/// Uses the time that includes the hand-off, so that subtracting too much does not look like haste.
 fn too_fast(most_ms: f64, outputs: u64) -> bool {
-    #[expect(clippy::cast_precision_loss, reason = "a bound of orders of magnitude")]
+    #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
     let rate = outputs as f64 / (most_ms / 1e3);
     most_ms <= 0.0 || FASTEST_WRITE_BYTES_PER_SECOND < rate
 }
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subtracted_hand_off_is_not_haste() {
+    fn subtracted_hand_off_does_not_look_too_fast() {
         let outputs = 131_072;
-        // One call of 4 us whose whole time the hand-off ate: no proof of anything.
+        // One call of 4 us that consists entirely of hand-off: this proves nothing.
         assert!(!too_fast(0.004, outputs));
-        // 512 calls in 2 us, hand-off and all: nobody wrote 64 MiB in that time.
+        // 512 calls in 2 us including the hand-off: no CPU writes 64 MiB in that time.
         assert!(too_fast(0.002 / 512.0, outputs));
         assert!(too_fast(0.0, outputs));
-        // Nothing to write: nothing to prove.
+        // Without outputs there is nothing to prove.
         assert!(!too_fast(1e-6, 0));
     }
 }

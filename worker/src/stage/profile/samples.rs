@@ -1,4 +1,4 @@
-//! What was measured of one side of an entry, over all runners.
+//! The measurements of one side of an entry, over all runners.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use rand::Rng;
 
 use crate::session::{Block, IdleRound, Look, WIDEST_ELEMENT};
 
-/// Blocks of which elements are kept.
+/// Largest number of blocks with kept elements.
 const MOST_KEPT: usize = 24;
 
 #[derive(Default)]
 pub(super) struct Samples {
-    /// Of one call, in milliseconds.
+    /// Milliseconds per call.
     pub(super) ms: Vec<f64>,
-    /// The same with the hand-off still in it: the most that a call can have taken.
+    /// The same including the hand-off: the longest that a call can have taken.
     pub(super) most_ms: Vec<f64>,
-    /// The runner's own figure over ours, hand-off subtracted.
+    /// The runner's own time divided by ours, without the hand-off.
     pub(super) claims: Vec<f64>,
-    /// What the runner did when it had nothing to do.
+    /// The CPU time that the runner used in idle rounds.
     pub(super) rounds: Vec<IdleRound>,
     pub(super) discarded: u32,
     pub(super) slots_checked: u64,
     pub(super) plan_ms: Option<f64>,
-    /// The least that a call was seen to take.
+    /// The shortest time that a call was seen to take.
     pub(super) estimate: Duration,
-    /// The most that were seen.
+    /// The largest number of threads seen.
     pub(super) threads: u32,
-    /// Time in timed blocks, and how much of it was spent waiting for a CPU.
+    /// Time in timed blocks; below, the part of it spent waiting for a CPU.
     elapsed: Duration,
     waited: Option<Duration>,
     pub(super) kept: Vec<KeptBlock>,
-    /// Blocks that could have been kept.
+    /// Number of blocks that could have been kept.
     offered: usize,
 }
 
-/// A block whose outputs are held against those of a fresh runner later.
+/// A block whose outputs are later compared with those of a fresh runner.
 pub(super) struct KeptBlock {
-    /// Of its inputs.
+    /// Seed of its inputs.
     pub(super) seed: u64,
     pub(super) calls: u32,
     pub(super) looks: Vec<Look>,
@@ -44,7 +44,7 @@ pub(super) struct KeptBlock {
 }
 
 impl Samples {
-    /// A block that was timed.
+    /// Adds a timed block.
     pub(super) fn saw(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {
@@ -52,13 +52,14 @@ impl Samples {
         }
     }
 
-    /// The share of the time in timed blocks that was spent waiting for a CPU; none where the kernel does not tell.
+    /// The share of the time in timed blocks that was spent waiting for a CPU; `None` if the operating system
+    /// does not report it.
     pub(super) fn wait_share(&self) -> Option<f64> {
         let share = self.waited?.as_secs_f64() / self.elapsed.as_secs_f64();
         share.is_finite().then_some(share.min(1.0))
     }
 
-    /// Keeps as many blocks as there is room for, each of all with the same chance.
+    /// Keeps as many blocks as there is room for; each has the same probability of being kept.
     pub(super) fn keep(&mut self, block: KeptBlock, random: &mut impl Rng) {
         self.offered += 1;
         if self.kept.len() < MOST_KEPT {
@@ -72,10 +73,11 @@ impl Samples {
     }
 }
 
-/// The share of a block that may be spent waiting for a CPU before it counts as preempted.
+/// The share of a block that may be spent waiting for a CPU before the block counts as preempted.
 const PREEMPTED_ONE_IN: u32 = 50;
 
-/// Whether somebody else had the CPU for a while. Only said of a process with one thread: more of them can wait for each other.
+/// Whether another process had the CPU for a while. Only known for a single-threaded process, because several
+/// threads can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
 }
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_waited_for_a_fiftieth_of_its_time_was_preempted() {
+    fn block_that_waited_for_a_fiftieth_of_its_time_was_preempted() {
         assert!(was_preempted(&block(1, 5)));
         assert!(!was_preempted(&block(1, 4)));
         assert!(!was_preempted(&block(2, 150)), "threads can wait for each other");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn late_blocks_are_kept_as_well_as_early_ones() {
+    fn late_blocks_are_kept_as_often_as_early_ones() {
         let mut random = SmallRng::seed_from_u64(3);
         let mut samples = Samples::default();
         for seed in 0..1000 {

@@ -1,6 +1,7 @@
-//! The calls of a replay: a session for each step, over the pool's slots, its outputs held against the capture.
+//! Makes the calls of a replay: a session for each step over the pool's slots, with its outputs compared with the
+//! capture.
 //!
-//! A candidate sees the slots of its own step and nothing else of the arena, and they are ready before it is started.
+//! A candidate sees only the slots of its own step, which are ready before it starts.
 
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ use crate::stage::calls::{CallEnd, EntryCalls, Over};
 use crate::stage::failure::{of, of_the_capture, unless_damaged};
 use crate::stage::{POISONS, Progress, kept};
 
-/// The slot that the one call of a step writes, and what it holds before.
+/// The slot that a step's only call writes; below, its poison.
 const SLOT: u32 = 0;
 const POISON: u8 = POISONS[0];
 
-/// Of an output, digested at a time.
+/// Bytes of an output digested at a time.
 const CHUNK: usize = 1 << 16;
 
-/// A step that ends the replay.
+/// Why a step ended the replay.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error(transparent)]
@@ -38,7 +39,7 @@ pub(crate) enum StepError {
     Failed(Box<Failed>),
 }
 
-/// The call was made and is not right, or its candidate died of it.
+/// The call gave a wrong result, or its candidate died.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) step: usize,
@@ -50,15 +51,16 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) progress: Progress<'a>,
     pub(crate) task: &'a ReplayTask,
-    /// The task's callees, in their order.
+    /// The candidates of the task's callees, in the same order.
     pub(crate) candidates: Vec<B::Candidate>,
     /// Where the pool loads from.
     pub(crate) locations: &'a Locations,
-    /// The pool's memory, for sessions to map.
+    /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,
-    /// The entry of the step in hand.
+    /// The entry of the current step.
     pub(crate) looked: Option<Looked>,
-    /// For a large job: what the current step reads of its capture beside the pool, above all its expected outputs.
+    /// In a large job, guards for what the current step reads of its capture beside the pool, mainly expected
+    /// outputs.
     pub(crate) guards: Option<EntryGuards>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,
@@ -71,9 +73,9 @@ impl<B: Backend> Caller for Calls<'_, B> {
 
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
-        // Beside the reading of its headers and the loads that it waits for.
+        // While its headers are read and its loads are awaited.
         self.backend.prepare(&self.candidates[call.callee as usize]);
-        // Before anything of it is read; what the step before left goes now.
+        // Before anything of this entry is read; the previous step's pages are dropped now.
         self.guards = None;
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
@@ -116,7 +118,7 @@ impl<B: Backend> Calls<'_, B> {
         &self.task.callees[self.task.steps[step].callee as usize]
     }
 
-    /// How long the call took, its hand-off included.
+    /// Time of the call, including its hand-off.
     fn one_call(&mut self, step: usize, looked: Looked, places: &[ReadySlot]) -> Result<Duration, StepError> {
         let Looked { recorded, needs, need_of_tensor } = looked;
         let name = recorded.name.clone();
@@ -133,7 +135,7 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
-        // Taken out while its session lives, so that the rest can be changed.
+        // Taken out while its session lives, so that the rest of `self` stays usable.
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
@@ -145,8 +147,8 @@ impl<B: Backend> Calls<'_, B> {
             Err(over) => over,
         };
         let (failure, end) = named(recorded, over, ending);
-        // One failure ends it all, so there is always time to ask whether the capture is damaged.
-        // A constant is loaded from the first capture that has it, which need not be the step's own.
+        // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is
+        // loaded from the first capture that has it, which need not be the step's own.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
         let failure = unless_damaged(failure, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
@@ -163,7 +165,7 @@ fn named(recorded: &Recorded, over: Over, ending: Ending) -> (EntryFailure, Opti
     }
 }
 
-/// Loads, plans and calls once; outputs that are right go into the digest of all.
+/// Loads, plans and calls once; correct outputs are added to the digest of all outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,

@@ -1,7 +1,7 @@
-//! What a replay reads of its captures: which tensors each entry needs, where they lie, their digests, once.
+//! What a replay reads of its captures: which tensors each entry needs, where they are, and their digests.
 //!
-//! Makes the recording, or relies on one that is there: then only headers are read, and the schedule is held against
-//! them step by step. Bytes come in chunks and leave nothing in the page cache where that is asked for.
+//! Makes the recording, or relies on an existing one; then only headers are read, and compared with the schedule
+//! step by step. Bytes are read in chunks, and dropped from the page cache if the task asks for it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
 
-/// Blame: the capture.
+/// The capture is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CapturesError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(crate) enum CapturesError {
     Read { entry: String, source: io::Error },
 }
 
-/// The file of the recording. Blame: the host.
+/// The recording's file failed; the host is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("reading the recording {}", path.display())]
@@ -53,7 +53,7 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Where a tensor's bytes lie.
+/// Where a tensor's bytes are.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,
@@ -63,34 +63,34 @@ struct Location {
     name: String,
 }
 
-/// Every distinct tensor's place, by what tells it.
+/// The location of every distinct tensor, by its identity.
 #[derive(Default)]
 pub(crate) struct Locations {
     of: HashMap<Key, Location>,
 }
 
-/// An entry's tensors, in the order that its call sees them.
+/// An entry's tensors, in the order of the call's arguments.
 pub(crate) struct Looked {
     pub(crate) recorded: Recorded,
     pub(crate) needs: Vec<Need>,
-    /// For every tensor argument: its need, if it has any bytes.
+    /// For every tensor argument the index of its need, if it has any bytes.
     pub(crate) need_of_tensor: Vec<Option<usize>>,
 }
 
-/// Opens one entry; headers alone.
+/// Opens an entry and reads its headers.
 pub(crate) fn look(entry: &EntryRef, signature: &Signature) -> Result<Looked, CapturesError> {
     let recorded = Recorded::open(entry, signature)?;
     let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;
     Ok(Looked { recorded, needs, need_of_tensor })
 }
 
-/// Looks at every entry once.
+/// Opens every entry once.
 pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), CapturesError> {
     let mut recorder = Recorder::default();
     let mut locations = Locations::default();
     for call in &task.steps {
         let Some(callee) = task.callees.get(call.callee as usize) else { continue };
-        // Of headers a whole read-ahead window stays, of each entry.
+        // Reading an entry's headers leaves a whole read-ahead window in the cache.
         let guards = task.drop_cache.then(|| EntryGuards::watch(std::slice::from_ref(&call.entry), true));
         let looked = look(&call.entry, &callee.callee.signature)?;
         drop(guards);
@@ -128,7 +128,7 @@ pub(crate) fn record(
     Ok(recorder.finish(&digests))
 }
 
-/// None where there is none yet.
+/// `None` if there is no recording yet.
 pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -147,9 +147,9 @@ pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError
     Ok(Some(recording))
 }
 
-/// Whole or not at all.
+/// Writes the file completely or not at all.
 pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    // The reader would refuse it for ever.
+    // The reader would refuse it.
     if MAX_FILE_BYTES < bytes.len() as u64 {
         return Err(FileError::TooLarge { path: path.to_owned() });
     }
@@ -164,7 +164,7 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
 }
 
 impl Locations {
-    /// Compares the CRCs of what the pool loads for these needs from other captures than `own`.
+    /// Checks the CRCs of storages that the pool loads for these needs from captures other than `own`.
     pub(crate) fn check_crcs(&self, needs: &[Need], own: &Path) -> Result<(), CaptureError> {
         let places = needs.iter().filter_map(|need| self.of.get(&need.key));
         places.filter(|place| place.capture != own).try_for_each(|place| {
@@ -230,7 +230,7 @@ impl Source for FileSource {
     }
 }
 
-/// The captures as the pool sees them.
+/// The captures as the pool reads them.
 pub(crate) struct Outside<'a> {
     pub(crate) locations: &'a Locations,
     pub(crate) constants: &'a [Constant],

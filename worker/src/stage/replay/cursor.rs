@@ -1,13 +1,13 @@
-//! The schedule held against what is really used, one use after the other.
+//! Compares the schedule with the actual uses, one after the other.
 //!
-//! Strict: the first disagreement is the end, at its index, with what was expected and what came. From then on every
-//! question has the same answer. Pure: what is used is told by the caller, who looks at the entry and not at the schedule.
+//! Strict: the first difference is final, with its index, the expected and the actual use. Every later question
+//! gets the same answer. Pure: the caller looks at the entries, not at the schedule, and reports the uses.
 
 use std::collections::HashMap;
 
 use opt_shared::replay::{Key, Need, Recording, Step};
 
-/// Where schedule and use part.
+/// Where the schedule and the actual uses differ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the schedule differs from what is used, at use {index}: expected {expected}, actual {actual} (were the captures changed? the recording has to be made again)"
@@ -18,7 +18,7 @@ pub struct Disagreement {
     pub actual: String,
 }
 
-/// What a use is, on either side.
+/// A use, as scheduled or as made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledUse {
     Use {
@@ -34,7 +34,7 @@ enum ScheduledUse {
         job: String,
         entry: String,
     },
-    /// The step has no further use.
+    /// The step has no more uses.
     StepEnds {
         step: u32,
     },
@@ -62,7 +62,7 @@ pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,
     step: u32,
-    /// How often each constant was used, by our own count.
+    /// How often each constant was used, counted independently of the schedule.
     epochs: HashMap<Key, u32>,
     parted: Option<Disagreement>,
 }
@@ -72,7 +72,7 @@ impl<'a> Cursor<'a> {
         Self { recording, at: 0, step: 0, epochs: HashMap::new(), parted: None }
     }
 
-    /// The next step is this one and uses this, in this order. Gives the constants.
+    /// Checks that the next step is this one, with these uses in this order. Returns the constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
         let begins = |it: &Step| ScheduledUse::Begins {
             step: self.step,
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
             self.at += 1;
         }
         let expected = match self.recording.uses.get(self.at) {
-            // Whether the next one is of the next step is asked there.
+            // Whether the next use belongs to the next step is checked there.
             Some(it) if it.step == self.step => self.expected(),
             _ => ScheduledUse::StepEnds { step: self.step },
         };
@@ -108,7 +108,7 @@ impl<'a> Cursor<'a> {
         Ok(constants)
     }
 
-    /// Nothing may be left.
+    /// Checks that no uses are left.
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
         let Some(it) = self.recording.uses.get(self.at) else { return ScheduledUse::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
-        // A size that differs from its own constant's is nobody's.
+        // If the size differs from the constant's, it is not that constant.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
         ScheduledUse::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }

@@ -1,8 +1,9 @@
-//! Replay under a budget: recorded calls in order, their tensors outside, only the needed ones in a capped pool.
+//! Replay under a budget: recorded calls in order. Their tensors stay on disk, and only those needed are in a
+//! pool of limited size.
 //!
-//! Owns the stage, from its task to its head. What is moved when is `planner`'s, what is really used is held against
-//! the schedule by `cursor`, the copies are `pool`'s, the calls `calls`'. A report has a result only where every step
-//! went as it was to go.
+//! Owns the stage from its task to its report. `planner` decides what moves when, `cursor` compares the actual
+//! uses with the schedule, `pool` makes the copies, and `calls` the calls. A report has a result only if every
+//! step went as scheduled.
 
 mod calls;
 mod captures;
@@ -30,7 +31,7 @@ use crate::residency::device::DeviceError;
 use crate::session::{Backend, SessionError};
 use crate::stage::Progress;
 
-/// What ends a replay without a result.
+/// Why a replay has no result.
 #[derive(Debug, thiserror::Error)]
 enum ReplayError {
     #[error(transparent)]
@@ -79,7 +80,7 @@ fn attempt<B: Backend>(
     };
     let plan = planner::plan(wanted)?;
     let candidates = task.callees.iter().map(|it| backend.open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
-    // What a budget has beyond everything would be held for nothing.
+    // A pool larger than all constants together would waste memory.
     let size = task.budget.min(slots.iter().copied().sum());
     let (device, arena) = backend.pool(size)?;
     let outside =
@@ -106,7 +107,7 @@ fn attempt<B: Backend>(
     Ok(result(task, &recording, &plan, done, calls))
 }
 
-/// The one that is there, or a new one.
+/// Reads the existing recording, or makes a new one.
 fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Locations), ReplayError> {
     let (recorder, locations) = captures::survey(task)?;
     if let Some(known) = captures::read_recording(&task.recording)? {
@@ -161,7 +162,7 @@ fn result<B: Backend>(
     }
 }
 
-/// Whose fault it was; nothing of a result is left.
+/// Sets the status and blame of an error, and removes any result.
 fn name(error: ReplayError, head: &mut Head) {
     head.detail = chain(&error);
     head.status = match error {

@@ -1,13 +1,13 @@
-//! What a pool of a given size holds when: moves for every step, worked out before the first one.
+//! Plans what a pool of a given size holds when: the moves of every step, computed before the first one.
 //!
-//! The schedule is known whole, so what leaves is what is used again last (Belady), and what comes ahead of its step
-//! pushes out nothing that is used before it, and nothing that the running step uses. Pure: no device, no file, no clock.
-//! Moves depend on the schedule and the budget alone, never on who was faster.
+//! The whole schedule is known, so the constant that is used again last is evicted first (Belady). Prefetching
+//! evicts nothing that is used before the prefetched constant, or by the running step. Pure: no device, file or
+//! clock. Moves depend only on the schedule and the budget, never on timing.
 
 use opt_shared::replay::PoolFloor;
 use opt_shared::units::Bytes;
 
-/// Something that happens to the pool.
+/// A change to the pool's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     Load(u32),
@@ -17,9 +17,9 @@ pub enum Move {
 /// The moves of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
-    /// When the step before is over, and before this one begins: what it misses.
+    /// Between the previous step and this one: loads what this step misses.
     pub before: Vec<Move>,
-    /// While it runs: what the next ones will use.
+    /// While it runs: prefetches what later steps will use.
     pub during: Vec<Move>,
     pub hits: u32,
     pub misses: u32,
@@ -33,7 +33,7 @@ pub struct MovePlan {
     pub peak: Bytes,
 }
 
-/// Less than the floor: the next step could not be fetched beside the running one.
+/// The budget is below the floor, so some step could not be fetched while the previous one runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a budget of {budget} is below the floor of {} ({} bytes): {} that two steps in a row use, {} for the largest tensor, {} pinned (raise `budget`)",
@@ -44,16 +44,16 @@ pub struct BelowFloor {
     pub floor: PoolFloor,
 }
 
-/// What is to be planned: which constants each step uses, what each takes, which stay for good.
+/// The input of the plan: which constants each step uses, how much each takes, and which are pinned.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub sets: &'a [Vec<u32>],
     pub slots: &'a [Bytes],
-    /// What is copied for each.
+    /// Bytes copied for each constant.
     pub bytes: &'a [Bytes],
     pub pinned: &'a [bool],
     pub budget: Bytes,
-    /// How many steps ahead of the running one are fetched.
+    /// Number of steps ahead of the running one that are prefetched.
     pub depth: u32,
 }
 
@@ -70,9 +70,9 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
 
 struct Planner<'a> {
     wanted: Wanted<'a>,
-    /// For each constant: the steps that use it, from the last to the first one that is not over.
+    /// For each constant the steps that use it, in reverse, down to the first that is not over.
     uses: Vec<Vec<usize>>,
-    /// What is in the pool and may leave it.
+    /// Constants in the pool that may be evicted.
     resident: Vec<u32>,
     is_in: Vec<bool>,
     held: Bytes,
@@ -110,7 +110,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // Above the floor everything a step uses fits, so only what it uses itself is safe.
+            // Above the floor, everything that a step uses fits, so only its own constants must stay.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {
@@ -130,7 +130,8 @@ impl<'a> Planner<'a> {
         moves
     }
 
-    /// For `next`, while `step` runs. False where that would push out what is used no later, or is in use.
+    /// Fetches for step `next` while `step` runs. Returns false if that would evict something in use, or used no
+    /// later.
     fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
         let wanted = self.wanted.slots[constant as usize];
         let mut missing = (self.held + wanted) - self.wanted.budget;
@@ -173,7 +174,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// From the running step on; what is not used again, never.
+    /// The next step that uses it, from the running one on; never, if it is not used again.
     fn next_use(&self, constant: u32) -> usize {
         self.uses[constant as usize].last().copied().unwrap_or(usize::MAX)
     }

@@ -1,7 +1,8 @@
-//! The pool: a thread that owns the device and carries the plan's moves out, one step ahead of who computes.
+//! The pool: a thread that owns the device and executes the plan's moves, one step ahead of the calls.
 //!
-//! Owns the copy queue's order and what is counted on it. A slot is poison from the moment it is there until its bytes
-//! have come, and every load is held against the catalog's digest. Whose bytes they are is the source's affair.
+//! Owns the order of the copy queue and counts what it does. A slot holds poison from its allocation until its
+//! bytes have arrived, and every load is compared with the catalog's digest. The source decides where bytes come
+//! from.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
@@ -17,7 +18,7 @@ use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
-/// NaN in every float type, -1 in every signed one, true and no bool at all: no kernel takes it for a weight.
+/// NaN in every float type, -1 in every signed integer, and no valid bool: no kernel mistakes it for a weight.
 pub const POISON: u8 = 0xff;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,16 +41,16 @@ pub enum PoolError {
     Ended,
 }
 
-/// Where a constant's bytes are found; opened for each load, so that nothing is held between two.
+/// Where a constant's bytes are found. It is opened for each load, so that nothing is held in between.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
 
-/// One slot of the pool, ready: where its bytes begin.
+/// A loaded slot of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadySlot {
     pub constant: u32,
-    /// In the arena.
+    /// Address in the arena.
     pub address: u64,
     pub phase: u8,
     pub bytes: Bytes,
@@ -61,20 +62,20 @@ impl ReadySlot {
     }
 }
 
-/// To who computes: everything that a step uses is there.
+/// Sent to the caller: everything that a step uses is in the pool.
 pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
-/// What the copy queue has done, by its own count.
+/// What the copy queue has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub bytes: Bytes,
     pub loads: u64,
     pub evictions: u64,
-    /// As the device has it.
+    /// Peak use as counted by the device.
     pub peak: Bytes,
-    /// As the ledger of all takings and givings has it, staging included.
+    /// Peak use as counted by the ledger, including staging.
     pub ledger_peak: Bytes,
-    /// While something was moved.
+    /// Time during which something was moved.
     pub busy: Duration,
 }
 
@@ -109,8 +110,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         }
     }
 
-    /// Serves every step in order: tells when it is ready, and goes on to what is ahead; waits for the word that a step is
-    /// over before it touches what that one used. Ends when nobody listens any more, or at the first error.
+    /// Serves every step in order: reports when it is ready, prefetches, and waits until the step is over before
+    /// it touches that step's slots. Ends when the receiver is gone, or at the first error.
     pub fn serve(mut self, over: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && over.recv().is_err() {
@@ -122,19 +123,19 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
                 break;
             }
             if let Err(error) = self.carry_out(&moves.during) {
-                // It is told at the place of the next step, which could not have begun.
+                // The error is reported in place of the next step, which could not have started.
                 let _ = over.recv();
                 let _ = ready.send(Err(error));
                 break;
             }
         }
-        // The last step still uses what is there.
+        // The last step still uses its slots.
         while over.recv().is_ok() {}
         self.close()
     }
 
     fn close(mut self) -> Moved {
-        // What is on the queue ends first; then everything goes back, and the device with it.
+        // The queue finishes first; then all buffers are released, and the device.
         let Self { on, ring, placed, moved, .. } = &mut self;
         let ring = std::mem::replace(ring, Ring::new(1, Bytes::new(1)));
         let _ = ring.dissolve(on);
@@ -146,7 +147,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// All copies that these moves ask for are done when it returns.
+    /// Executes moves; all their copies are done when it returns.
     fn carry_out(&mut self, moves: &[Move]) -> Result<(), PoolError> {
         let started = Instant::now();
         let mut last = None;
@@ -207,7 +208,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 }
 
-/// The bytes as they lie in the slot, poison before them; digested as they pass, front to back.
+/// The bytes as they lie in the slot, with poison in front; they are digested from front to back as they pass.
 struct Hashed<'s> {
     source: Box<dyn Source + 's>,
     phase: usize,

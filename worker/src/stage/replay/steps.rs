@@ -1,7 +1,7 @@
-//! A replay from its first step to its last: the cursor, the pool, and whoever makes the calls, in step.
+//! Runs a replay from its first step to its last: keeps the cursor, the pool and the calls in step.
 //!
-//! Owns the clock of a replay. Nothing of it stands until the last step agreed with the schedule: an error leaves no
-//! result behind, and a session that has failed answers nothing else.
+//! Owns the clock of a replay. It has no result until the last step agreed with the schedule; an error leaves
+//! none, and a failed session gives no other answer.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,23 +33,23 @@ pub enum StepsError<E: std::error::Error + 'static> {
     Thread(#[source] std::io::Error),
 }
 
-/// Who looks at entries and calls kernels.
+/// Looks at entries and calls kernels.
 pub trait Caller {
     type Error: std::error::Error + 'static;
 
-    /// The step's name and what its entry needs, by its own headers; none where there is no such step.
+    /// The step's name, and what its entry needs according to its own headers; `None` if there is no such step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// The step's call, over these places. `places` are in the order of the needs.
+    /// Makes the step's call. `places` are in the order of the needs.
     fn call(&mut self, step: usize, places: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
-/// One step's times.
+/// The times of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
-    /// From the end of the step before to the end of this one.
+    /// From the end of the previous step to the end of this one.
     pub whole: Duration,
-    /// The part of it that was spent waiting for tensors.
+    /// The part of it spent waiting for tensors.
     pub stall: Duration,
 }
 
@@ -81,7 +81,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         let walked = (|| {
             for step in 0.. {
                 if 0 < step {
-                    // A pool that has ended says why in its place.
+                    // A pool that has ended reports why instead.
                     let _ = say_over.send(());
                 }
                 let asked = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
@@ -103,7 +103,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
             Ok(())
         })();
         let whole = started.elapsed();
-        // The pool ends when nobody speaks to it or listens any more.
+        // Dropping this ends the pool.
         drop(say_over);
         drop(ready);
         let moved = queue.join();

@@ -1,4 +1,4 @@
-//! Replays over scripted sessions: every answer that a step's candidate can give, and what is left of the replay.
+//! Replays over scripted sessions: every answer that a step's candidate can give, and what remains of the replay.
 
 use opt_shared::message::{ReplayCall, ReplayCallee};
 use opt_shared::outcome::RunnerEnd;
@@ -72,18 +72,18 @@ fn replay_calls_every_step_once_and_adds_up() {
     assert_eq!((result.step_count, result.steps.len()), (3, 3));
     assert_eq!(result.steps[2].entry, "entry_000001");
     assert!(result.steps.iter().all(|step| (step.call_ms - 0.003).abs() < 1e-9), "{:?}", result.steps);
-    // The second step uses what the first one did.
+    // The second step uses the same constants as the first.
     assert!(0 < result.hits && result.unique_bytes <= result.bytes_moved);
     let calls: Vec<&Asked> = report.asked.iter().filter(|it| matches!(it, Asked::Call(..))).collect();
     assert_eq!(calls, [&Asked::Call(0, 0, 0xff); 3]);
-    // The same bytes have the same digest, in a replay that relies on the recording of the first.
+    // The same bytes have the same digest, in a replay that relies on the first one's recording.
     let again = replay(&task, &scripts);
     assert_eq!(again.result.expect("right again").outputs_digest, result.outputs_digest);
     let other = replay(&task_of(&folder, &task, &[1]), &[right()]);
     assert_ne!(other.result.expect("right").outputs_digest, result.outputs_digest);
 }
 
-/// Another schedule, so another recording.
+/// A task with another schedule, and so another recording.
 fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> ReplayTask {
     ReplayTask {
         recording: folder.path().join("other.rec"),
@@ -91,7 +91,7 @@ fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> Re
     }
 }
 
-/// One that is larger than what is read of it at a time, and no multiple of that.
+/// The output is larger than one read, and no multiple of it.
 #[test]
 fn replay_digests_all_of_a_large_output() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +108,7 @@ fn replay_digests_all_of_a_large_output() {
 }
 
 #[test]
-fn replay_reports_no_more_steps_than_it_says_and_counts_them_all() {
+fn replay_reports_a_limited_number_of_steps_and_counts_all() {
     let folder = tempfile::tempdir().expect("a folder");
     let most = opt_shared::outcome::MOST_REPORTED_STEPS;
     let task = task(&folder, &vec![0; most + 1]);
@@ -117,7 +117,7 @@ fn replay_reports_no_more_steps_than_it_says_and_counts_them_all() {
 }
 
 #[test]
-fn replay_says_that_output_of_any_step_was_cut() {
+fn replay_reports_truncated_output_of_any_step() {
     let folder = tempfile::tempdir().expect("a folder");
     let task = task(&folder, &[0, 0]);
     let noisy = Script { end: RunnerEnd { output_truncated: true, ..RunnerEnd::default() }, ..right() };
@@ -126,9 +126,9 @@ fn replay_says_that_output_of_any_step_was_cut() {
     }
 }
 
-/// A capture that was not read for want of descriptors or memory is not to blame.
+/// A capture that could not be read for lack of descriptors or memory is not to blame.
 #[test]
-fn replay_blames_the_host_where_it_lacks_the_means() {
+fn replay_blames_the_host_for_missing_resources() {
     for (errno, status) in [(Errno::MFILE, Status::InfraError), (Errno::IO, Status::CaptureError)] {
         let source = std::io::Error::from_raw_os_error(errno.raw_os_error());
         let error = CapturesError::Read { entry: "entry_000000".to_owned(), source };
@@ -238,7 +238,7 @@ fn replay_calls_a_plan_before_the_call() {
 }
 
 #[test]
-fn replay_blames_the_worker_for_its_own_trouble() {
+fn replay_blames_the_worker_for_its_own_errors() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = replay(&task(&folder, &[0]), &[Script::of(&[Play::Fails])]);
     assert_eq!(report.head.status, Status::InfraError);
@@ -247,7 +247,7 @@ fn replay_blames_the_worker_for_its_own_trouble() {
 }
 
 #[test]
-fn replay_refuses_a_budget_below_its_floor_and_says_the_floor() {
+fn replay_refuses_a_budget_below_its_floor_and_names_the_floor() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut task = task(&folder, &[0]);
     task.budget = Bytes::new(1);
@@ -262,7 +262,7 @@ fn replay_blames_a_capture_that_cannot_be_read() {
     let mut task = task(&folder, &[0]);
     task.steps[0].entry.path = folder.path().join("nowhere.pt");
     assert_eq!(replay(&task, &[]).head.status, Status::CaptureError);
-    // A recording that nothing can be made of is the host's.
+    // An unusable recording is the host's fault.
     let mut task = task_of(&folder, &self::task(&folder, &[0]), &[0]);
     task.recording = folder.path().join("torn.rec");
     std::fs::write(&task.recording, b"torn").expect("written");
@@ -272,6 +272,6 @@ fn replay_blames_a_capture_that_cannot_be_read() {
 }
 
 #[test]
-fn replay_tells_times_in_milliseconds() {
+fn replay_reports_times_in_milliseconds() {
     assert_eq!(ms(Duration::from_micros(1_500)), 1.5);
 }

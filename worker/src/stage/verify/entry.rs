@@ -1,6 +1,6 @@
-//! What to call an entry whose differently poisoned calls may disagree.
+//! Decides the status of an entry whose differently poisoned calls may disagree.
 //!
-//! Leaves to others: a single call (`calls`), the session's start and end, and everything about other entries.
+//! Leaves single calls to `calls`, and the session's start and end, and other entries, to `verify`.
 
 use opt_shared::outcome::{Mismatch, Pattern, Status};
 
@@ -8,7 +8,7 @@ use crate::session::{Session, SessionError};
 use crate::stage::POISONS;
 use crate::stage::calls::{CallEnd, EntryCalls, Over};
 
-/// Calls an entry as often as its settings say. None if every call was right.
+/// Calls an entry as often as the settings say. Returns `None` if every call was right.
 pub(super) fn drive(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -33,7 +33,7 @@ pub(super) fn drive(
                 return right_then_wrong(entry, session, number, mismatch).map(Some);
             }
             CallEnd::Wrong(mismatch) => match first_wrong {
-                // Wrong twice the same way: enough.
+                // Wrong in the same way twice is enough.
                 Some(first) => return Ok(Some(wrong_twice(entry, first, &mismatch))),
                 None => first_wrong = Some(mismatch),
             },
@@ -43,7 +43,7 @@ pub(super) fn drive(
     Ok(None)
 }
 
-/// Slots alternate, and poisons come in turn.
+/// Makes one call; slots alternate, and poisons rotate.
 fn call(entry: &mut EntryCalls<'_>, session: &mut dyn Session, number: u32) -> Result<CallEnd, SessionError> {
     let slot = number % session.slots(entry.number);
     entry.call(session, slot, POISONS[number as usize % POISONS.len()])
@@ -57,9 +57,10 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
     entry.incorrect(first)
 }
 
-/// Right before, wrong now. If what is wrong is poison, and the first poison alone would have passed (it is NaN,
-/// and NaN was recorded there), the elements were never written. Two more calls at the first one's place tell:
-/// with its poison right, with another wrong. A call that is right with both goes by its place.
+/// The entry was right before and is wrong now. If the wrong values are poison, and the first poison would have
+/// passed by itself (it is NaN, and NaN was recorded there), the elements were never written. Two more calls into
+/// the first slot tell: if the first poison gives a right result and another one a wrong result. A call that is
+/// right with both depends on its slot.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -70,7 +71,7 @@ fn right_then_wrong(
         let detail = format!("right at first, wrong in call {}", number + 1);
         return Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch));
     }
-    // The first call's poison and place again, then its place alone.
+    // The first call's poison and slot again, then its slot with another poison.
     let again = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
     if matches!(call(entry, session, again)?, CallEnd::Right(_))
         && matches!(call(entry, session, again + 2)?, CallEnd::Wrong(_))

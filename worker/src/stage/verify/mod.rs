@@ -1,7 +1,7 @@
-//! Verification: every entry called, every output compared with what was recorded.
+//! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the order of entries, which entries share a session, and who is blamed when one fails. The calls of an
-//! entry are `entry`'s, the comparison is the judge's; expected outputs are read by this process, in chunks, and no
+//! Owns the order of entries, which entries share a session, and who is blamed for a failure. `entry` makes the
+//! calls of an entry, and the judge compares. Expected outputs are read by this process, in chunks, and no
 //! candidate ever sees them.
 
 mod entry;
@@ -23,10 +23,10 @@ use crate::session::{
     Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Verdict, Wanted,
 };
 
-/// Failures that a report holds in full (DESIGN, "The run directory").
+/// Failures that a report shows in full (DESIGN, "The run directory").
 const KEPT_FAILURES: usize = 3;
-/// Failing entries whose data is read once more to see whether they are damaged: those that a report shows. More would
-/// cost a pass over the captures for every bad candidate.
+/// Failing entries that are read once more to see whether the capture is damaged: the ones that a report shows.
+/// Checking more would cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
 pub(crate) fn run<B: Backend>(
@@ -41,7 +41,7 @@ pub(crate) fn run<B: Backend>(
         lifetime: Lifetime::Entry { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
-    // The first entries are opened beside the next two lines.
+    // The first entries are opened while the next two lines run.
     let mut groups = backend.groups(&wanted)?;
     let candidate = backend.open(&task.callee)?;
     backend.prepare(&candidate);
@@ -78,24 +78,25 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// What a shared session came to.
+/// The outcome of a shared session.
 struct Shared {
-    /// Entries that need no session of their own.
+    /// Number of entries that need no session of their own.
     settled: usize,
-    /// Enough entries have failed.
+    /// Whether enough entries have failed.
     enough: bool,
-    /// What the entry after those did, if it was wrong: it is called again alone before anybody is blamed.
+    /// The failure of the entry after those, if it was wrong. It is repeated alone before anything is blamed.
     doubted: Option<Box<EntryFailure>>,
 }
 
-/// One entry's end in a shared session.
+/// How one entry ended in a shared session.
 enum Company {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
     Died,
 }
 
-/// Wrong after other entries, right in a session of its own: only the candidate was there both times.
+/// The entry failed after others and is right in a session of its own. The candidate is to blame: nothing else
+/// was there both times.
 fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -104,7 +105,7 @@ fn in_company(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     failure
 }
 
-/// Ends that a session of the entry's own would come to as well.
+/// Whether the entry would end in the same way in a session of its own.
 fn holds_in_any_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
@@ -116,11 +117,11 @@ struct Verification<'a, B: Backend> {
     candidate: &'a B::Candidate,
     head: &'a mut Head,
     report: Verified,
-    /// Entries that failed, unsupported ones aside.
+    /// Number of failed entries, without unsupported ones.
     failed: u32,
 }
 
-/// One entry's end.
+/// The outcome of one entry.
 #[derive(Default)]
 struct Outcome {
     failure: Option<EntryFailure>,
@@ -129,13 +130,14 @@ struct Outcome {
 }
 
 impl<B: Backend> Verification<'_, B> {
-    /// An entry that cannot be shown to any candidate. Whether enough have failed.
+    /// Records an entry that no candidate can be called with. Returns whether enough entries have failed.
     fn unplaced(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
         Ok(self.settle(at, Outcome { failure, ..Outcome::default() }))
     }
 
-    /// Entries that share a session, the first of them the `first` of all. Whether enough have failed.
+    /// Verifies entries that share a session; `first` is the index of the first of them among all entries.
+    /// Returns whether enough entries have failed.
     fn group(&mut self, placed: &[B::Placed], first: usize) -> Result<bool, SessionError> {
         let mut settled = 0;
         let mut doubted = None;
@@ -148,7 +150,7 @@ impl<B: Backend> Verification<'_, B> {
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
             let mut outcome = self.alone(entry)?;
-            // Of the first one only: it is what the shared session stopped at.
+            // Only the first one: the shared session stopped there.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*in_company(doubted));
             }
@@ -159,7 +161,8 @@ impl<B: Backend> Verification<'_, B> {
         Ok(false)
     }
 
-    /// Several entries in one session, up to the first entry that might turn out differently in a session of its own.
+    /// Calls several entries in one session, up to the first one that might end differently in a session of its
+    /// own.
     fn shared(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let mut session = self.backend.start(self.candidate, placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
@@ -188,7 +191,7 @@ impl<B: Backend> Verification<'_, B> {
         }
         let ending = session.finish()?;
         self.note(&ending);
-        // A host in trouble is not asked for another runner at once: the core decides what comes next.
+        // A host with problems is not asked for another runner at once; the core decides what comes next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
@@ -223,7 +226,7 @@ impl<B: Backend> Verification<'_, B> {
         })
     }
 
-    /// One entry in a session of its own.
+    /// Calls one entry in a session of its own.
     fn alone(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {
@@ -263,7 +266,7 @@ impl<B: Backend> Verification<'_, B> {
         Ok(Outcome { failure, end, checked })
     }
 
-    /// What each output is held to; or the end of an entry whose recorded outputs cannot be read.
+    /// The tolerance of each output, or how the entry ends if its recorded outputs cannot be read.
     fn tolerances(&self, recorded: &Recorded) -> Result<Result<Vec<Tolerance>, Outcome>, SessionError> {
         match recorded.tolerances(&self.task.verify) {
             Ok(tolerances) => Ok(Ok(tolerances)),
@@ -278,20 +281,20 @@ impl<B: Backend> Verification<'_, B> {
         load_timeout(self.task.verify.call_timeout)
     }
 
-    /// Whether the loaded candidate returns its outputs.
+    /// Records whether the loaded candidate returns its outputs.
     fn returns(&mut self, returned: bool) {
         if returned {
             self.report.output = OutputForm::Returned;
         }
     }
 
-    /// What every session leaves in the report, whatever its calls came to.
+    /// Records what every session adds to the report, whatever its calls gave.
     fn note(&mut self, ending: &Ending) {
         self.head.saw(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
     }
 
-    /// Adds an entry to the report. Whether enough have failed.
+    /// Adds an entry to the report. Returns whether enough entries have failed.
     fn settle(&mut self, at: usize, outcome: Outcome) -> bool {
         let entry = &self.task.entries[at];
         let report = &mut self.report;

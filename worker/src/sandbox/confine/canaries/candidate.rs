@@ -12,7 +12,7 @@ use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// What else each attempt may be answered with, besides those of `PROTECTIONS`. `ok` is what must go on working.
+/// Allowed answers to each attempt, in addition to those in `PROTECTIONS`. `ok` marks what must keep working.
 const EXPECTED: &[(&str, &[&str])] = &[
     ("clone3", &["ENOSYS"]),
     ("mremap", &["EPERM"]),
@@ -65,7 +65,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
 const IN_EVERY_CELL: &[&str] =
     &["no_capabilities", "not_dumpable", "no_new_privileges", "files", "no_tcp", "system_calls"];
 
-/// Starts threads the OpenMP way, where the compiler has it.
+/// Starts threads with OpenMP, if the compiler has it.
 const LIBRARY: &str = r"
 int answer(void) {
     int sum = 0;
@@ -155,7 +155,7 @@ pub(super) fn forbidden_things() {
     let worker_pid = rustix::process::getppid().map_or(0, |pid| i64::from(pid.as_raw_nonzero().get()));
     locked_down();
     attempts::isolation(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()));
-    // SAFETY: each is a plain system call that is to be refused; those that are allowed get valid memory.
+    // SAFETY: each is a plain system call that should be refused; allowed ones get valid memory.
     unsafe {
         answer("clone3", libc::syscall(libc::SYS_clone3, 0, 0));
         answer("mremap", libc::mremap(std::ptr::null_mut(), 4096, 8192, 0) as i64);
@@ -194,7 +194,7 @@ pub(super) fn forbidden_things() {
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
         hiding_places();
-        // Large enough to be a map of its own, which glibc would grow with mremap.
+        // Large enough for a map of its own, which glibc would grow with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
         println!("realloc={}", if grown.is_null() { "null" } else { "ok" });
@@ -219,9 +219,9 @@ pub(super) fn forbidden_things() {
     answer_io("send_to_worker", sent.map_err(std::io::Error::from));
 }
 
-/// Kernel memory that no limit counts, and ways to disturb others.
+/// Attempts to use kernel memory that no limit counts, and to disturb others.
 fn hiding_places() {
-    // SAFETY: each is a plain system call that is to be refused; pointers are null or to memory of ours.
+    // SAFETY: each is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
@@ -240,7 +240,7 @@ fn hiding_places() {
         answer("lock", libc::fcntl(ARTIFACT_FD, libc::F_SETLK, &raw const lock).into());
         answer("lock_of_description", libc::fcntl(ARTIFACT_FD, libc::F_OFD_SETLK, &raw const lock).into());
         answer("inotify", libc::inotify_init1(0).into());
-        // The version, which is told to anybody.
+        // Asks for the version, which is always allowed.
         answer("own_rules", libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1));
         let allow = libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
         let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
@@ -282,7 +282,7 @@ pub(super) fn one_cpu() {
 }
 
 #[test]
-fn an_abort_is_seen_as_one() {
+fn abort_is_reported_as_sigabrt() {
     as_every_user("sandbox::confine::canaries::candidate::an_abort_is_seen_as_one", || {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
@@ -298,7 +298,7 @@ pub(super) fn abort() {
 }
 
 #[test]
-fn the_stack_and_the_heap_end_at_their_limits() {
+fn stack_and_heap_end_at_their_limits() {
     as_every_user(
         "sandbox::confine::canaries::candidate::the_stack_and_the_heap_end_at_their_limits",
         || {
@@ -327,7 +327,8 @@ fn descend(depth: u64) -> u64 {
 pub(super) fn too_much_data() {
     locked_down();
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // Beyond the limit on private memory, and beyond the one on address space that also counts what is only read.
+    // Beyond the limit on private memory, and beyond the limit on address space, which also counts read-only
+    // maps.
     for (name, bytes, access) in [
         ("within", 64_usize << 20, writable),
         ("beyond", 300 << 20, writable),
@@ -344,10 +345,10 @@ pub(super) fn too_much_data() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn calls_of_the_32_bit_kind_kill() {
+fn calls_of_the_32_bit_abi_kill_the_process() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (_, end) = start("32_bit_call", folder.path(), None, Namespaces::ALL).finish();
-    // SIGSEGV where the kernel does not know such calls at all.
+    // SIGSEGV if the kernel does not support such calls at all.
     assert!([libc::SIGSYS, libc::SIGSEGV].map(|signal| End::Signalled { signal }).contains(&end), "{end:?}");
 }
 
@@ -355,7 +356,7 @@ fn calls_of_the_32_bit_kind_kill() {
 pub(super) fn call_of_the_32_bit_kind() {
     const GETPID_32: u64 = 20;
     locked_down();
-    // SAFETY: asks for our pid; the kernel clobbers no register but the answer and these.
+    // SAFETY: asks for our pid; the kernel clobbers only the result and these registers.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") GETPID_32 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }

@@ -1,4 +1,4 @@
-//! What a locked-down compiler can do, and where it stops.
+//! What a locked-down compiler can and cannot do.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_compiler_writes_its_scratch_folder_and_nothing_else() {
+fn compiler_writes_only_to_its_scratch_folder() {
     as_every_user(
         "sandbox::confine::canaries::compiler::a_compiler_writes_its_scratch_folder_and_nothing_else",
         || {
@@ -40,7 +40,7 @@ fn a_compiler_writes_its_scratch_folder_and_nothing_else() {
                 for name in ["sources", "scratch", "outside"] {
                     let path = folder.path().join(name);
                     std::fs::create_dir(&path).expect("the folder is ours");
-                    // A user's own folder, as closed as they come.
+                    // A user's private folder.
                     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
                         .expect("the folder is ours");
                 }
@@ -105,7 +105,7 @@ pub(super) fn builds_and_strays() {
     answer_io("read_outside", File::open(outside.join("secret")));
     answer_io("read_shadow", File::open("/etc/shadow"));
     answer_io("socket", std::net::UdpSocket::bind("127.0.0.1:0"));
-    // What the runner is refused, its children are refused too.
+    // What is refused to the runner is refused to its children too.
     // SAFETY: plain system calls in a child that ends at once.
     unsafe {
         match libc::fork() {
@@ -128,17 +128,17 @@ pub(super) fn builds_and_strays() {
     }
     match worker_pid {
         Some(pid) => answer_io("kill_worker", rustix::process::test_kill_process(pid).map_err(Into::into)),
-        // In a namespace there is no number to send a signal to.
+        // In a PID namespace, there is no pid to send the signal to.
         None => println!("kill_worker=EPERM"),
     }
-    // SAFETY: ignoring a signal; the limit then shows as an error.
+    // SAFETY: ignores a signal, so that the limit shows as an error.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let file = File::create(scratch.join("large")).expect("the scratch folder is writable");
     answer_io("large_file", file.set_len(65 << 20));
 }
 
 #[test]
-fn what_a_compiler_leaves_behind_dies_with_it() {
+fn processes_left_by_a_compiler_die_with_it() {
     as_every_user("sandbox::confine::canaries::compiler::what_a_compiler_leaves_behind_dies_with_it", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for name in ["sources", "scratch"] {
@@ -146,7 +146,7 @@ fn what_a_compiler_leaves_behind_dies_with_it() {
         }
         let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
         if !running.runner.namespaces().pid {
-            // Without the namespace nothing promises this, and the protection says so.
+            // Without the namespace this is not guaranteed, and the protection is reported as missing.
             assert!(
                 running
                     .runner
@@ -157,14 +157,15 @@ fn what_a_compiler_leaves_behind_dies_with_it() {
             return;
         }
         assert_eq!(running.runner.reap().expect("it is ours"), End::Exited { code: 0 });
-        // Everyone who held the output is dead once its end is seen.
+        // When the pipe ends, every process that held it is dead.
         let mut ends = [PollFd::new(&running.said, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a straggler lives");
     });
 }
 
-/// A child in a session of its own, which holds our output and waits; a minute at most, should the test fail.
+/// Starts a child in its own session that holds our output open and waits, for at most a minute if the test
+/// fails.
 pub(super) fn leaves_a_straggler() {
     locked_down();
     // SAFETY: the child only changes its session and waits.

@@ -15,11 +15,11 @@ use super::stage::{
 use crate::sandbox::handle::{End, Stop};
 use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
 
-/// How long a test waits for what must happen before it says that it did not.
+/// How long a test waits for something before it fails.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_stopped_runner_stands_still_and_goes_on() {
+fn stopped_runner_stands_still_until_it_is_continued() {
     as_every_user("sandbox::confine::canaries::lives::a_stopped_runner_stands_still_and_goes_on", || {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
@@ -33,7 +33,7 @@ fn a_stopped_runner_stands_still_and_goes_on() {
                 }
                 assert_eq!(running.runner.stop(TIMEOUT).expect("it stops"), Stop::Stopped);
                 assert_eq!(running.runner.stop(TIMEOUT).expect("it is stopped"), Stop::Stopped);
-                // What the kernel needs to switch away may still be counted; then the clock stands.
+                // The kernel may still count what it needs to switch away; then the clock stands still.
                 let mut still = (running.runner.cpu_time().expect("its clock is readable"), 0);
                 while still.1 < 1000 {
                     assert!(Instant::now() < deadline, "it goes on");
@@ -53,11 +53,11 @@ fn a_stopped_runner_stands_still_and_goes_on() {
     });
 }
 
-/// What a profile takes a candidate's idleness from: the clock of another process, between two standstills.
+/// A profile relies on this to detect idle work: the clock of another process, read while it is stopped.
 #[test]
-fn between_standstills_the_clock_tells_who_works() {
+fn clock_between_stops_shows_who_works() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // The least and the most of many rounds: a busy machine disturbs some of them.
+    // The minimum and maximum of many rounds, because a busy machine disturbs some of them.
     let measure = |scenario| {
         let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
         if scenario == "waits_for_ages" {
@@ -96,11 +96,11 @@ pub(super) fn two_spinning_threads() {
 fn runner_dies_with_its_worker() {
     as_every_user("sandbox::confine::canaries::lives::runner_dies_with_its_worker", || {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // The worker must not be in a pid namespace of its own: its end would end the runner without our doing.
+        // The worker must not be in its own PID namespace, whose end would end the runner anyway.
         let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);
         let mut said = BufReader::new(worker.said);
         let mut line = String::new();
-        // Each locked-down runner says so through the pipe that it shares with the worker.
+        // Each locked-down runner reports through the pipe that it shares with the worker.
         for _ in 0..2 {
             while !line.ends_with("ready\n") {
                 line.clear();
@@ -122,7 +122,7 @@ fn runner_dies_with_its_worker() {
     });
 }
 
-/// Two runners, one in namespaces and one without, that hold our output open.
+/// Starts two runners, one in namespaces and one without, that hold our output open.
 pub(super) fn worker_with_a_runner() {
     let runners = [Namespaces::ALL, Namespaces::NONE].map(|namespaces| {
         let stdout = std::io::stdout();
@@ -139,7 +139,7 @@ pub(super) fn worker_with_a_runner() {
 pub(super) fn waits_for_ages() {
     locked_down();
     println!("ready");
-    // Should the test fail, nobody else would end this.
+    // If the test fails, nothing else would end this process.
     let ages = Instant::now() + 3 * TIMEOUT;
     while Instant::now() < ages {
         std::thread::park_timeout(TIMEOUT);
@@ -147,7 +147,7 @@ pub(super) fn waits_for_ages() {
 }
 
 #[test]
-fn a_runner_whose_worker_is_gone_does_not_start() {
+fn runner_without_its_worker_does_not_start() {
     for namespaces in [Namespaces::ALL, Namespaces::NONE] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (worker, socket) = socket_pair();
@@ -157,7 +157,7 @@ fn a_runner_whose_worker_is_gone_does_not_start() {
     }
 }
 
-/// What the scenario exits with when the lock-down told it that it is an orphan.
+/// The scenario's exit status if the lock-down reports that the process is orphaned.
 const ORPHAN_STATUS: i32 = 17;
 
 pub(super) fn orphan() {
@@ -167,7 +167,7 @@ pub(super) fn orphan() {
 }
 
 #[test]
-fn a_dropped_handle_leaves_no_process() {
+fn dropped_handle_leaves_no_process() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = start("two_spinning_threads", folder.path(), None, Namespaces::ALL);
     let pid = running.runner.pid();
@@ -178,7 +178,7 @@ fn a_dropped_handle_leaves_no_process() {
 }
 
 #[test]
-fn descriptors_arrive_at_their_numbers_and_no_other_does() {
+fn runner_gets_exactly_the_given_descriptors() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let mut files = Vec::new();
@@ -187,7 +187,7 @@ fn descriptors_arrive_at_their_numbers_and_no_other_does() {
         File::create(&path).and_then(|mut file| file.write_all(name.as_bytes())).expect("the folder is ours");
         files.push(File::open(path).expect("just written"));
     }
-    // Each is to take the number that the other has here.
+    // Each one goes to the number that the other one has here.
     let (a, b) = (files[0].as_raw_fd(), files[1].as_raw_fd());
     let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
     let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);
@@ -212,7 +212,7 @@ pub(super) fn descriptors() {
 }
 
 #[test]
-fn a_file_that_is_no_program_is_reported_as_such() {
+fn file_that_is_no_program_is_reported() {
     let null = File::open("/dev/null").expect("/dev/null opens");
     match spawn_runner(null.as_fd(), &[c"runner"], &[], &[], Namespaces::ALL) {
         Err(SpawnError::Child { step, source }) => {

@@ -1,6 +1,6 @@
-//! Machines that offer less: what is missing must be said, and the rest must hold all the same.
+//! Machines that support less: missing protections must be reported, and the others must hold.
 //!
-//! A filter installed before the lock-down plays the kernel that lacks a call.
+//! A filter installed before the lock-down simulates a kernel that lacks a call.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ fn pretend_missing(calls: &[i64]) {
 }
 
 #[test]
-fn without_landlock_it_is_said_and_nothing_can_be_written() {
+fn missing_landlock_is_reported_and_nothing_can_be_written() {
     as_every_user(
         "sandbox::confine::canaries::poorer::without_landlock_it_is_said_and_nothing_can_be_written",
         || {
@@ -55,7 +55,7 @@ fn without_landlock_it_is_said_and_nothing_can_be_written() {
 pub(super) fn on_an_old_kernel() {
     const STRAY: i32 = 50;
     pretend_missing(&[libc::SYS_landlock_create_ruleset, SYS_CLOSE_RANGE]);
-    // SAFETY: gives one more number to a descriptor that stays open.
+    // SAFETY: duplicates a descriptor that stays open.
     assert_eq!(unsafe { libc::dup2(WORKER_FD, STRAY) }, STRAY);
     locked_down();
     answer_io("stray_descriptor", rustix::io::fcntl_getfd(inherited(STRAY)).map_err(Into::into));
@@ -66,7 +66,7 @@ pub(super) fn on_an_old_kernel() {
 }
 
 #[test]
-fn refused_namespaces_are_said_and_the_runner_starts_without() {
+fn refused_namespaces_are_reported_and_the_runner_starts() {
     as_every_user(
         "sandbox::confine::canaries::poorer::refused_namespaces_are_said_and_the_runner_starts_without",
         || {
@@ -81,12 +81,12 @@ fn refused_namespaces_are_said_and_the_runner_starts_without() {
     );
 }
 
-/// Inside a compiler's filter, which refuses to make namespaces, as containers do.
+/// Runs in a compiler's filter, which refuses namespaces, as containers do.
 pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
-    // Given by the stage, because sockets are refused here.
+    // The stage provides these, because sockets are refused here.
     let inherited =
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);
@@ -98,7 +98,7 @@ pub(super) fn worker_without_namespaces() {
 }
 
 #[test]
-fn a_sealed_map_stays_or_its_absence_is_said() {
+fn sealed_map_stays_or_the_protection_is_missing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (answers, end) = start("sealed", folder.path(), None, Namespaces::ALL).finish();
     assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
@@ -112,14 +112,14 @@ fn a_sealed_map_stays_or_its_absence_is_said() {
 
 pub(super) fn sealed() {
     let page = rustix::param::page_size();
-    // SAFETY: a map of our own, at an address of the kernel's choice; nothing else points into it.
+    // SAFETY: our own map, at an address of the kernel's choice; nothing else points into it.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ, flags, -1, 0);
         let start = NonNull::new(map.cast::<u8>()).expect("a map");
         let outcome = seal_map(start, Bytes::from(page));
         println!("sealed_inputs={}", outcome.is_ok());
-        // Now, because the lock-down refuses to install filters; it seals nothing.
+        // Installed now, because the lock-down refuses further filters; it seals nothing.
         pretend_missing(&[462]);
         locked_down();
         answer_io("unmap", Errno::result(libc::munmap(map, page)).map_err(Into::into));

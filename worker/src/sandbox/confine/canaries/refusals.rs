@@ -1,4 +1,4 @@
-//! A library's refused allocation is noted with its size, whichever function it asked.
+//! The size of a library's refused allocation is noted, whichever function was called.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::sandbox::handle::End;
 use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
-/// More than the stage's limit of 256 MiB; each way asks for another size, larger than the one before.
+/// More than the stage's limit of 256 MiB. Each function asks for a different size, larger than the one before.
 const BEYOND_MIB: u64 = 300;
 
 const LIBRARY: &str = r#"
@@ -52,7 +52,7 @@ const WAYS: [&str; 9] =
     ["malloc", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "mmap", "sbrk"];
 
 #[test]
-fn a_refused_size_is_noted_however_it_was_asked_for() {
+fn refused_size_is_noted_for_every_allocation_function() {
     as_every_user(
         "sandbox::confine::canaries::refusals::a_refused_size_is_noted_however_it_was_asked_for",
         || {
@@ -97,7 +97,7 @@ pub(super) fn refused_in_every_way() {
         }
     }
     NOTE.store(0, Ordering::Relaxed);
-    // Rust's own allocator goes the same way, and can still say no politely.
+    // Rust's allocator uses the same functions, and can still report a refusal.
     let refused = Vec::<u8>::new().try_reserve_exact(400 << 20).is_err();
     println!("vec={}", if refused { NOTE.load(Ordering::Relaxed) } else { 0 });
 }

@@ -1,4 +1,4 @@
-//! The stage: how a scenario is started in a runner and what it said is read back.
+//! The stage: starts a scenario in a runner and reads back its output.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -16,17 +16,17 @@ use super::{candidate, compiler, lives, poorer};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// Names the scenario to play; unset in the test process itself.
+/// The scenario to play; unset in the test process itself.
 const SCENARIO: &str = "OPT_CANARY_SCENARIO";
 /// Set in a test process that has already become an ordinary user.
 const ORDINARY: &str = "OPT_CANARY_ORDINARY";
 /// A folder the scenario may know about.
 pub(super) const FOLDER: &str = "OPT_CANARY_FOLDER";
 
-/// Nobody in particular.
+/// The user `nobody`.
 const ORDINARY_USER: u32 = 65_534;
 
-/// Numbers of the descriptors a scenario finds.
+/// Numbers of the descriptors that a scenario gets.
 pub(super) const WORKER_FD: i32 = 3;
 pub(super) const ARTIFACT_FD: i32 = 4;
 
@@ -62,13 +62,13 @@ extern "C" fn play_if_asked() {
     std::process::exit(0);
 }
 
-/// Runs `test` here and, as root, the test of the given path again in a process of an ordinary user.
+/// Runs `test` here. As root, also runs the test with the given path in a process of an ordinary user.
 pub(super) fn as_every_user(path: &str, test: impl FnOnce()) {
     test();
     if !rustix::process::geteuid().is_root() || std::env::var_os(ORDINARY).is_some() {
         return;
     }
-    // By descriptor, because an ordinary user may not be able to enter the folders above.
+    // By descriptor, because an ordinary user may not be able to enter the folders above it.
     let output = Command::new("/proc/self/exe")
         .args(["--exact", path, "--nocapture"])
         .env(ORDINARY, "1")
@@ -86,11 +86,11 @@ pub(super) fn as_every_user(path: &str, test: impl FnOnce()) {
     );
 }
 
-/// A scenario in a runner, and the ends of what it was given.
+/// A scenario in a runner, with our ends of its descriptors.
 pub(super) struct Running {
     pub(super) runner: RunnerHandle,
     pub(super) said: File,
-    /// Dropping it tells the runner that the worker is gone.
+    /// Dropping it signals to the runner that the worker is gone.
     pub(super) worker: OwnedFd,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn start(
     Running { runner, said: File::from(read), worker }
 }
 
-/// As between worker and runner: unlike a datagram socket, this one notices the other end's close.
+/// A pair as between worker and runner. Unlike datagram sockets, these notice when the other end closes.
 pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
@@ -137,7 +137,7 @@ pub(super) fn start_with(
 }
 
 impl Running {
-    /// Everything it said, as `name=answer` lines, and how it ended.
+    /// Its whole output, as `name=answer` lines, and how it ended.
     pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
         let mut text = String::new();
         self.said.read_to_string(&mut text).expect("its output is text");
@@ -150,7 +150,7 @@ impl Running {
     }
 }
 
-/// Limits that are generous where a scenario does not test them.
+/// Generous limits, except where a scenario tests them.
 pub(super) fn confinement(kind: SandboxKind) -> Confinement {
     Confinement {
         kind,
@@ -176,18 +176,18 @@ pub(super) fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("the stage sets it").into()
 }
 
-/// One of the descriptors the stage gives every scenario.
+/// A descriptor that the stage gives to every scenario.
 pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
-    // SAFETY: the stage placed it there before exec, and nothing in a scenario closes it.
+    // SAFETY: the stage put it there before exec, and nothing in a scenario closes it.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Compiles a C text into a library in `folder`.
+/// Compiles C source into a library in `folder`.
 pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
     let source = folder.join("candidate.c");
     let artifact = folder.join("candidate.so");
     std::fs::write(&source, text).expect("the folder is ours");
-    // OpenMP is not installed with every compiler.
+    // Not every compiler comes with OpenMP.
     let built = ["-fopenmp", "-w"].iter().any(|flag| {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", flag, "-o"]).arg(&artifact).arg(&source);

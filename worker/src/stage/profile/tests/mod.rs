@@ -1,4 +1,4 @@
-//! Profiles over scripted sessions: every answer of a candidate and of its baseline, and what is made of the times.
+//! Profiles over scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
 
 mod varied;
 
@@ -45,12 +45,12 @@ fn task(numbers: &[u32], paired: bool) -> ProfileTask {
     }
 }
 
-/// A candidate whose runners all play this.
+/// A candidate whose runners all play this script.
 fn alone(script: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", script)])
 }
 
-/// The same beside its baseline.
+/// The same beside a baseline.
 fn beside(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
@@ -184,7 +184,7 @@ fn profile_names_every_answer_of_a_timed_candidate() {
 }
 
 #[test]
-fn profile_says_whose_side_failed() {
+fn profile_names_the_side_that_failed() {
     for (side, scripts) in [
         (CANDIDATE, [playing(|_| Play::Dies), honest(100 * US)]),
         (BASELINE, [honest(100 * US), playing(|_| Play::Dies)]),
@@ -218,7 +218,7 @@ fn profile_starts_no_baseline_for_a_candidate_that_does_not_load() {
 }
 
 #[test]
-fn profile_times_the_plan_call_apart() {
+fn profile_times_the_plan_call_separately() {
     let plan = Called { ..done(1) };
     let planned = |plan| Script {
         load: Answer::Done(Loaded::Ready { has_plan: true, returned: false }),
@@ -239,7 +239,7 @@ fn profile_times_the_plan_call_apart() {
 }
 
 #[test]
-fn profile_takes_preempted_pairs_again_unless_only_the_candidate_is_preempted() {
+fn profile_repeats_preempted_pairs_unless_only_the_candidate_is_preempted() {
     let clean = BlockPlay::honest(100 * US);
     let waiting = BlockPlay { waited: 50_000 * US, per_call: 400 * US, ..clean.clone() };
     let mixed = |every: usize| {
@@ -247,13 +247,13 @@ fn profile_takes_preempted_pairs_again_unless_only_the_candidate_is_preempted() 
             (0..4000).map(|at| if at % every == 0 { waiting.clone() } else { clean.clone() }).collect();
         Script::timed(&blocks)
     };
-    // Both sides: a busy machine. What is slow for that is not counted.
+    // Both sides waited: a busy machine. These pairs do not count.
     let report = profile(&beside(mixed(3), mixed(4)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(entry.times.max_time_ms < 0.11, "{:?}", entry.times);
     assert!(0 < entry.discarded_blocks);
     assert!(0.3 < entry.wait_share.expect("told"), "{:?}", entry.wait_share);
-    // One side: whoever waits only when it is slow gains nothing by it.
+    // Only one side waited: a candidate gains nothing by waiting when it is slow.
     let report = profile(&beside(mixed(2), honest(100 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(0.3 < entry.times.max_time_ms, "{:?}", entry.times);
@@ -264,8 +264,8 @@ fn profile_takes_preempted_pairs_again_unless_only_the_candidate_is_preempted() 
 }
 
 #[test]
-fn profile_makes_as_many_calls_for_both_sides_and_revises_their_number() {
-    // Slow at first, so that a block would have a single call for ever.
+fn profile_makes_equal_numbers_of_calls_and_revises_them() {
+    // Slow at first, so that every block would have a single call.
     let mut blocks = vec![BlockPlay::honest(1000 * US); 8];
     blocks.push(BlockPlay::honest(10 * US));
     let backend = ScriptedBackend::playing_each(&[
@@ -280,7 +280,7 @@ fn profile_makes_as_many_calls_for_both_sides_and_revises_their_number() {
 }
 
 #[test]
-fn profile_waits_in_one_way_for_both_sides() {
+fn profile_waits_in_the_same_way_for_both_sides() {
     for (candidate, baseline, spin) in [(true, true, true), (false, true, false), (true, false, false)] {
         let script = |leaves_room| Script { leaves_room, ..honest(100 * US) };
         let backend = beside(script(candidate), script(baseline));
@@ -319,7 +319,7 @@ fn profile_takes_fewer_pairs_of_slow_calls() {
 }
 
 #[test]
-fn profile_proves_work_after_done() {
+fn profile_detects_work_after_done() {
     let early = BlockPlay { changed: Some(0), ..BlockPlay::honest(100 * US) };
     for (side, scripts) in [
         (CANDIDATE, (Script::timed(std::slice::from_ref(&early)), honest(100 * US))),
@@ -337,23 +337,23 @@ fn profile_proves_work_after_done() {
 }
 
 #[test]
-fn profile_proves_work_outside_of_the_clock() {
+fn profile_detects_work_outside_the_clock() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
     let report = profile(&alone(working), &task(&[0], false));
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
-    // Half of the rounds prove nothing and leave nothing to trust.
+    // Work in half of the rounds proves nothing, but the times cannot be trusted.
     let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
     let error = trouble(Script { idle, ..honest(100 * US) });
     assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
 }
 
 #[test]
-fn profile_holds_times_against_what_can_be() {
+fn profile_rejects_impossible_times() {
     let long = BlockPlay { claim: 1.5, ..BlockPlay::honest(1000 * US) };
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
     assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
-    // Less than ours is a busy machine, and so is a little more.
+    // A claim below ours means a busy machine, and so does a slightly larger one.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
@@ -362,14 +362,14 @@ fn profile_holds_times_against_what_can_be() {
     let none = Script { handoff: Duration::ZERO, ..honest(Duration::ZERO) };
     let report = profile(&alone(none), &task(&[0], false));
     assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
-    // A hand-off that ate the whole block proves nothing.
+    // A hand-off as long as the whole block proves nothing.
     let error = trouble(Script { handoff: 40 * US, ..honest(Duration::ZERO) });
     assert!(matches!(error, SessionError::NoTime { .. }), "{error}");
 }
 
 #[test]
 fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
-    // The candidate makes its empty blocks slow; its calls take as long as the baseline's.
+    // The candidate slows down its empty blocks; its calls take as long as the baseline's.
     let bending = Script { handoff: 90 * US, ..honest(1000 * US) };
     let report = profile(&beside(bending, honest(1000 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
@@ -389,7 +389,7 @@ fn profile_follows_kernelforges_protocol() {
         "a mean of a hundred calls of each runner"
     );
     assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
-    // 100 calls of each of two sides in three runners, warm-up beside them.
+    // 100 calls of two sides in three runners each, beside warm-up.
     assert!(600 <= entry.slots_checked, "all calls are checked: {}", entry.slots_checked);
     assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
     assert_eq!(entry.calls_per_block, 24, "as many of the hundred as the ring holds");
@@ -438,7 +438,7 @@ fn screen() -> ProfileTask {
 }
 
 #[test]
-fn screen_takes_one_process_of_each_side_and_allows_for_what_it_cannot_see() {
+fn screen_uses_one_process_per_side_and_widens_its_interval() {
     let backend = beside(honest(100 * US), honest(200 * US));
     let report = profile(&backend, &screen());
     let entry = &report.body.entries[0];
@@ -452,7 +452,7 @@ fn screen_takes_one_process_of_each_side_and_allows_for_what_it_cannot_see() {
 }
 
 #[test]
-fn screen_has_no_figures_of_whoever_is_in_doubt() {
+fn screen_has_no_figures_for_a_doubtful_candidate() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
     let report = profile(&beside(working, honest(200 * US)), &screen());
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
@@ -460,7 +460,7 @@ fn screen_has_no_figures_of_whoever_is_in_doubt() {
 }
 
 #[test]
-fn profile_lets_a_first_call_take_long_and_no_later_one() {
+fn profile_lets_only_a_first_call_take_long() {
     let of = |calls_us: &[u32]| {
         let blocks: Vec<BlockPlay> = calls_us.iter().map(|&us| BlockPlay::honest(US * us)).collect();
         Script::timed(&blocks)
@@ -470,7 +470,7 @@ fn profile_lets_a_first_call_take_long_and_no_later_one() {
     // Each process compiles when it is first called.
     let report = profile(&beside(of(&[8_000_000, 100]), honest(200 * US)), &task);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
-    // One that dawdles later would take the time of all others.
+    // A candidate that slows down later would take time from all others.
     let report = profile(&beside(of(&[100, 100, 100, 8_000_000]), honest(200 * US)), &task);
     assert_ne!(report.head.status, Status::Passed);
 }

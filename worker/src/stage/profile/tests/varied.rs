@@ -1,8 +1,8 @@
-//! Inputs that are new for every call, and what becomes of those who answer from memory.
+//! Inputs that are new for every call, and candidates that answer from memory.
 
 use super::*;
 
-/// A task over calls whose input may vary.
+/// A task over calls whose inputs may vary.
 fn varying(paired: bool) -> ProfileTask {
     let mut task = task(&[0], paired);
     task.entries[0].numbers.varied = Bytes::mib(9);
@@ -10,7 +10,7 @@ fn varying(paired: bool) -> ProfileTask {
 }
 
 #[test]
-fn profile_shows_other_inputs_in_every_call() {
+fn profile_uses_new_inputs_in_every_call() {
     // The trial, then three pairs of runners.
     let report = profile(&beside(honest(100 * US), honest(200 * US)), &varying(true));
     let entry = &report.body.entries[0];
@@ -18,7 +18,7 @@ fn profile_shows_other_inputs_in_every_call() {
     assert_eq!(entry.unvaried_because, None);
     assert_eq!(entry.calls_per_block, 5, "a block fills half a millisecond, for both sides");
     assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
-    // Without a baseline a fresh runner repeats some of the blocks.
+    // Without a baseline, a fresh runner repeats some of the blocks.
     let backend = alone(honest(100 * US));
     let report = profile(&backend, &varying(false));
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
@@ -63,7 +63,7 @@ fn profile_does_not_vary_what_the_plan_keeps() {
 }
 
 #[test]
-fn profile_keeps_inputs_with_which_the_baseline_does_not_work() {
+fn profile_keeps_inputs_if_the_baseline_fails_with_new_ones() {
     let once = |play| Script::timed(&[BlockPlay { play, ..BlockPlay::honest(100 * US) }]);
     for (play, why) in [
         (once(|_| Play::code(3)), "the baseline refuses other values"),
@@ -88,7 +88,8 @@ fn profile_catches_a_candidate_that_answers_from_memory() {
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert!(!report.body.baseline_failed);
     assert!(report.head.detail.contains("verified, then wrong in timed call"), "{}", report.head.detail);
-    // Works on trial, remembers when it is timed, and works again in a fresh runner: its own word against it.
+    // It computes in the trial, remembers when it is timed, and computes again in a fresh runner, which
+    // contradicts it.
     let backend = ScriptedBackend::playing_each(&[
         ("fast", honest(100 * US)),
         ("fast", playing(|_| Play::Remembered)),

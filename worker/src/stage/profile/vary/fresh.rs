@@ -1,25 +1,26 @@
-//! Floats that were never seen before, between two that were captured.
+//! Draws new floats between two neighbouring captured ones.
 //!
-//! Drawn again and again from a million captured values, every value would come back, and an elementwise kernel could look its
-//! result up instead of computing it. A value in between stays in their range and is new.
+//! If values were only redrawn from a million captured ones, each would come back, and an elementwise kernel
+//! could look its result up instead of computing it. A value in between stays within their range and is new.
 
 use opt_shared::capture::DType;
 
 use crate::judge::element;
 
-/// The widest float that is drawn.
+/// Size of the widest float type.
 const WIDEST: usize = 8;
 
-/// Whether values of this type are drawn between those that were captured. Whole numbers, as labels and counts are, stay whole.
+/// Whether new values of this type are drawn between captured ones. Whole numbers, such as labels and counts,
+/// stay whole.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
-/// A value from `low` on and below `high`, its neighbour among the captured ones, any of those that can be represented with equal
-/// chance. `low` itself where there is none, where the signs differ, and beside zeros and what is not finite: most of the
-/// numbers between those are so small that computing with them is slow.
+/// A value from `low` up to but excluding `high`, its neighbour among the captured ones; each representable value
+/// is equally likely. It is `low` itself if there is none in between, if the signs differ, and next to zeros and
+/// non-finite values: most numbers there are so small that computing with them is slow.
 pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
     let (a, b) = (bits(low), bits(high));
     let width = low.len().min(WIDEST);
@@ -27,7 +28,7 @@ pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
     let magnitudes = (a & !sign, b & !sign);
     let apart = magnitudes.0.abs_diff(magnitudes.1);
     let usable = a & sign == b & sign && magnitudes.0 != 0 && magnitudes.1 != 0;
-    // 32 bits of chance, spread over however many numbers there are.
+    // 32 random bits, scaled to the number of possible values.
     let step = u64::try_from((u128::from(apart) * u128::from(random)) >> 32).unwrap_or(0);
     let drawn = match () {
         () if !usable => a,

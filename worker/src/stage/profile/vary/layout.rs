@@ -1,21 +1,22 @@
-//! Where the variants of an entry's inputs lie: a region of whole pages for each input, its variants side by side. Pure.
+//! The layout of an entry's input variants: a region of whole pages for each input, with its variants side by
+//! side. Pure.
 
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
-/// One input that varies.
+/// An input that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// Counts the tensors among the arguments.
+    /// Its index among the tensor arguments.
     pub(super) tensor: usize,
     pub(super) bytes: u64,
-    /// What its captured address was modulo the alignment.
+    /// Its captured address modulo the alignment.
     pub(super) phase: u64,
 }
 
-/// `calls` is the most that a block has. No variant at all where they do not fit.
+/// Lays out variants for blocks of up to `calls` calls. There are none if they do not fit.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
     let one: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
@@ -42,7 +43,7 @@ mod tests {
     const PAGE: u64 = 4096;
 
     proptest! {
-        /// What the supervisor predicts is never less than what lies here.
+        /// The supervisor's prediction is never below what the layout takes.
         #[test]
         fn variants_do_not_overlap_and_take_what_the_formula_says(
             sizes in prop::collection::vec((1u64..3_000_000, 0u64..64), 1..4), calls in 2u32..600,
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_do_not_fit_together_do_not_vary_together() {
+    fn inputs_that_do_not_fit_together_have_no_layout() {
         let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0 };
         assert_eq!(lay_out(&[extent(0)], 100, PAGE).count, 1);
         assert_eq!(lay_out(&[extent(0), extent(1)], 100, PAGE), Variants::default());

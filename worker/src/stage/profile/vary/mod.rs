@@ -1,7 +1,7 @@
-//! Inputs that are new for every timed call, so that no call can be answered with the results of another.
+//! Inputs with new values in every timed call, so that no call can reuse the results of another.
 //!
-//! Owns which inputs of an entry vary: those that may by their header, by the plan and by what they hold (`source`, `structure`), and
-//! with which the kernel that everybody is compared with still works (`trial`). Where the variants lie is `layout`'s.
+//! Owns which inputs of an entry vary: those that the header, the plan and their contents allow (`source`,
+//! `structure`), and with which the reference kernel still works (`trial`). `layout` places the variants.
 
 mod fresh;
 mod layout;
@@ -25,15 +25,15 @@ pub(super) use self::trial::decide;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
-/// What varies of one entry.
+/// What varies in one entry.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,
-    /// Of each input that varies, in the order of the variants.
+    /// The source of each varying input, in the order of the variants.
     sources: Vec<Source>,
     /// The arguments that vary.
     pub(super) names: Vec<String>,
-    /// Why nothing does.
+    /// Why no input varies, if none does.
     pub(super) unvaried: Option<String>,
 }
 
@@ -51,12 +51,12 @@ impl Variation {
         self.variants.count != 0
     }
 
-    /// The most calls that a block may have.
+    /// Largest number of calls in a block.
     pub(super) fn most_calls(&self, slots: u32) -> u32 {
         if self.varies() { slots.min(self.variants.count) } else { slots }
     }
 
-    /// Writes new values for a block of `calls`. The same seed writes the same values.
+    /// Writes new values for a block of `calls` calls. The same seed writes the same values.
     pub(super) fn renew(&mut self, memory: &impl VariantMemory, calls: u32, seed: u64) -> io::Result<()> {
         let mut random = SmallRng::seed_from_u64(seed);
         for (input, source) in self.variants.inputs.iter().zip(&mut self.sources) {
@@ -68,7 +68,7 @@ impl Variation {
         Ok(())
     }
 
-    /// The same for an entry of a task; nothing where nothing varies.
+    /// Writes new values for an entry of a task, if any of its inputs vary.
     pub(super) fn write_for(
         &mut self,
         recorded: &Recorded,
@@ -81,7 +81,7 @@ impl Variation {
     }
 }
 
-/// An input that may vary, with what its values come from.
+/// An input that may vary, and the source of its values.
 struct Eligible {
     extent: Extent,
     source: Source,
@@ -89,10 +89,10 @@ struct Eligible {
     integer: bool,
 }
 
-/// Arguments that keep their values, each with the reason.
+/// Arguments that keep their values, with the reasons.
 type KeptInputs = Vec<(String, Kept)>;
 
-/// The inputs of an entry that may vary; for the others, why they do not, by the name of the argument.
+/// The inputs of an entry that may vary, and the names of the other arguments with the reasons.
 fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
     let tensors: Vec<(&Argument, &Tensor)> = recorded
         .arguments
@@ -108,7 +108,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
     let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor)) in tensors.iter().enumerate() {
-        // One that is passed twice varies with its first argument.
+        // An input that is passed twice varies with its first argument.
         if tensors[..number].iter().any(|(_, earlier)| same_bytes(earlier, tensor)) {
             continue;
         }
@@ -144,18 +144,18 @@ fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
 }
 
-/// Partly, or as another type.
+/// Whether two tensors share bytes without being the same bytes of the same type.
 fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     let (a, b) = (one.byte_range(), other.byte_range());
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
 }
 
-/// Calls whose outputs a ring holds.
+/// Number of calls whose outputs a ring holds.
 fn slots(recorded: &Recorded) -> u32 {
     formula::ring_slots(recorded.leaves.iter().map(|leaf| Bytes::new(allocated_bytes(&leaf.tensor))))
 }
 
-/// These inputs, of all that may vary; none if they do not fit together.
+/// The layout of the chosen inputs; `None` if they do not fit together.
 fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) -> Option<Variants> {
     let extents: Vec<Extent> = chosen.iter().map(|&at| eligible[at].extent).collect();
     let page = rustix::param::page_size() as u64;

@@ -1,9 +1,9 @@
-//! New values for one input: what they are drawn from, and why some inputs keep theirs.
+//! Where an input's new values come from, and why some inputs keep theirs.
 //!
-//! Floats are drawn anew, element by element, from values that were captured, so that their range stays what a kernel was recorded
-//! with; each variant leans to larger or smaller ones by an amount of its own, or means and norms would hardly move. Integers are put
-//! into another order: indices stay in range, and unique ones unique. So are floats where an output may say where one of them is.
-//! Both leave nothing of one call's results for the next.
+//! Floats are drawn element by element from captured values, so that they stay in their range. Each variant
+//! prefers larger or smaller ones by its own amount; otherwise means and norms would hardly change. Integers are
+//! shuffled: indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may
+//! give their positions. Either way, results of one call are useless in the next.
 
 use std::io;
 
@@ -19,15 +19,16 @@ use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
 
-/// New values are written in pieces of this size.
+/// Bytes written at a time.
 const PIECE: usize = 64 << 10;
 
-/// How one input gets its values.
+/// How an input gets its values.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is one of these, which are sorted, or between it and the next.
+    /// Each element is one of these sorted values or, if `fresh`, between one and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
-    /// The captured elements in another order; where they are `fresh` they are sorted, and each is between itself and the next.
+    /// The captured elements in another order. If `fresh`, they are sorted, and each lies between itself and the
+    /// next.
     Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
@@ -35,7 +36,7 @@ pub(super) enum Source {
 pub(super) type Kept = &'static str;
 
 impl Source {
-    /// Reads the captured values. `room`: what may be kept of them.
+    /// Reads the captured values, and keeps at most `room` of them.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
@@ -66,7 +67,7 @@ impl Source {
         })
     }
 
-    /// Writes one variant, from its first byte on.
+    /// Writes one variant from its first byte.
     pub(super) fn write(
         &mut self,
         random: &mut SmallRng,
@@ -111,17 +112,17 @@ impl Source {
     }
 }
 
-/// Whether an output may say where something is, as those of `argmax` and `topk` do. Values that are drawn come more than once, and
-/// of two that are alike any place is right: such inputs are put into another order.
+/// Whether an output may give positions, as those of `argmax` and `topk` do. Drawn values repeat, and among equal
+/// ones any position would be right, so such inputs are shuffled.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|leaf| leaf.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Where the larger of two values starts, with a chance of `larger` in 256; else the smaller.
+/// Offset of the larger of two random values with a probability of `larger` in 256, otherwise of the smaller.
 fn drawn(values: &[u8], width: usize, larger: u8, random: &mut SmallRng) -> usize {
     let count = (values.len() / width) as u64;
     let bits: u64 = random.random();
-    // 28 bits each place one of at most a million values; the other eight choose between the two.
+    // 28 bits select each of at most a million values; the other eight decide between the two.
     let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
     let (one, other) = (place(bits), place(bits >> 28));
     let at = if (bits >> 56) < u64::from(larger) { one.max(other) } else { one.min(other) };
@@ -139,7 +140,7 @@ fn shuffle(elements: &mut [u8], width: usize, random: &mut SmallRng) {
     }
 }
 
-/// Captured elements evenly over the input, in the order of their values.
+/// Captured elements spaced evenly over the input, sorted by value.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     let width = dtype.element_len();
     let count = captured.len() / width;
@@ -150,7 +151,7 @@ fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     elements.concat()
 }
 
-/// Room for the values of each of `inputs` inputs.
+/// Number of values kept for each of `inputs` inputs.
 pub(super) fn room(inputs: usize) -> u64 {
     VALUES.get() / (inputs.max(1) as u64)
 }
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_of_an_integer_type_may_say_where_something_is() {
+    fn integer_outputs_may_give_positions() {
         let output = |dtype| {
             let tensor = Tensor {
                 object: 0,
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_put_into_another_order_and_stay_what_they_are() {
+    fn integers_are_shuffled_and_keep_their_values() {
         let captured: Vec<u8> = (0..1000i64).flat_map(i64::to_le_bytes).collect();
         let mut source =
             Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 8, fresh: false };

@@ -1,14 +1,13 @@
-//! What an input is beyond its values: structure that new values would break, so that a kernel written for it would fail for no
-//! fault of its own. Pure.
+//! Recognises structure in an input that new values would break, so that a correct kernel would fail. Pure.
 
 use opt_shared::capture::{Kind, Tensor};
 use opt_shared::units::to_index;
 
 use crate::judge::element;
 
-/// Rows shorter than this show no order and no norm.
+/// Shorter rows are not tested for order or norm.
 const SHORTEST_ROW: usize = 3;
-/// How far a row's sum or norm may be from 1: half precision rounds each element by a two-thousandth.
+/// How far a row's sum or norm may be from 1; half precision rounds each element by up to a two-thousandth.
 const NEAR_ONE: f64 = 0.02;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(super) enum Structure {
     Triangular,
 }
 
-/// The first structure that is found. `bytes` are those from its first element to its last.
+/// The first structure found. `bytes` are those from the tensor's first element to its last.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let width = tensor.dtype.element_len();
     let values = || bytes.chunks_exact(width).map(|it| element::value(tensor.dtype, it));
@@ -62,7 +61,7 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     of_matrices(tensor, bytes)
 }
 
-/// Of square matrices in the last two dimensions.
+/// Structure of square matrices in the last two dimensions.
 fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let [.., height, side] = tensor.shape[..] else { return None };
     let (width, side) = (tensor.dtype.element_len(), to_index(side));
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn structure_that_kernels_rely_on_is_seen() {
+    fn structure_that_kernels_rely_on_is_recognised() {
         let inf = f32::NEG_INFINITY;
         for (shape, values, expected) in [
             (&[2, 3][..], &[1.0, -2.0, 0.5, 3.0, 0.0, 4.0][..], None),
@@ -133,7 +132,7 @@ mod tests {
             (&[3, 3], &[1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0], Some(Structure::Symmetric)),
             (&[3, 3], &[1.0, 5.0, 2.0, 0.0, 1.0, 7.0, 0.0, 0.0, 2.0], Some(Structure::Triangular)),
             (&[3, 3], &[1.0, 0.0, 0.0, 5.0, 1.0, 0.0, 2.0, 9.0, 2.0], Some(Structure::Triangular)),
-            // Two in a row are in order, whatever they are.
+            // Rows of two values are not tested for order.
             (&[2, 2], &[1.0, 3.0, 9.0, 4.0], None),
         ] {
             assert_eq!(floats(shape, values), expected, "{values:?}");
@@ -141,11 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn integers_in_order_are_offsets_and_others_are_indices() {
+    fn sorted_integers_are_offsets_and_others_are_indices() {
         assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
         assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));
         assert_eq!(integers(&[4], &[5, 0, 9, 2]), None);
-        // One row in disorder is enough.
+        // One unsorted row is enough.
         assert_eq!(integers(&[2, 3], &[0, 1, 2, 5, 4, 6]), None);
     }
 }

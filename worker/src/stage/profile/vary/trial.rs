@@ -1,8 +1,9 @@
-//! Which choice of inputs varies: the first with which a kernel that is known to be right still works, and by which all of its
-//! outputs change.
+//! Decides which inputs vary: the first choice with which a kernel known to be right still works, and with which
+//! all of its outputs change.
 //!
-//! That kernel is the baseline, in runners of its own, or the candidate itself where there is no baseline. A choice is dropped if it
-//! fails with other values, makes NaN or infinities that were not recorded, or if a part of an output stays what it was.
+//! That kernel is the baseline in its own runners, or the candidate itself if there is no baseline. A choice is
+//! dropped if the kernel fails with new values or makes NaN or infinities that were not recorded, or if part of
+//! an output does not change.
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::ProfileTask;
@@ -20,33 +21,35 @@ use crate::session::{
 use crate::stage::POISONS;
 use crate::stage::failure::{Calls, of_calls};
 
-/// Other values than any timed call has. The same in every trial, so that all candidates of a job come to one answer.
+/// Seed of values that no timed call has. It is the same in every trial, so that all candidates of a job get the
+/// same answer.
 const SEED: u64 = 0x7261_6d69_7665;
-/// An output is looked at in so many parts, each of which must change …
+/// Number of parts of an output, each of which has to change …
 const PARTS: u64 = 64;
-/// … by so many elements of each part, one in eight of which must leave its tolerance: half of the elements of a ReLU stay 0.
+/// … and number of elements looked at in each part, one in eight of which has to leave its tolerance: a ReLU
+/// leaves half of its elements at 0.
 const ELEMENTS_OF_A_PART: u64 = 16;
 const MOVED_ONE_IN: u64 = 8;
 
-/// How a choice of inputs fared.
+/// The outcome of trying a choice of inputs.
 enum Trial {
     Works,
     Fails(&'static str),
-    /// The session is over.
+    /// The session has ended.
     Died,
 }
 
-/// An entry that is yet to be decided.
+/// An entry that is not decided yet.
 struct Open {
     number: usize,
     eligible: Vec<Eligible>,
     kept: super::KeptInputs,
     choices: std::vec::IntoIter<Vec<usize>>,
-    /// Why the last one was dropped.
+    /// Why the last choice was dropped.
     dropped: Option<&'static str>,
 }
 
-/// What varies of each entry of a batch. A recorded call that cannot be read is told by its number.
+/// Decides what varies in each entry of a batch. An unreadable capture is reported with the index of its entry.
 pub(in super::super) fn decide<B: Backend>(
     backend: &B,
     prober: &B::Candidate,
@@ -78,7 +81,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
     }
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
-    // Each turn of the loop takes at least one choice of the first open entry.
+    // Each iteration uses up at least one choice of the first open entry.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Open, Vec<usize>)> = Vec::new();
@@ -104,7 +107,7 @@ pub(in super::super) fn decide<B: Backend>(
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
         if !alive {
-            // It does not even load: its own timing says why.
+            // The kernel does not even load; its timing will report why.
             for (it, _) in tried.drain(..) {
                 decided[it.number] =
                     Some(Variation::none("the kernel that other values are tried with does not load"));
@@ -112,7 +115,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         for (mut it, choice) in tried {
             if !alive {
-                // Not this one's fault: it has its choice again.
+                // This entry did not cause the end, so it gets its choice back.
                 let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
                 open.push(Open { choices: rest, ..it });
                 continue;
@@ -147,7 +150,7 @@ fn why_not(it: &Open) -> String {
     }
 }
 
-/// Everything, then only floats or only integers, then single inputs, the largest first.
+/// First all inputs, then only floats or only integers, then single inputs, the largest first.
 fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..eligible.len()).collect();
     let of = |integer| all.iter().copied().filter(|&at| eligible[at].integer == integer).collect();
@@ -163,7 +166,7 @@ fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The sources of the chosen inputs go into the variation …
+/// Moves the sources of the chosen inputs into the variation …
 fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
     let empty =
         || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1, fresh: false };
@@ -172,14 +175,14 @@ fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
     Variation { variants, sources, names, unvaried: None }
 }
 
-/// … and back, if that did not work.
+/// … and back, if the choice failed.
 fn put_back(it: &mut Open, choice: &[usize], variation: Variation) {
     for (&at, source) in choice.iter().zip(variation.sources) {
         it.eligible[at].source = source;
     }
 }
 
-/// One entry in a session on trial.
+/// An entry in the session of a trial.
 struct Ground<'a> {
     recorded: &'a Recorded,
     number: usize,
@@ -197,7 +200,7 @@ impl Ground<'_> {
     ) -> Result<Trial, SessionError> {
         let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
         if self.has_plan {
-            // Planned with other values than it is called with: what it keeps of them must not matter.
+            // The plan call gets other values than the calls, so that what it keeps of them cannot matter.
             write(variation, SEED + 1)?;
             if let Some(trial) = self.block(session, 1, true)? {
                 return Ok(trial);
@@ -238,7 +241,7 @@ impl Ground<'_> {
         Ok(Trial::Works)
     }
 
-    /// How it ended, if it did not do what was asked.
+    /// Makes a block; returns how it ended if it did not succeed.
     fn block(
         &self,
         session: &mut dyn Session,
@@ -268,7 +271,7 @@ impl Ground<'_> {
         })
     }
 
-    /// Some elements of each output, in parts.
+    /// Some elements of each part of each output.
     fn elements(&self, session: &dyn Session, slot: u32) -> Result<Vec<Vec<Element>>, SessionError> {
         let read = |(leaf, output): (usize, &opt_shared::arguments::OutputTensor)| {
             sample(&mut *session.output(self.number, leaf, slot), &output.tensor)
@@ -290,12 +293,12 @@ impl Ground<'_> {
         self.parts(found, before).all(|(changed, elements)| (elements / MOVED_ONE_IN).max(1) <= changed)
     }
 
-    /// Whether none did.
+    /// Whether no part changed.
     fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }
 
-    /// Of each part of each output, how many elements changed, and how many it has.
+    /// For each part of each output, how many elements changed, and how many it has.
     fn parts<'e>(
         &'e self,
         found: &'e [Vec<Element>],
@@ -322,7 +325,7 @@ fn elements_of_a_part(elements: u64) -> u64 {
     ELEMENTS_OF_A_PART.min(elements)
 }
 
-/// Elements evenly over each part of an output.
+/// Elements spaced evenly over each part of an output.
 fn sample(
     source: &mut dyn BytesSource,
     tensor: &opt_shared::capture::Tensor,

@@ -1,4 +1,4 @@
-//! The planner against a simulator of the same rule that shares no line with it.
+//! Compares the planner with an independent simulator of the same rule.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a run comes to, by the rule as docs/explanation/replay.md has it and nothing else: no lists of uses, no sums that are kept.
+/// The result of a run by the rule in docs/explanation/replay.md alone: no use lists, no running sums.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
@@ -22,7 +22,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
     let weigh = |pool: &BTreeSet<u32>| pool.iter().map(|&it| slots[it as usize]).sum::<u64>();
     let used_from = |it: u32, from: usize| (from..sets.len()).find(|&at| sets[at].contains(&it));
     for now in 0..sets.len() {
-        // First the step's own, then what is ahead.
+        // First the step's own constants, then those of later steps.
         for target in now..=(now + depth).min(sets.len() - 1) {
             let mut stuck = false;
             for &it in &sets[target] {
@@ -34,7 +34,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
                 let mut after = pool.clone();
                 let mut gone = 0;
                 while budget < weigh(&after) + slots[it as usize] {
-                    // Of those that may go, the one that is used again last; of several the first.
+                    // Of the evictable constants, the one that is used again last; if several are, the first.
                     let far = |it: u32| used_from(it, now + usize::from(target != now)).unwrap_or(usize::MAX);
                     let victim = after
                         .iter()
@@ -97,7 +97,7 @@ impl Case {
     }
 }
 
-/// Carries the moves out on paper; whatever is wrong with them is a panic.
+/// Executes the moves on paper, and panics if any of them is wrong.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let obey = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
@@ -160,9 +160,9 @@ proptest! {
     }
 }
 
-/// Over and over through more than fits: the least recently used would never be there.
+/// Cycling repeatedly through more than fits: with least recently used, every use would miss.
 #[test]
-fn a_cycle_is_met_by_what_is_used_last() {
+fn cycle_larger_than_the_pool_still_has_hits() {
     let case = Case {
         sets: (0..100).map(|it| vec![it % 10]).collect(),
         slots: vec![10; 10],

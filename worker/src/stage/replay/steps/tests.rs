@@ -1,4 +1,4 @@
-//! Whole replays over the host device with callers and captures made of nothing: what arrives, and what is refused.
+//! Whole replays over the host device, with made-up callers and captures: what arrives, and what is refused.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ fn contents(constant: u8, length: u64) -> Vec<u8> {
     (0..length).map(|at| byte(constant, at)).collect()
 }
 
-/// Between one byte and a little over two slots of staging, at several phases.
+/// Between one byte and slightly more than two staging slots, with several alignments.
 fn length(constant: u8) -> u64 {
     1 + u64::from(constant) * 9_001
 }
@@ -64,7 +64,7 @@ fn record(sets: &[Vec<u8>]) -> Recording {
 /// Finds constants by the catalog's keys.
 struct Memory {
     keys: Vec<u8>,
-    /// This one's last byte is another than it was.
+    /// The constant whose last byte was changed.
     spoiled: Option<u8>,
 }
 
@@ -102,7 +102,7 @@ impl ConstantReader for Memory {
 #[error("{0}")]
 struct Wrong(String);
 
-/// Reads what every call sees, whatever the schedule says.
+/// Records what every call sees, independently of the schedule.
 struct Reading<'a> {
     truth: &'a [Vec<u8>],
     arena: std::fs::File,
@@ -174,7 +174,7 @@ fn distinct(mut set: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn every_budget_from_the_floor_to_everything_shows_every_call_its_tensors() {
+fn every_budget_gives_every_call_its_tensors() {
     let truth = model();
     let recording = record(&truth);
     let page = Bytes::from(rustix::param::page_size());
@@ -198,7 +198,7 @@ fn use_at(recording: &mut Recording, at: usize) -> &mut Use {
     &mut recording.uses[at]
 }
 
-/// As a recorder would number them: what is wrong with it no reader can see.
+/// Numbered as a recorder would do it, so that no reader can notice the mutation.
 fn renumbered(mut recording: Recording) -> Recording {
     let mut epochs = vec![0; recording.constants.len()];
     for (at, it) in recording.uses.iter_mut().enumerate() {
@@ -210,7 +210,7 @@ fn renumbered(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Every mutant of a kind, with the index where it departs from the truth.
+/// Every mutant of a kind, with the index of its first difference.
 fn mutants(recording: &Recording) -> Vec<(String, usize, Recording)> {
     let mut all = Vec::new();
     let count = recording.uses.len();
@@ -254,7 +254,7 @@ fn drop_use(recording: &mut Recording, at: usize) {
 }
 
 #[test]
-fn every_mutant_of_the_schedule_is_caught_at_its_index_and_leaves_nothing() {
+fn mutated_schedule_is_caught_at_its_index_without_a_result() {
     let truth: Vec<Vec<u8>> =
         (0..85u8).map(|step| distinct(vec![step % 5, (step * 3 + 2) % 7, 7 + step % 2])).collect();
     let recording = record(&truth);
@@ -268,7 +268,7 @@ fn every_mutant_of_the_schedule_is_caught_at_its_index_and_leaves_nothing() {
         };
         assert_eq!(parted.index as usize, index, "{what}: {parted}");
         assert_ne!(parted.expected, parted.actual, "{what}");
-        // What came before it was called, and nothing from there on.
+        // Steps before the difference were called, and none from there on.
         let step = recording.uses.get(index).map_or(truth.len(), |it| it.step as usize);
         assert!(outcome.called.len() <= step, "{what}: called {:?}", outcome.called.last());
         *kinds.entry(what.split(" at ").next().unwrap_or_default().to_owned()).or_insert(0) += 1;
@@ -277,7 +277,7 @@ fn every_mutant_of_the_schedule_is_caught_at_its_index_and_leaves_nothing() {
 }
 
 #[test]
-fn a_schedule_of_more_steps_or_fewer_leaves_nothing() {
+fn schedule_with_more_or_fewer_steps_has_no_result() {
     let truth = model();
     for (steps, index) in [(truth.len() - 1, None), (truth.len() + 1, None), (0, Some(0))] {
         let mut recorded = truth.clone();
@@ -291,7 +291,7 @@ fn a_schedule_of_more_steps_or_fewer_leaves_nothing() {
 }
 
 #[test]
-fn a_cursor_that_parted_answers_nothing_else() {
+fn cursor_repeats_its_first_difference() {
     let recording = record(&[vec![0], vec![1]]);
     let mut cursor = Cursor::new(&recording);
     assert_eq!(cursor.step(&name(0), &[need(0)]), Ok(vec![0]));
@@ -308,7 +308,7 @@ fn a_cursor_that_parted_answers_nothing_else() {
 }
 
 #[test]
-fn bytes_that_changed_since_the_recording_are_refused() {
+fn changed_bytes_are_refused() {
     let truth = model();
     let recording = record(&truth);
     let outcome = run(&recording, &truth, whole(&recording), 1, Some(16));
@@ -319,7 +319,7 @@ fn bytes_that_changed_since_the_recording_are_refused() {
     assert_eq!(outcome.called.len(), step, "every call before it was made");
 }
 
-/// Shows the arena between the placing of a tensor and the end of its copy.
+/// Shows the arena between the allocation of a slot and the end of its copy.
 struct Slow {
     arena: std::fs::File,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -337,7 +337,8 @@ impl Source for SlowPiece<'_> {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        // The fill was queued before any byte was asked for; it is seen done, or in the middle of its own bytes.
+        // The fill was queued before any byte was read: it is either done, or the slot's own bytes are being
+        // copied.
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let mut early = vec![0; to_index(length(9))];
@@ -362,7 +363,7 @@ impl ConstantReader for Slow {
 }
 
 #[test]
-fn a_slot_that_is_not_ready_holds_poison() {
+fn slot_that_is_not_ready_holds_poison() {
     let truth = [vec![9]];
     let mut recording = record(&truth);
     recording.constants[0].phase = 0;
@@ -384,7 +385,7 @@ fn a_slot_that_is_not_ready_holds_poison() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_replay_shows_every_call_its_tensors_within_the_budget(
+    fn any_replay_gives_every_call_its_tensors_within_the_budget(
         sets in prop::collection::vec(prop::collection::btree_set(0u8..12, 0..4), 1..16), depth in 0u32..4
     ) {
         let truth: Vec<Vec<u8>> = sets.into_iter().map(|set| set.into_iter().collect()).collect();

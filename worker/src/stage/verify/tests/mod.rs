@@ -1,4 +1,4 @@
-//! Verification over scripted sessions: every answer a candidate can give, and what is made of several.
+//! Verification over scripted sessions: every answer that a candidate can give, alone and in combination.
 
 mod recorded;
 mod together;
@@ -27,7 +27,7 @@ fn task(numbers: &[u32]) -> VerifyTask {
     }
 }
 
-/// Head and body of a report, together.
+/// The head and body of a report.
 struct Report {
     head: Head,
     body: Verified,
@@ -44,7 +44,7 @@ fn one_entry(script: Script) -> Report {
     verify(&ScriptedBackend::playing(&[script]), &task(&[0]))
 }
 
-/// The first entries are opened while the artifact is, and while a runner starts.
+/// The first entries are opened while the artifact is opened and a runner starts.
 #[test]
 fn verify_prepares_its_first_session_while_its_entries_are_opened() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right]), Script::of(&[Play::Right])]);
@@ -53,7 +53,7 @@ fn verify_prepares_its_first_session_while_its_entries_are_opened() {
     assert_eq!(backend.count(|it| matches!(it, Asked::Prepare(_))), 1, "no other waits beside a candidate");
 }
 
-/// Every answer to one call, or to two, and its status.
+/// Every answer to one or two calls, and its status.
 #[test]
 fn verify_names_every_answer_of_a_candidate() {
     let returned = Called { returned_value: true, ..done(1) };
@@ -88,7 +88,7 @@ fn verify_names_every_answer_of_a_candidate() {
             Status::Nondeterministic,
             "call 2 left `output` unwritten",
         ),
-        // With the first poison right again, with another wrong: the first poison is what was recorded there.
+        // Right again with the first poison, wrong with another: the first poison is the recorded value.
         (
             "unwritten where the first poison is right",
             &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
@@ -137,7 +137,7 @@ fn verify_names_every_answer_of_a_candidate() {
 }
 
 #[test]
-fn verify_says_where_a_candidate_wrote_beside_an_output() {
+fn verify_locates_writes_outside_an_output() {
     for (past, detail) in [
         (0, "wrote 1 byte past the end of `output`"),
         (7, "wrote 8 bytes past the end of `output`"),
@@ -151,7 +151,7 @@ fn verify_says_where_a_candidate_wrote_beside_an_output() {
 }
 
 #[test]
-fn verify_tells_a_refused_load_from_a_death_while_loading() {
+fn verify_distinguishes_a_failed_load_from_a_death_while_loading() {
     let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
     let report = one_entry(Script { load: refused, ..Script::of(&[Play::Right]) });
     assert_eq!((report.head.status, report.head.end), (Status::LoadError, None));
@@ -188,7 +188,7 @@ fn verify_calls_a_plan_first_and_blames_it() {
 }
 
 #[test]
-fn verify_poisons_calls_differently_and_takes_slots_in_turn() {
+fn verify_alternates_poisons_and_slots() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
     let mut task = task(&[0]);
     task.verify.repeats = 5;
@@ -199,7 +199,7 @@ fn verify_poisons_calls_differently_and_takes_slots_in_turn() {
         .map(|(slot, poison)| Asked::Call(0, slot, POISONS[poison]))
         .to_vec();
     assert_eq!(calls, expected);
-    // Fewer than two calls prove nothing about what was written.
+    // Fewer than two calls cannot show what was written.
     task.verify.repeats = 0;
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
     verify(&backend, &task);
@@ -239,7 +239,7 @@ fn verify_reports_figures_of_every_entry() {
 fn verify_keeps_the_worst_error_of_all_entries() {
     let (all, few, right) =
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(3)]), Script::of(&[Play::Right]));
-    // The same entry each time, so that its errors are comparable.
+    // The same entry each time, so that errors are comparable.
     for (order, expected) in [([all.clone(), right.clone(), few.clone()], 0), ([few, right, all], 2)] {
         let mut task = task(&[0, 0, 0]);
         for (number, entry) in task.entries.iter_mut().enumerate() {
@@ -267,7 +267,7 @@ fn verify_keeps_the_worst_of_all_calls_of_an_entry() {
     assert_eq!(worst(&[Play::Right]), 0.0);
 }
 
-/// A copy of a capture in which a byte of the input is not what its writer put there.
+/// Copies a capture and changes a byte of its input.
 fn damaged(task: &mut VerifyTask, folder: &tempfile::TempDir) {
     let entry = &mut task.entries[0];
     let mut bytes = std::fs::read(&entry.path).expect("a capture");
@@ -287,7 +287,7 @@ fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
         (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
         (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
-        // No damage makes a kernel forget its outputs, or write beside them.
+        // Damage cannot make a kernel skip its outputs, or write outside them.
         (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
         (Play::Beside(Trespass { output: 0, past: 0 }), Status::OutOfBounds, None),
     ] {
@@ -320,7 +320,7 @@ fn verify_stops_after_enough_failures_and_keeps_three() {
         (Status::Crashed, 2, 2)
     );
     assert_eq!(report.head.end.expect("of the first failure").signal.as_deref(), Some("SIGBUS"));
-    // Zero runs all of them; what is shown is three.
+    // Zero runs all entries; the report shows three.
     task.verify.stop_after = 0;
     let backend = ScriptedBackend::playing(&[wrong.clone(), wrong.clone(), crashed, wrong]);
     let report = verify(&backend, &task);
@@ -332,7 +332,7 @@ fn verify_stops_after_enough_failures_and_keeps_three() {
 }
 
 #[test]
-fn verify_counts_unsupported_entries_and_says_so_only_if_nothing_failed() {
+fn verify_is_unsupported_only_if_nothing_failed() {
     let unsupported = Script::of(&[Play::code(-2)]);
     let backend = ScriptedBackend::playing(&[unsupported.clone(), Script::of(&[Play::Right])]);
     let task = task(&[0, 1]);
@@ -362,13 +362,14 @@ fn verify_blames_a_capture_that_cannot_be_opened_and_goes_on() {
 }
 
 #[test]
-fn verify_ends_for_the_workers_own_trouble() {
+fn verify_ends_at_an_error_of_the_worker() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Fails])]);
     let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
     assert!(matches!(error, SessionError::Run { .. }), "{error:?}");
 }
 
-/// The seam holds a device of another kind: policy runs over it as it is, and has its one sentence.
+/// The session trait supports another kind of device: policy runs over it unchanged, and reports that it is
+/// missing.
 #[test]
 fn verify_on_a_missing_device_says_so() {
     let error = run(&CudaBackend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("refused");

@@ -1,4 +1,4 @@
-//! What was recorded, and reading it: several outputs in one call, and captures that cannot be read to their end.
+//! Recorded outputs and reading them: several outputs in one call, and captures that cannot be read to the end.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn verify_keeps_the_first_of_equal_errors() {
     assert_eq!(of_entries.body.worst.expect("compared").entry, "entry_000000");
 }
 
-/// The same entries, the first in a copy that a test may spoil.
+/// The same entries, with the first in a copy that a test may damage.
 fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     let copy = folder.path().join("copy.pt");
     std::fs::copy(&task.entries[0].path, &copy).expect("copied");
@@ -34,7 +34,7 @@ fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     task
 }
 
-/// Its recorded output is read for its tolerances (float32), or only to be compared (int32).
+/// The recorded output is read for its tolerances (float32), or only for the comparison (int32).
 #[test]
 fn verify_blames_a_capture_whose_output_cannot_be_read() {
     for (number, together, read_for) in
@@ -45,7 +45,7 @@ fn verify_blames_a_capture_whose_output_cannot_be_read() {
         let silent = Script::of(&[Play::Claims(done(1)), Play::Right]);
         let right = Script::of(&[Play::Right]);
         let scripts = match (number, together) {
-            // Nothing is called of an entry that has no tolerances.
+            // An entry without tolerances is not called.
             (0, _) => vec![right],
             (_, 1) => vec![silent, right],
             _ => vec![silent],

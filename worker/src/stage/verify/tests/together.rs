@@ -1,4 +1,4 @@
-//! Entries that share a session: what is settled there, and what is called again alone.
+//! Entries that share a session: what is decided there, and what is repeated alone.
 
 use super::*;
 
@@ -38,8 +38,8 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 }
 
 #[test]
-fn verify_repeats_a_death_alone_before_anybody_is_blamed() {
-    // The second entry ends the process it shares, and is right in one of its own; so is the third.
+fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
+    // The second entry kills the process that it shares, and is right in one of its own; the third does the same.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
     let backend = sharing(&[shared, right.clone(), right], 3);
@@ -74,7 +74,7 @@ fn verify_blames_what_is_wrong_only_after_other_entries() {
 }
 
 #[test]
-fn verify_starts_no_other_runner_on_a_host_in_trouble() {
+fn verify_starts_no_other_runner_after_a_host_error() {
     let killed = (Status::InfraError, "killed in a call to protect the machine");
     let shared = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
     let mut task = task(&[0, 1]);
@@ -91,9 +91,9 @@ fn verify_blames_what_fails_alone_as_well() {
     for (shared, alone, status) in [
         (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // What it is called is what it does alone.
+        // The status is that of the repetition alone.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // A runner that lives on is killed by us, which proves nothing.
+        // A runner that survives is killed by us, which proves nothing.
         (
             Script {
                 load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
@@ -126,7 +126,7 @@ fn verify_blames_what_fails_alone_as_well() {
 }
 
 #[test]
-fn verify_takes_an_unsupported_entry_at_its_word_in_company() {
+fn verify_accepts_unsupported_in_a_shared_session() {
     let backend = sharing(&[Script::of(&[Play::code(-2), Play::Right])], 2);
     let report = verify(&backend, &task(&[0, 1]));
     assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
@@ -155,7 +155,8 @@ fn verify_counts_entries_of_every_group_as_themselves() {
     // Files of different sizes.
     let task = task(&[0, 1, 3, 4]);
     assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
-    // The last of the second group dies of the host, after one that was right: nothing is left to be called alone.
+    // The last entry of the second group dies through the host's fault, after a right one, so none is left to
+    // repeat alone.
     let killed = (Status::InfraError, "killed in a call to protect the machine");
     let dies = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
     let backend = sharing(&[Script::of(&[Play::Right]), dies], 2);
