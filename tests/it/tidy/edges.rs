@@ -8,13 +8,15 @@ use serde_json::Value;
 use super::{none, root, texts};
 
 /// Every dependency that is allowed. One that is not listed is a mistake; one that is listed and not used is fine.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
+    // A device of its own, which knows nothing of what it is used for.
+    ("opt-emulator", &[]),
     ("opt-shared", &[]),
-    ("opt-worker", &["opt-shared"]),
+    ("opt-worker", &["opt-emulator", "opt-shared"]),
     // Only `main.rs` uses the worker, see below.
     ("opt-supervisor", &["opt-shared", "opt-worker"]),
-    ("opt-tests", &["opt-shared", "opt-supervisor", "opt-worker"]),
-    ("opt-tools", &["opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
+    ("opt-tests", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker"]),
+    ("opt-tools", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 
 /// The modules of the supervisor that meet in `driver` and nowhere else, with the modules that each may use.

@@ -108,7 +108,7 @@ fn every_dependency_says_what_it_is_for() {
     }
     none("dependencies without a comment above them", &wrong);
     // Versions are the workspace's: a member that has one of its own may differ.
-    let members = ["shared", "supervisor", "worker", "tests", "tools"];
+    let members = ["emulator", "shared", "supervisor", "worker", "tests", "tools"];
     let own: Vec<String> = members
         .iter()
         .flat_map(|member| {

@@ -1,0 +1,262 @@
+//! Loads, stores and atomic operations.
+
+use super::builder::{Builder, Name};
+use super::qualifiers::Qualifiers;
+use crate::code::{AtomicKind, AtomicOp, File, MemoryAction, MemoryOp, MemorySpace, Op, Slot};
+use crate::fault::LoadError;
+use crate::lane::Type;
+use crate::ptx::syntax::{Operand, Space};
+
+/// How a cache is to treat the access: nothing to this device.
+const CACHE: [&str; 22] = [
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+    "L1",
+    "L2",
+    "weak",
+];
+const SCOPES: [&str; 4] = ["cta", "cluster", "gpu", "sys"];
+const ORDERS: [&str; 5] = ["volatile", "relaxed", "acquire", "release", "acq_rel"];
+
+pub fn decode<'a>(
+    builder: &mut Builder<'_, 'a>,
+    opcode: &str,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let space = space(qualifiers);
+    // A cache policy is the last operand.
+    let operands = match operands {
+        [rest @ .., _] if qualifiers.take("L2::cache_hint") => rest,
+        all => all,
+    };
+    match opcode {
+        "ld" | "ldu" => load(builder, space, qualifiers, operands),
+        "st" => store(builder, space, qualifiers, operands),
+        "atom" | "red" => atomic(builder, opcode == "atom", space, qualifiers, operands),
+        "prefetch" | "prefetchu" => {
+            qualifiers.take_all(&CACHE);
+            builder.emit(Op::Nothing);
+            Ok(())
+        }
+        _ => Err(qualifiers.unsupported()),
+    }
+}
+
+fn space(qualifiers: &mut Qualifiers<'_>) -> Space {
+    let found = qualifiers.one_of(&[
+        ("global", Space::Global),
+        ("const", Space::Const),
+        ("shared", Space::Shared),
+        ("shared::cta", Space::Shared),
+        ("local", Space::Local),
+        ("param", Space::Param),
+        ("param::entry", Space::Param),
+        ("param::func", Space::Param),
+    ]);
+    found.unwrap_or(Space::Generic)
+}
+
+/// The address of an access: its space, a base and an offset.
+fn address<'a>(
+    builder: &mut Builder<'_, 'a>,
+    space: Space,
+    operand: &Operand<'a>,
+    qualifiers: &Qualifiers<'a>,
+) -> Result<(MemorySpace, Slot, i64), LoadError> {
+    let Operand::Address(base, offset) = operand else { return Err(qualifiers.wrong_operands()) };
+    let of = |space| match space {
+        Space::Global | Space::Const => MemorySpace::Global,
+        Space::Shared => MemorySpace::Shared,
+        Space::Local => MemorySpace::Local,
+        Space::Param => MemorySpace::Param,
+        Space::Generic => MemorySpace::Generic,
+    };
+    let is_inside_call = 1 < builder.frames.len();
+    let Some(name) = base else {
+        let row = builder.wide_constant(0);
+        return Ok((of(space), Slot { file: File::Wide, row, bits: 64 }, *offset));
+    };
+    match builder.find(name) {
+        Some(Name::Register(slot)) if slot.file != File::Flag && 32 <= slot.bits => {
+            // The parameters of a function whose body was put in place are local variables.
+            let space = if space == Space::Param && is_inside_call { Space::Local } else { space };
+            Ok((of(space), slot, *offset))
+        }
+        Some(Name::Variable { space: found, address, dynamic }) => {
+            // Where the space is left out, that of the variable is meant.
+            let row = if dynamic {
+                builder.dynamic_constant(address, true)
+            } else {
+                builder.wide_constant(address)
+            };
+            Ok((of(found), Slot { file: File::Wide, row, bits: 64 }, *offset))
+        }
+        _ => Err(builder.syntax(format!("`{name}` is no address"))),
+    }
+}
+
+fn push(builder: &mut Builder<'_, '_>, op: MemoryOp) {
+    let index = super::builder::index_of(builder.kernel.memory_ops.len());
+    builder.kernel.memory_ops.push(op);
+    builder.emit(Op::Memory(index));
+}
+
+/// The element's type, and how many there are.
+fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, bool), LoadError> {
+    let ty = qualifiers.ty()?;
+    let count = qualifiers.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
+    qualifiers.take_all(&CACHE);
+    let is_strong = qualifiers.take_all(&ORDERS);
+    qualifiers.take_all(&SCOPES);
+    let too_wide = 16 < ty.bits() as usize / 8 * count;
+    if ty == Type::Pred || too_wide {
+        return Err(qualifiers.unsupported());
+    }
+    Ok((ty, count, is_strong))
+}
+
+fn elements<'o, 'a>(operand: &'o Operand<'a>, count: usize) -> Option<Vec<&'o Operand<'a>>> {
+    match operand {
+        Operand::Vector(parts) if parts.len() == count => Some(parts.iter().collect()),
+        Operand::Vector(_) => None,
+        one => (count == 1).then(|| vec![one]),
+    }
+}
+
+fn load<'a>(
+    builder: &mut Builder<'_, 'a>,
+    space: Space,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let (ty, count, is_strong) = shape(qualifiers)?;
+    let [to, from] = operands else { return Err(qualifiers.wrong_operands()) };
+    let parts = elements(to, count).ok_or_else(|| qualifiers.wrong_operands())?;
+    let mut slots = Vec::new();
+    for part in parts {
+        if *part == Operand::Sink {
+            slots.push(None);
+            continue;
+        }
+        let slot = builder.wide_result(part)?;
+        if slot.file == File::Flag || slot.bits < ty.bits() {
+            return Err(qualifiers.wrong_operands());
+        }
+        slots.push(Some(slot));
+    }
+    let (space, base, offset) = address(builder, space, from, qualifiers)?;
+    let element = ty.bits() / 8;
+    let bytes = element * super::builder::index_of(count);
+    let action = MemoryAction::Load { signed: ty.is_signed(), to: slots };
+    push(builder, MemoryOp { space, base, offset, element, bytes, is_strong, action });
+    Ok(())
+}
+
+fn store<'a>(
+    builder: &mut Builder<'_, 'a>,
+    space: Space,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let (ty, count, is_strong) = shape(qualifiers)?;
+    let [to, from] = operands else { return Err(qualifiers.wrong_operands()) };
+    let parts = elements(from, count).ok_or_else(|| qualifiers.wrong_operands())?;
+    let slots = parts.iter().map(|part| builder.wider_value(part, ty)).collect::<Result<Vec<_>, _>>()?;
+    if slots.iter().any(|slot| slot.file == File::Flag) {
+        return Err(qualifiers.wrong_operands());
+    }
+    let (space, base, offset) = address(builder, space, to, qualifiers)?;
+    let element = ty.bits() / 8;
+    let bytes = element * super::builder::index_of(count);
+    let action = MemoryAction::Store { from: slots };
+    push(builder, MemoryOp { space, base, offset, element, bytes, is_strong, action });
+    Ok(())
+}
+
+fn atomic<'a>(
+    builder: &mut Builder<'_, 'a>,
+    gives_result: bool,
+    space: Space,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let ty = qualifiers.ty()?;
+    let op = qualifiers.one_of(&[
+        ("and", AtomicOp::And),
+        ("or", AtomicOp::Or),
+        ("xor", AtomicOp::Xor),
+        ("exch", AtomicOp::Exchange),
+        ("cas", AtomicOp::CompareExchange),
+        ("add", AtomicOp::Add),
+        ("inc", AtomicOp::Increment),
+        ("dec", AtomicOp::Decrement),
+        ("min", AtomicOp::Min),
+        ("max", AtomicOp::Max),
+    ]);
+    let op = op.ok_or_else(|| qualifiers.unsupported())?;
+    qualifiers.take_all(&ORDERS);
+    qualifiers.take_all(&SCOPES);
+    qualifiers.take_all(&CACHE);
+    qualifiers.take("noftz");
+    let kind = atomic_kind(op, ty).ok_or_else(|| qualifiers.unsupported())?;
+    let (to, rest) = match operands {
+        [to, rest @ ..] if gives_result => (Some(to), rest),
+        rest => (None, rest),
+    };
+    let wants = if op == AtomicOp::CompareExchange { 3 } else { 2 };
+    if rest.len() != wants {
+        return Err(qualifiers.wrong_operands());
+    }
+    let to = match to {
+        None | Some(Operand::Sink) => None,
+        Some(to) => Some(builder.result(to, ty)?),
+    };
+    let first = builder.value(&rest[1], ty)?;
+    let second = rest.get(2).map(|operand| builder.value(operand, ty)).transpose()?;
+    let (space, base, offset) = address(builder, space, &rest[0], qualifiers)?;
+    let bytes = ty.bits() / 8;
+    let action = MemoryAction::Atomic { op, kind, to, first, second };
+    push(builder, MemoryOp { space, base, offset, element: bytes, bytes, is_strong: true, action });
+    Ok(())
+}
+
+fn atomic_kind(op: AtomicOp, ty: Type) -> Option<AtomicKind> {
+    use AtomicOp as A;
+    Some(match (op, ty) {
+        (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B32) => AtomicKind::Bits32,
+        (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B64) => AtomicKind::Bits64,
+        // Older compilers name a type.
+        (A::Exchange | A::CompareExchange, Type::U32 | Type::S32 | Type::F32) => AtomicKind::Bits32,
+        (A::Exchange | A::CompareExchange, Type::U64 | Type::S64 | Type::F64) => AtomicKind::Bits64,
+        (A::CompareExchange, Type::B16) => AtomicKind::Bits16,
+        (A::Increment | A::Decrement | A::Add | A::Min | A::Max, Type::U32) => AtomicKind::Unsigned32,
+        (A::Add | A::Min | A::Max, Type::U64) => AtomicKind::Unsigned64,
+        (A::Add | A::Min | A::Max, Type::S32) => AtomicKind::Signed32,
+        (A::Add | A::Min | A::Max, Type::S64) => AtomicKind::Signed64,
+        (A::Add, Type::F32) => AtomicKind::F32,
+        (A::Add, Type::F64) => AtomicKind::F64,
+        (A::Add, Type::F16) => AtomicKind::F16,
+        (A::Add, Type::Bf16) => AtomicKind::Bf16,
+        (A::Add, Type::F16x2) => AtomicKind::F16x2,
+        (A::Add, Type::Bf16x2) => AtomicKind::Bf16x2,
+        _ => return None,
+    })
+}

@@ -1,0 +1,122 @@
+//! From statements to code: every name becomes a row, every label a position, every call the body of what is called.
+
+mod arithmetic;
+mod bits;
+mod builder;
+mod calls;
+mod compare;
+mod control;
+mod convert;
+mod memory;
+mod operands;
+mod qualifiers;
+mod warp;
+
+use std::collections::HashMap;
+
+use crate::code::Kernel;
+use crate::fault::LoadError;
+use crate::limits;
+use crate::ptx::syntax::{Function, Item, Source, Space, Statement};
+use builder::{Builder, Frame, Name};
+use qualifiers::Qualifiers;
+
+/// Where the generic addresses of a block's own memories begin. Each window is 16 MiB, below all of the heap.
+pub const SHARED_WINDOW: u64 = 0x7f_0000_0000;
+pub const LOCAL_WINDOW: u64 = 0x7f_1000_0000;
+pub const PARAM_WINDOW: u64 = 0x7f_2000_0000;
+pub const WINDOW_BYTES: u64 = 1 << 24;
+
+/// Addresses of the variables that a module has in global and constant memory.
+pub type Symbols<'a> = HashMap<&'a str, u64>;
+
+/// Decodes one entry of a module.
+///
+/// # Errors
+/// The first statement that is wrong, unsupported or one too many.
+pub fn kernel<'a>(
+    source: &Source<'a>,
+    entry: &Function<'a>,
+    symbols: &Symbols<'a>,
+) -> Result<Kernel, LoadError> {
+    let mut builder = Builder::new(source, symbols, entry.name);
+    let mut offset = 0_u64;
+    for param in &entry.params {
+        offset = offset.next_multiple_of(param.align.max(1));
+        builder.kernel.params.push(crate::code::Param { offset, bytes: param.bytes });
+        builder.declare(param.name, Name::Variable { space: Space::Param, address: offset, dynamic: false });
+        offset += param.bytes;
+        if limits::PARAMETER_BYTES < offset {
+            return Err(LoadError::limit(param.line, format!("`{}` has too many parameters", entry.name)));
+        }
+    }
+    builder.kernel.param_bytes = offset;
+    builder.kernel.largest_block = entry.largest_block;
+    builder.kernel.required_block = entry.required_block;
+    let body = entry.body.as_deref().unwrap_or_default();
+    function_body(&mut builder, body)?;
+    builder.emit_plain(crate::code::Op::Exit);
+    builder.finish()
+}
+
+/// Decodes the items of the function whose frame is on top, and resolves its labels.
+fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Result<(), LoadError> {
+    for item in items {
+        match item {
+            Item::Open => builder.open_scope(),
+            Item::Close => builder.close_scope(),
+            Item::Registers { line, name, count, class } => {
+                builder.declare_registers(*line, name, *count, *class)?;
+            }
+            Item::Variable(variable) => builder.declare_variable(variable)?,
+            Item::Label { line, name } => builder.declare_label(*line, name)?,
+            Item::BranchTargets { name, targets, .. } => {
+                builder.frame().targets.insert(name, targets.clone());
+            }
+            Item::Location(location) => builder.location = Some(*location),
+            Item::Statement(found) => statement(builder, found)?,
+        }
+    }
+    // Where `ret` leads in a function that was called.
+    builder.declare_label(0, control::END_OF_BODY)?;
+    builder.resolve_labels()
+}
+
+fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Result<(), LoadError> {
+    builder.begin(statement)?;
+    let mut qualifiers = Qualifiers::new(statement);
+    let operands = statement.operands.as_slice();
+    let opcode = statement.opcode[0];
+    match opcode {
+        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "mul24"
+        | "mad24" | "sad" | "addc" | "subc" | "madc" | "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2"
+        | "ex2" | "tanh" | "copysign" | "testp" => {
+            arithmetic::decode(builder, opcode, &mut qualifiers, operands)?;
+        }
+        "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "lop3" | "prmt" | "bfe" | "bfi"
+        | "brev" | "popc" | "clz" | "bfind" | "bmsk" | "szext" | "dp4a" | "dp2a" => {
+            bits::decode(builder, opcode, &mut qualifiers, operands)?;
+        }
+        "setp" | "set" | "selp" | "slct" => compare::decode(builder, opcode, &mut qualifiers, operands)?,
+        "mov" | "cvt" | "cvta" | "isspacep" => convert::decode(builder, opcode, &mut qualifiers, operands)?,
+        "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+            memory::decode(builder, opcode, &mut qualifiers, operands)?;
+        }
+        "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => {
+            warp::decode(builder, opcode, &mut qualifiers, operands)?;
+        }
+        "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "bar" | "barrier" | "membar" | "fence"
+        | "nanosleep" | "pmevent" | "nop" | "griddepcontrol" => {
+            control::decode(builder, opcode, &mut qualifiers, operands)?;
+        }
+        "call" => calls::decode(builder, &mut qualifiers, operands)?,
+        _ => return Err(qualifiers.unsupported()),
+    }
+    qualifiers.finish()
+}
+
+/// A frame for the function that is called next.
+fn enter<'a>(builder: &mut Builder<'_, 'a>) {
+    let local = builder.frame().local;
+    builder.frames.push(Frame::new(local));
+}

@@ -1,0 +1,466 @@
+//! The device: memory, modules, launches, and the fault after which nothing works any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::code::Kernel;
+use crate::decode;
+use crate::execute::{self, Job, Limit, Summary};
+use crate::fault::{Fault, FaultKind, LoadError};
+use crate::limits;
+use crate::memory::Heap;
+use crate::ptx;
+use crate::ptx::syntax::{InitialValue, Source, Space, Variable};
+
+/// What a device has.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of global memory.
+    pub memory: u64,
+    pub compute_capability: (u32, u32),
+    /// Host threads that run the blocks of a launch.
+    pub threads: usize,
+    /// Whether a read of shared or local memory that was never written is a fault.
+    pub check_uninitialised: bool,
+    /// The same for global memory.
+    pub check_uninitialised_global: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            memory: 1 << 30,
+            compute_capability: (8, 0),
+            threads: threads.min(limits::HOST_THREADS),
+            check_uninitialised: true,
+            check_uninitialised_global: false,
+        }
+    }
+}
+
+/// The functions of a device that can be told to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    Alloc,
+    Free,
+    Read,
+    Write,
+    Fill,
+    Load,
+    Launch,
+}
+
+impl Call {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::Free => "free",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Fill => "fill",
+            Self::Load => "load",
+            Self::Launch => "launch",
+        }
+    }
+}
+
+/// A loaded PTX text.
+#[derive(Clone, Debug)]
+pub struct Module {
+    inner: Arc<ModuleInner>,
+}
+
+#[derive(Debug)]
+struct ModuleInner {
+    kernels: Vec<Kernel>,
+    files: Vec<(u32, String)>,
+    /// Address and size of the variables in global and constant memory.
+    variables: HashMap<String, (u64, u64)>,
+}
+
+/// A kernel of a module.
+#[derive(Clone, Debug)]
+pub struct Function {
+    module: Arc<ModuleInner>,
+    index: usize,
+}
+
+impl Module {
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<Function> {
+        let index = self.inner.kernels.iter().position(|kernel| kernel.name == name)?;
+        Some(Function { module: Arc::clone(&self.inner), index })
+    }
+
+    /// The names of all kernels, in the order of the text.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        self.inner.kernels.iter().map(|kernel| kernel.name.as_str())
+    }
+
+    /// Address and size of a variable in global or constant memory.
+    #[must_use]
+    pub fn global(&self, name: &str) -> Option<(u64, u64)> {
+        self.inner.variables.get(name).copied()
+    }
+}
+
+impl Function {
+    fn kernel(&self) -> &Kernel {
+        &self.module.kernels[self.index]
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.kernel().name
+    }
+
+    /// Sizes of the parameters in bytes.
+    #[must_use]
+    pub fn param_sizes(&self) -> Vec<u64> {
+        self.kernel().params.iter().map(|param| param.bytes).collect()
+    }
+
+    /// Offset and size of each parameter in the parameters' buffer.
+    #[must_use]
+    pub fn param_layout(&self) -> Vec<(u64, u64)> {
+        self.kernel().params.iter().map(|param| (param.offset, param.bytes)).collect()
+    }
+
+    /// Bytes of shared memory that the kernel declares with a size.
+    #[must_use]
+    pub fn static_shared_bytes(&self) -> u64 {
+        self.kernel().static_shared
+    }
+
+    /// Bytes of local memory of each thread.
+    #[must_use]
+    pub fn local_bytes(&self) -> u64 {
+        self.kernel().local_bytes
+    }
+
+    /// Most threads of a block.
+    #[must_use]
+    pub fn max_threads(&self) -> u32 {
+        let kernel = self.kernel();
+        let bound = kernel.required_block.or(kernel.largest_block);
+        bound.map_or(limits::THREADS_OF_A_BLOCK, |sizes| {
+            sizes.iter().fold(1_u32, |all, size| all.saturating_mul(*size)).min(limits::THREADS_OF_A_BLOCK)
+        })
+    }
+}
+
+/// One launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared_bytes: u64,
+    /// The bytes of each parameter.
+    pub params: Vec<Vec<u8>>,
+    pub limit: Limit,
+}
+
+#[derive(Debug)]
+pub struct Device {
+    config: Config,
+    heap: Heap,
+    sticky: Option<Fault>,
+    calls: HashMap<Call, u64>,
+    orders: Vec<(Call, u64, u32)>,
+}
+
+impl Device {
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let heap = Heap::new(config.memory, config.check_uninitialised_global);
+        Self { config, heap, sticky: None, calls: HashMap::new(), orders: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Bytes that are allocated now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.heap.used()
+    }
+
+    /// The most bytes that were allocated at once since the last `reset_peak`.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.heap.peak()
+    }
+
+    pub fn reset_peak(&mut self) {
+        self.heap.set_peak_to_used();
+    }
+
+    /// The fault after which every call fails.
+    #[must_use]
+    pub fn sticky(&self) -> Option<&Fault> {
+        self.sticky.as_ref()
+    }
+
+    /// Orders the `nth` call of a function from now on, counted from 1, to fail with a CUDA error code.
+    pub fn fail_call(&mut self, call: Call, nth: u64, code: u32) {
+        let made = self.calls.get(&call).copied().unwrap_or(0);
+        self.orders.push((call, made + nth, code));
+    }
+
+    /// Counts a call; fails if that was ordered, or if the device has failed before.
+    fn enter(&mut self, call: Call) -> Result<(), Fault> {
+        let made = self.calls.entry(call).or_insert(0);
+        *made += 1;
+        let made = *made;
+        if let Some(fault) = &self.sticky {
+            return Err(fault.clone());
+        }
+        let ordered = self.orders.iter().find(|(which, nth, _)| *which == call && *nth == made);
+        match ordered {
+            Some((_, _, code)) => {
+                let fault = Fault::new(FaultKind::Injected { call: call.name(), code: *code });
+                Err(self.failed(fault))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a fault that nothing survives.
+    fn failed(&mut self, fault: Fault) -> Fault {
+        if fault.is_sticky() {
+            self.sticky = Some(fault.clone());
+        }
+        fault
+    }
+
+    /// Allocates bytes; their address is a multiple of 256, and is not used again soon. What they hold is not defined.
+    ///
+    /// # Errors
+    /// No memory left (2), no bytes wanted (1), an ordered or an earlier fault.
+    pub fn alloc(&mut self, bytes: u64) -> Result<u64, Fault> {
+        self.enter(Call::Alloc)?;
+        self.heap.allocate(bytes, false)
+    }
+
+    /// # Errors
+    /// The address is not that of an allocation (1), an ordered or an earlier fault.
+    pub fn free(&mut self, address: u64) -> Result<(), Fault> {
+        self.enter(Call::Free)?;
+        self.heap.free(address)
+    }
+
+    /// Copies bytes to the device.
+    ///
+    /// # Errors
+    /// They do not lie in one allocation (1), an ordered or an earlier fault.
+    pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        self.enter(Call::Write)?;
+        self.heap.write(address, data)
+    }
+
+    /// Copies bytes from the device.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn read(&mut self, address: u64, data: &mut [u8]) -> Result<(), Fault> {
+        self.enter(Call::Read)?;
+        self.heap.read(address, data)
+    }
+
+    /// Sets bytes of the device to one value.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn fill(&mut self, address: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
+        self.enter(Call::Fill)?;
+        self.heap.fill(address, byte, bytes)
+    }
+
+    /// Loads a PTX text: decodes all of its kernels, and allocates its variables.
+    ///
+    /// # Errors
+    /// What in the text is wrong, not supported or too large, with its line; no memory; an ordered or an earlier fault.
+    pub fn load(&mut self, text: &str) -> Result<Module, LoadError> {
+        let device = |fault| LoadError::Device(Box::new(fault));
+        self.enter(Call::Load).map_err(device)?;
+        let source = ptx::parse(text)?;
+        let (major, minor) = self.config.compute_capability;
+        check_target(&source, 10 * major + minor)?;
+        let mut addresses = HashMap::new();
+        let result = self.place(&source, &mut addresses).and_then(|()| decode_all(&source, &addresses));
+        match result {
+            Ok(kernels) => {
+                let sizes =
+                    |name: &str| source.variables.iter().find(|v| v.name == name).map_or(0, |v| v.bytes);
+                let variables = addresses.iter().map(|(n, a)| ((*n).to_owned(), (*a, sizes(n)))).collect();
+                let inner = ModuleInner { kernels, files: source.files.clone(), variables };
+                Ok(Module { inner: Arc::new(inner) })
+            }
+            Err(error) => {
+                for address in addresses.values() {
+                    self.heap.free(*address).map_err(device)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees a module's variables. Its functions must not be launched afterwards.
+    ///
+    /// # Errors
+    /// The module was unloaded before (1).
+    pub fn unload(&mut self, module: &Module) -> Result<(), Fault> {
+        for (address, _) in module.inner.variables.values() {
+            self.heap.free(*address)?;
+        }
+        Ok(())
+    }
+
+    fn place<'a>(
+        &mut self,
+        source: &Source<'a>,
+        addresses: &mut HashMap<&'a str, u64>,
+    ) -> Result<(), LoadError> {
+        let placed = |v: &&Variable<'_>| matches!(v.space, Space::Global | Space::Const);
+        for variable in source.variables.iter().filter(placed) {
+            if variable.is_extern {
+                let what = format!("the variable `{}`, which is defined elsewhere", variable.name);
+                return Err(LoadError::unsupported(variable.line, what));
+            }
+            let read_only = variable.space == Space::Const;
+            let bytes = variable.bytes.max(1);
+            let address =
+                self.heap.allocate(bytes, read_only).map_err(|fault| LoadError::Device(Box::new(fault)))?;
+            if addresses.insert(variable.name, address).is_some() {
+                let what = format!("the variable `{}` is there twice", variable.name);
+                return Err(LoadError::syntax(variable.line, what));
+            }
+        }
+        for variable in source.variables.iter().filter(placed) {
+            let Some(start) = addresses.get(variable.name).copied() else { continue };
+            let write = |at: u64, data: &[u8]| {
+                self.heap.write(at, data).map_err(|fault| LoadError::Device(Box::new(fault)))
+            };
+            self.heap.fill(start, 0, variable.bytes).map_err(|fault| LoadError::Device(Box::new(fault)))?;
+            for initial in &variable.initial {
+                let value = match initial.value {
+                    InitialValue::Bits(bits) => bits,
+                    InitialValue::Address { name, offset } => {
+                        let Some(address) = addresses.get(name) else {
+                            let what = format!("the address of `{name}` in an initialiser");
+                            return Err(LoadError::unsupported(variable.line, what));
+                        };
+                        address.wrapping_add_signed(offset)
+                    }
+                };
+                let bytes = value.to_le_bytes();
+                write(start + initial.offset, &bytes[..initial.bytes.min(8)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Errors
+    /// Arguments that do not fit (1), more than the device has (701), and every fault of the kernel.
+    pub fn launch(&mut self, function: &Function, launch: &Launch) -> Result<Summary, Fault> {
+        self.enter(Call::Launch)?;
+        let kernel = function.kernel();
+        let (params, shared_bytes) = check(kernel, launch)?;
+        let job = Job {
+            kernel,
+            view: self.heap.view(),
+            grid: launch.grid,
+            block: launch.block,
+            params,
+            dynamic_shared: launch.shared_bytes,
+            shared_bytes,
+            limit: launch.limit,
+            threads: self.config.threads.clamp(1, limits::HOST_THREADS),
+            checks_reads: self.config.check_uninitialised,
+        };
+        if limits::STATE_BYTES < job.bytes_of_a_block() {
+            return Err(Fault::new(FaultKind::LaunchLimits(format!(
+                "a block takes {} bytes of registers, local and shared memory, and {} are allowed",
+                job.bytes_of_a_block(),
+                limits::STATE_BYTES
+            ))));
+        }
+        let files = |index: u32| {
+            let found = function.module.files.iter().find(|(known, _)| *known == index);
+            found.map(|(_, path)| path.clone())
+        };
+        execute::run(&job, &files).map_err(|fault| self.failed(fault))
+    }
+}
+
+/// Kernels for newer devices than this one do not run on it.
+fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
+    let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    match digits.parse::<u32>() {
+        Ok(target) if device < target => {
+            Err(LoadError::unsupported(1, format!("`{}`: it is a device of sm_{device}", source.target)))
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err(LoadError::syntax(1, "there is no `.target`".to_owned())),
+    }
+}
+
+fn decode_all<'a>(source: &Source<'a>, addresses: &HashMap<&'a str, u64>) -> Result<Vec<Kernel>, LoadError> {
+    let entries = source.functions.iter().filter(|function| function.is_entry && function.body.is_some());
+    entries.map(|entry| decode::kernel(source, entry, addresses)).collect()
+}
+
+/// The parameters in one buffer, and the bytes of shared memory.
+fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
+    let wrong = |what: String| Err(Fault::invalid(what));
+    let limited = |what: String| Err(Fault::new(FaultKind::LaunchLimits(what)));
+    if launch.grid.contains(&0) || launch.block.contains(&0) {
+        return wrong(format!("a grid of {:?} blocks of {:?} threads", launch.grid, launch.block));
+    }
+    let threads = launch.block.iter().fold(1_u32, |all, size| all.saturating_mul(*size));
+    let too_large = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).any(|(size, most)| most < *size);
+    if too_large(launch.grid, limits::GRID) {
+        return wrong(format!("a grid of {:?} blocks", launch.grid));
+    }
+    if too_large(launch.block, limits::BLOCK) || limits::THREADS_OF_A_BLOCK < threads {
+        return wrong(format!("a block of {:?} threads", launch.block));
+    }
+    if let Some(required) = kernel.required_block
+        && required != launch.block
+    {
+        return wrong(format!("`{}` requires blocks of {required:?} threads", kernel.name));
+    }
+    if let Some(most) = kernel.largest_block
+        && most.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
+    {
+        return limited(format!("`{}` allows blocks of at most {most:?} threads", kernel.name));
+    }
+    let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
+    if limits::SHARED_BYTES < shared_bytes {
+        return limited(format!("{shared_bytes} bytes of shared memory, of {}", limits::SHARED_BYTES));
+    }
+    if launch.params.len() != kernel.params.len() {
+        let (given, wanted) = (launch.params.len(), kernel.params.len());
+        return wrong(format!("{given} parameters for `{}`, which takes {wanted}", kernel.name));
+    }
+    let mut params = vec![0; kernel.param_bytes as usize];
+    for (index, (param, data)) in kernel.params.iter().zip(&launch.params).enumerate() {
+        if data.len() as u64 != param.bytes {
+            let (given, wanted) = (data.len(), param.bytes);
+            return wrong(format!(
+                "{given} bytes for parameter {index} of `{}`, which takes {wanted}",
+                kernel.name
+            ));
+        }
+        let from = param.offset as usize;
+        params[from..from + data.len()].copy_from_slice(data);
+    }
+    Ok((params, shared_bytes))
+}

@@ -1,0 +1,281 @@
+//! Loads and stores: every lane's address is checked before anything is read or written.
+
+use super::block::BlockState;
+use super::warp::Warp;
+use super::{Stop, lanes};
+use crate::code::{File, MemoryAction, MemoryOp, MemorySpace, Slot};
+use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
+use crate::fault::{Access, AccessKind, FaultKind, Memory};
+use crate::memory::Allocation;
+
+/// Where an access goes, checked.
+pub enum Target<'m> {
+    Global(&'m Allocation, u64),
+    Shared(u64),
+    Local(u64),
+    Param(u64),
+}
+
+impl Warp {
+    pub fn memory(&mut self, block: &mut BlockState<'_>, index: u32, active: u32) -> Result<(), Stop> {
+        let kernel = block.kernel;
+        let op = &kernel.memory_ops[index as usize];
+        let addresses = self.addresses(op);
+        match &op.action {
+            MemoryAction::Load { to, .. } => {
+                if let ([Some(slot)], 4, MemorySpace::Global, File::Narrow) =
+                    (to.as_slice(), op.bytes, op.space, to[0].map_or(File::Flag, |slot| slot.file))
+                {
+                    return self.load_words(block, op, *slot, &addresses, active);
+                }
+                for lane in lanes(active) {
+                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Read)?;
+                    self.load(block, op, &target, addresses[lane], lane)?;
+                }
+            }
+            MemoryAction::Store { from } => {
+                for lane in lanes(active) {
+                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Write)?;
+                    self.store(block, op, &target, lane, from);
+                }
+            }
+            MemoryAction::Atomic { .. } => {
+                for lane in lanes(active) {
+                    let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Atomic)?;
+                    self.atomic(block, op, &target, addresses[lane], lane)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn addresses(&self, op: &MemoryOp) -> [u64; 32] {
+        let offset = op.offset.cast_unsigned();
+        if op.base.file == File::Wide {
+            let row = &self.registers.wide[op.base.row as usize];
+            std::array::from_fn(|lane| row[lane].wrapping_add(offset))
+        } else {
+            // Addresses of shared and local memory fit into 32 bits, and wrap there.
+            let row = &self.registers.narrow[op.base.row as usize];
+            std::array::from_fn(|lane| u64::from(row[lane].wrapping_add(offset as u32)))
+        }
+    }
+
+    /// The most frequent access: a word of global memory for each lane.
+    fn load_words(
+        &mut self,
+        block: &BlockState<'_>,
+        op: &MemoryOp,
+        slot: Slot,
+        addresses: &[u64; 32],
+        active: u32,
+    ) -> Result<(), Stop> {
+        for lane in lanes(active) {
+            let address = addresses[lane];
+            let found = block.view.find(address, 4, &mut self.hint);
+            let Some((allocation, offset)) = found.filter(|_| address.is_multiple_of(4)) else {
+                return Err(self.refused(block, op, address, lane, AccessKind::Read));
+            };
+            if !allocation.is_written(offset, 4) {
+                return Err(uninitialised(Memory::Global, address, 4, lane));
+            }
+            self.registers.narrow[slot.row as usize][lane] = allocation.load_word(offset);
+        }
+        Ok(())
+    }
+
+    fn refused(
+        &mut self,
+        block: &BlockState<'_>,
+        op: &MemoryOp,
+        address: u64,
+        lane: usize,
+        kind: AccessKind,
+    ) -> Stop {
+        match self.resolve(block, op, address, lane, kind) {
+            Err(stop) => stop,
+            Ok(_) => Stop::new(FaultKind::Trap, lane),
+        }
+    }
+
+    /// Finds the memory of an access, or says what is wrong with it.
+    fn resolve<'m>(
+        &mut self,
+        block: &BlockState<'m>,
+        op: &MemoryOp,
+        address: u64,
+        lane: usize,
+        kind: AccessKind,
+    ) -> Result<Target<'m>, Stop> {
+        let bytes = u64::from(op.bytes);
+        let (space, at) = match op.space {
+            MemorySpace::Generic => generic(address),
+            space => (space, address),
+        };
+        let inside = |length: u64| at < length && bytes <= length - at;
+        let (memory, found) = match space {
+            MemorySpace::Shared => (Memory::Shared, inside(block.shared.len()).then_some(Target::Shared(at))),
+            MemorySpace::Local => {
+                let each = block.kernel.local_bytes;
+                (Memory::Local, inside(each).then(|| Target::Local(lane as u64 * each + at)))
+            }
+            MemorySpace::Param => {
+                (Memory::Param, inside(block.params.len() as u64).then_some(Target::Param(at)))
+            }
+            MemorySpace::Global | MemorySpace::Generic => {
+                let found = block.view.find(address, bytes, &mut self.hint);
+                (Memory::Global, found.map(|(allocation, offset)| Target::Global(allocation, offset)))
+            }
+        };
+        let access = |nearest| Access { kind, memory, address, bytes, nearest };
+        if !at.is_multiple_of(bytes) {
+            let nearest = if memory == Memory::Global { block.view.nearest(address, bytes) } else { None };
+            return Err(Stop::new(FaultKind::Misaligned(access(nearest)), lane));
+        }
+        match found {
+            Some(Target::Global(allocation, _)) if allocation.read_only && kind != AccessKind::Read => {
+                Err(Stop::new(FaultKind::ReadOnly(access(None)), lane))
+            }
+            Some(Target::Param(_)) if kind != AccessKind::Read => {
+                Err(Stop::new(FaultKind::ReadOnly(access(None)), lane))
+            }
+            Some(target) => Ok(target),
+            None if memory == Memory::Global => {
+                let access = access(block.view.nearest(address, bytes));
+                let fault = if block.view.was_freed(address) {
+                    FaultKind::UseAfterFree(access)
+                } else {
+                    FaultKind::IllegalAddress(access)
+                };
+                Err(Stop::new(fault, lane))
+            }
+            None => Err(Stop::new(FaultKind::IllegalAddress(access(None)), lane)),
+        }
+    }
+
+    fn load(
+        &mut self,
+        block: &BlockState<'_>,
+        op: &MemoryOp,
+        target: &Target<'_>,
+        address: u64,
+        lane: usize,
+    ) -> Result<(), Stop> {
+        let MemoryAction::Load { signed, to } = &op.action else { return Ok(()) };
+        let _order = if op.is_strong && op.element == 8 { Some(block.wide_order(address)) } else { None };
+        for (index, slot) in to.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let from = u64::from(op.element) * index as u64;
+            let (value, is_written) = self.element(block, op.element, target, from);
+            if !is_written && block.checks_reads {
+                let memory = match target {
+                    Target::Global(..) => Memory::Global,
+                    Target::Shared(_) => Memory::Shared,
+                    Target::Local(_) | Target::Param(_) => Memory::Local,
+                };
+                return Err(uninitialised(memory, address + from, u64::from(op.element), lane));
+            }
+            let unused = 64 - 8 * op.element;
+            let value = if *signed { (((value << unused) as i64) >> unused) as u64 } else { value };
+            self.registers.set(*slot, lane, value);
+        }
+        Ok(())
+    }
+
+    /// An element, and whether it was written.
+    pub fn element(&self, block: &BlockState<'_>, bytes: u32, target: &Target<'_>, from: u64) -> (u64, bool) {
+        match target {
+            Target::Global(allocation, offset) => {
+                let at = offset + from;
+                (allocation.load(at, bytes), allocation.is_written(at, u64::from(bytes)))
+            }
+            Target::Shared(at) => block.shared.load(at + from, bytes),
+            Target::Local(at) => self.local.load(at + from, bytes),
+            Target::Param(at) => {
+                let at = (at + from) as usize;
+                let bytes = &block.params[at..at + bytes as usize];
+                (bytes.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)), true)
+            }
+        }
+    }
+
+    fn store(
+        &mut self,
+        block: &mut BlockState<'_>,
+        op: &MemoryOp,
+        target: &Target<'_>,
+        lane: usize,
+        from: &[Slot],
+    ) {
+        for (index, slot) in from.iter().enumerate() {
+            let value = self.registers.get(*slot, lane);
+            let to = u64::from(op.element) * index as u64;
+            self.store_element(block, op.element, op.is_strong, target, to, value);
+        }
+    }
+
+    pub fn store_element(
+        &mut self,
+        block: &mut BlockState<'_>,
+        bytes: u32,
+        is_strong: bool,
+        target: &Target<'_>,
+        to: u64,
+        value: u64,
+    ) {
+        match target {
+            Target::Global(allocation, offset) => {
+                let _order = if is_strong && bytes == 8 {
+                    Some(block.wide_order(allocation.start + offset + to))
+                } else {
+                    None
+                };
+                allocation.store(offset + to, bytes, value);
+            }
+            Target::Shared(at) => block.shared.store(at + to, bytes, value),
+            Target::Local(at) => self.local.store(at + to, bytes, value),
+            // Refused before.
+            Target::Param(_) => {}
+        }
+    }
+
+    /// A byte that a lane can read by its generic address, for texts that are printed.
+    pub fn byte(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<u8, Stop> {
+        Ok(self.read(block, address, 1, lane)? as u8)
+    }
+
+    /// Up to 8 bytes at a generic address.
+    pub fn read(
+        &mut self,
+        block: &BlockState<'_>,
+        address: u64,
+        bytes: u32,
+        lane: usize,
+    ) -> Result<u64, Stop> {
+        let slot = Slot { file: File::Wide, row: 0, bits: 64 };
+        let action = MemoryAction::Load { signed: false, to: Vec::new() };
+        let space = MemorySpace::Generic;
+        let op = MemoryOp { space, base: slot, offset: 0, element: bytes, bytes, is_strong: false, action };
+        let target = self.resolve(block, &op, address, lane, AccessKind::Read)?;
+        Ok(self.element(block, bytes, &target, 0).0)
+    }
+}
+
+fn uninitialised(memory: Memory, address: u64, bytes: u64, lane: usize) -> Stop {
+    let access = Access { kind: AccessKind::Read, memory, address, bytes, nearest: None };
+    Stop::new(FaultKind::Uninitialised(access), lane)
+}
+
+/// The memory that a generic address lies in, and where in it.
+fn generic(address: u64) -> (MemorySpace, u64) {
+    let within = |window: u64| Some(address.wrapping_sub(window)).filter(|at| *at < WINDOW_BYTES);
+    if let Some(at) = within(SHARED_WINDOW) {
+        (MemorySpace::Shared, at)
+    } else if let Some(at) = within(LOCAL_WINDOW) {
+        (MemorySpace::Local, at)
+    } else if let Some(at) = within(PARAM_WINDOW) {
+        (MemorySpace::Param, at)
+    } else {
+        (MemorySpace::Global, address)
+    }
+}

@@ -1,0 +1,115 @@
+//! Barriers of a block: who waits where, and when all go on.
+
+use super::block::BlockState;
+use super::warp::{Part, Waiting, Warp};
+use super::{Stop, first_lane, lanes};
+use crate::code::{BarrierMode, Kernel};
+use crate::fault::FaultKind;
+use crate::limits;
+
+/// One of a block's barriers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Barrier {
+    /// Threads that have arrived since it was last passed.
+    arrived: u32,
+    /// How many are needed; `None`: all that have not ended.
+    needed: Option<u32>,
+    /// Threads that have arrived with the predicate set.
+    set: u32,
+    is_in_use: bool,
+}
+
+impl Warp {
+    pub fn arrive(&mut self, block: &mut BlockState<'_>, op: u32, part: Part) -> Result<(), Stop> {
+        let kernel = block.kernel;
+        let barrier_op = &kernel.barrier_ops[op as usize];
+        let indices = self.registers.narrow[barrier_op.index as usize];
+        // Lanes may name different barriers.
+        let mut rest = part.mask;
+        while rest != 0 {
+            let leader = first_lane(rest);
+            let index = indices[leader] as usize;
+            let mask =
+                lanes(rest).filter(|lane| indices[*lane] as usize == index).fold(0, |m, l| m | 1_u32 << l);
+            rest &= !mask;
+            if limits::BARRIERS <= index {
+                let what = format!("a barrier of number {index}: there are {}", limits::BARRIERS);
+                return Err(Stop::new(FaultKind::InvalidValue(what), leader));
+            }
+            let barrier = &mut block.barriers[index];
+            barrier.is_in_use = true;
+            barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
+            if barrier.needed.is_some_and(|needed| needed == 0 || needed % 32 != 0) {
+                let what = "a barrier for a number of threads that is no multiple of 32".to_owned();
+                return Err(Stop::new(FaultKind::InvalidValue(what), leader));
+            }
+            // Lanes that a warp does not have, or that have ended, count with the last that arrive.
+            barrier.arrived += mask.count_ones();
+            if barrier.needed.is_some() && mask == self.live {
+                barrier.arrived += 32 - mask.count_ones();
+            }
+            if let Some(flag) = barrier_op.flag {
+                let flags = self.registers.flags[flag.row as usize];
+                barrier.set += (mask & if flag.negated { !flags } else { flags }).count_ones();
+            }
+            if barrier_op.mode == BarrierMode::Arrive {
+                self.put(part.pc + 1, mask);
+            } else {
+                self.waiting.push(Waiting { part: Part { pc: part.pc, mask }, barrier: index, op });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets everybody go on who waits at a barrier that is complete. Gives whether there was one.
+pub fn release(
+    kernel: &Kernel,
+    barriers: &mut [Barrier; limits::BARRIERS],
+    warps: &mut [Warp],
+) -> Result<bool, (Stop, u32, u32)> {
+    let mut released = false;
+    for (index, slot) in barriers.iter_mut().enumerate() {
+        let barrier = *slot;
+        if !barrier.is_in_use {
+            continue;
+        }
+        let live: u32 = warps.iter().map(|warp| warp.live.count_ones()).sum();
+        if barrier.arrived < barrier.needed.unwrap_or(live) {
+            continue;
+        }
+        for warp in &mut *warps {
+            pass(kernel, warp, index, barrier)?;
+        }
+        *slot = Barrier::default();
+        released = true;
+    }
+    Ok(released)
+}
+
+fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
+    let waiting = std::mem::take(&mut warp.waiting);
+    let (passing, staying): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|w| w.barrier == index);
+    warp.waiting = staying;
+    let aligned = |waiting: &&Waiting| kernel.barrier_ops[waiting.op as usize].aligned;
+    let mut places = passing.iter().filter(aligned).map(|waiting| waiting.part.pc);
+    if let Some(first) = places.next()
+        && places.any(|pc| pc != first)
+    {
+        let lane = first_lane(passing[0].part.mask);
+        return Err((Stop::new(FaultKind::BarrierDivergence, lane), first, warp.index));
+    }
+    for waiting in passing {
+        let op = &kernel.barrier_ops[waiting.op as usize];
+        if let Some(slot) = op.to {
+            let value = match op.mode {
+                BarrierMode::And => u64::from(barrier.set == barrier.arrived),
+                BarrierMode::Or => u64::from(barrier.set != 0),
+                _ => u64::from(barrier.set),
+            };
+            lanes(waiting.part.mask).for_each(|lane| warp.registers.set(slot, lane, value));
+        }
+        warp.put(waiting.part.pc + 1, waiting.part.mask);
+    }
+    Ok(())
+}

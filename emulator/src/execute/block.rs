@@ -1,0 +1,199 @@
+//! One block of a grid: its warps in turns until all have ended.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use super::barrier::{Barrier, release};
+use super::launch::{Job, Progress};
+use super::scratch::Scratch;
+use super::warp::{Part, Registers, Warp};
+use super::{Stop, first_lane};
+use crate::code::{ALWAYS, Kernel, Special};
+use crate::fault::FaultKind;
+use crate::limits;
+use crate::memory::View;
+
+/// What the warps of a block share.
+pub struct BlockState<'j> {
+    pub kernel: &'j Kernel,
+    pub view: &'j View,
+    pub params: &'j [u8],
+    pub shared: Scratch,
+    pub barriers: [Barrier; limits::BARRIERS],
+    pub checks_reads: bool,
+    job: &'j Job<'j>,
+    progress: &'j Progress,
+    /// Instructions that this host thread has executed.
+    steps: u64,
+    turns: u32,
+}
+
+/// A fault with its place in a block.
+pub struct BlockFault {
+    pub stop: Stop,
+    pub pc: u32,
+    pub warp: u32,
+}
+
+impl<'j> BlockState<'j> {
+    pub fn new(job: &'j Job<'j>, progress: &'j Progress) -> Self {
+        Self {
+            kernel: job.kernel,
+            view: &job.view,
+            params: &job.params,
+            shared: Scratch::new(job.shared_bytes as usize),
+            barriers: Default::default(),
+            checks_reads: job.checks_reads,
+            job,
+            progress,
+            steps: 0,
+            turns: 0,
+        }
+    }
+
+    /// A clock of instructions.
+    pub fn clock(&self, of_turn: u32) -> u64 {
+        self.steps + u64::from(of_turn)
+    }
+
+    /// Held while 8 bytes are read or written as one.
+    pub fn wide_order(&self, address: u64) -> MutexGuard<'j, ()> {
+        self.progress.wide_order(address)
+    }
+
+    /// Runs a block to its end. `Ok(false)`: given up, since an earlier block has failed.
+    pub fn run(&mut self, block: [u32; 3], number: u64, warps: &mut [Warp]) -> Result<bool, BlockFault> {
+        self.shared.forget();
+        self.barriers = Default::default();
+        for warp in &mut *warps {
+            warp.begin(self.job, block);
+        }
+        loop {
+            let mut progressed = false;
+            for warp in &mut *warps {
+                if warp.parts.is_empty() && warp.gathering.is_empty() {
+                    continue;
+                }
+                let steps =
+                    warp.take_turn(self).map_err(|(stop, pc)| BlockFault { stop, pc, warp: warp.index })?;
+                progressed |= steps != 0;
+                self.count(steps, warp)?;
+                if self.progress.failed_before(number) {
+                    return Ok(false);
+                }
+            }
+            progressed |= release(self.kernel, &mut self.barriers, warps)
+                .map_err(|(stop, pc, warp)| BlockFault { stop, pc, warp })?;
+            if warps.iter().all(|warp| warp.live == 0) {
+                return Ok(true);
+            }
+            if !progressed {
+                return Err(self.deadlock(warps));
+            }
+        }
+    }
+
+    fn count(&mut self, steps: u32, warp: &Warp) -> Result<(), BlockFault> {
+        self.steps += u64::from(steps);
+        let all = self.progress.steps.fetch_add(u64::from(steps), Ordering::Relaxed) + u64::from(steps);
+        self.turns = self.turns.wrapping_add(1);
+        let late = self.turns.is_multiple_of(64) && self.job.limit.time < self.progress.started.elapsed();
+        if all <= self.job.limit.steps && !late {
+            return Ok(());
+        }
+        let what = if late {
+            format!("{} ms", self.job.limit.time.as_millis())
+        } else {
+            format!("{} warp instructions", self.job.limit.steps)
+        };
+        let part = warp.parts.first().copied().or(warp.waiting.first().map(|waiting| waiting.part));
+        let Part { pc, mask } = part.unwrap_or(Part { pc: 0, mask: 1 });
+        Err(BlockFault { stop: Stop::new(FaultKind::Timeout(what), first_lane(mask)), pc, warp: warp.index })
+    }
+
+    fn deadlock(&self, warps: &[Warp]) -> BlockFault {
+        if let Some((warp, part)) =
+            warps.iter().find_map(|w| w.gathering.first().map(|(part, _)| (w.index, *part)))
+        {
+            let stop = Stop::new(FaultKind::WarpDivergence, first_lane(part.mask));
+            return BlockFault { stop, pc: part.pc, warp };
+        }
+        let waiting =
+            warps.iter().find_map(|warp| warp.waiting.first().map(|waiting| (warp.index, waiting.part)));
+        let (warp, part) = waiting.unwrap_or((0, Part { pc: 0, mask: 1 }));
+        BlockFault { stop: Stop::new(FaultKind::Deadlock, first_lane(part.mask)), pc: part.pc, warp }
+    }
+}
+
+impl Warp {
+    /// A warp whose constants are set.
+    pub fn new(job: &Job<'_>, index: u32) -> Self {
+        let kernel = job.kernel;
+        let mut registers = Registers {
+            flags: vec![0; kernel.flag_rows as usize],
+            narrow: vec![[0; 32]; kernel.narrow_rows as usize],
+            wide: vec![[0; 32]; kernel.wide_rows as usize],
+        };
+        registers.flags[ALWAYS as usize] = u32::MAX;
+        for (row, value) in &kernel.narrow_constants {
+            registers.narrow[*row as usize] = [*value; 32];
+        }
+        for (row, value) in &kernel.wide_constants {
+            registers.wide[*row as usize] = [*value; 32];
+        }
+        Self {
+            index,
+            registers,
+            live: 0,
+            parts: Vec::new(),
+            waiting: Vec::new(),
+            gathering: Vec::new(),
+            local: Scratch::new(32 * kernel.local_bytes as usize),
+            hint: 0,
+            backward: 0,
+        }
+    }
+
+    fn begin(&mut self, job: &Job<'_>, block: [u32; 3]) {
+        let [x, y, z] = job.block;
+        let threads = x * y * z;
+        let here = threads.saturating_sub(32 * self.index).min(32);
+        self.live = if here == 32 { u32::MAX } else { (1 << here) - 1 };
+        self.parts.clear();
+        self.waiting.clear();
+        self.gathering.clear();
+        self.parts.push(Part { pc: 0, mask: self.live });
+        self.local.forget();
+        for (row, special) in &job.kernel.specials {
+            self.registers.narrow[*row as usize] = std::array::from_fn(|lane| {
+                let lane = lane as u32;
+                let thread = 32 * self.index + lane;
+                match special {
+                    Special::Thread(0) => thread % x,
+                    Special::Thread(1) => thread / x % y,
+                    Special::Thread(_) => thread / x / y,
+                    Special::BlockSize(axis) => job.block[*axis],
+                    Special::Block(axis) => block[*axis],
+                    Special::GridSize(axis) => job.grid[*axis],
+                    Special::Lane => lane,
+                    Special::Warp => self.index,
+                    Special::Warps => threads.div_ceil(32),
+                    Special::LanesEqual => 1 << lane,
+                    Special::LanesBelow => (1 << lane) - 1,
+                    Special::LanesUpTo => u32::MAX >> (31 - lane),
+                    Special::LanesAbove => !(u32::MAX >> (31 - lane)),
+                    Special::LanesFrom => u32::MAX << lane,
+                    Special::DynamicShared => job.dynamic_shared as u32,
+                    Special::TotalShared => job.shared_bytes as u32,
+                    Special::Number(value) => *value,
+                }
+            });
+        }
+    }
+}
+
+impl BlockState<'_> {
+    pub fn print(&self, text: &str) {
+        self.progress.print(text);
+    }
+}

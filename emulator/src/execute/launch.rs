@@ -1,0 +1,192 @@
+//! A launch: blocks are taken in order by several threads; of several faults the one of the first block counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::block::{BlockFault, BlockState};
+use super::warp::Warp;
+use crate::code::Kernel;
+use crate::fault::{Fault, Place};
+use crate::limits;
+use crate::memory::View;
+
+/// What a launch may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Warp instructions of all blocks together.
+    pub steps: u64,
+    pub time: Duration,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self { steps: u64::MAX, time: Duration::from_secs(600) }
+    }
+}
+
+/// What a launch did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub warp_instructions: u64,
+    pub blocks: u64,
+    /// What the kernel printed, block after block where one thread runs them.
+    pub printed: String,
+}
+
+/// A launch whose arguments were checked.
+pub struct Job<'k> {
+    pub kernel: &'k Kernel,
+    pub view: View,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub params: Vec<u8>,
+    pub dynamic_shared: u64,
+    /// With what the kernel declares.
+    pub shared_bytes: u64,
+    pub limit: Limit,
+    pub threads: usize,
+    pub checks_reads: bool,
+}
+
+/// What the threads of a launch share.
+pub struct Progress {
+    next: AtomicU64,
+    pub steps: AtomicU64,
+    /// The number of the first block that failed.
+    failed: AtomicU64,
+    fault: Mutex<Option<(u64, Fault)>>,
+    pub started: Instant,
+    wide: [Mutex<()>; 64],
+    printed: Mutex<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            next: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+            failed: AtomicU64::new(u64::MAX),
+            fault: Mutex::new(None),
+            started: Instant::now(),
+            wide: std::array::from_fn(|_| Mutex::new(())),
+            printed: Mutex::new(String::new()),
+        }
+    }
+
+    pub fn failed_before(&self, number: u64) -> bool {
+        self.failed.load(Ordering::Relaxed) < number
+    }
+
+    pub fn wide_order(&self, address: u64) -> MutexGuard<'_, ()> {
+        lock(&self.wide[(address / 8 % 64) as usize])
+    }
+
+    pub fn print(&self, text: &str) {
+        let mut printed = lock(&self.printed);
+        if printed.len() + text.len() <= limits::PRINTED_BYTES {
+            printed.push_str(text);
+        }
+    }
+
+    fn fail(&self, number: u64, fault: Fault) {
+        let mut first = lock(&self.fault);
+        if first.as_ref().is_none_or(|(known, _)| number < *known) {
+            *first = Some((number, fault));
+        }
+        self.failed.fetch_min(number, Ordering::Relaxed);
+    }
+}
+
+impl Job<'_> {
+    /// Bytes of the host that one block takes while it runs.
+    pub fn bytes_of_a_block(&self) -> u64 {
+        let warps = u64::from(self.block.iter().product::<u32>().div_ceil(32));
+        let kernel = self.kernel;
+        let registers = 4 * u64::from(kernel.flag_rows)
+            + 128 * u64::from(kernel.narrow_rows)
+            + 256 * u64::from(kernel.wide_rows);
+        // Beside each byte of shared and local memory stands whether it was written.
+        warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes
+    }
+
+    fn blocks(&self) -> u64 {
+        self.grid.iter().map(|size| u64::from(*size)).product()
+    }
+}
+
+/// Runs all blocks.
+pub fn run(job: &Job<'_>, files: &dyn Fn(u32) -> Option<String>) -> Result<Summary, Fault> {
+    let progress = Progress::new();
+    let blocks = job.blocks();
+    let fitting = (limits::STATE_BYTES / job.bytes_of_a_block().max(1)).max(1);
+    let threads = (job.threads as u64).min(blocks).min(fitting).max(1);
+    if threads == 1 {
+        work(job, &progress, blocks);
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| work(job, &progress, blocks));
+            }
+        });
+    }
+    let fault = lock(&progress.fault).take();
+    if let Some((_, mut fault)) = fault {
+        name_source(&mut fault, job.kernel, files);
+        return Err(fault);
+    }
+    let printed = std::mem::take(&mut *lock(&progress.printed));
+    Ok(Summary { warp_instructions: progress.steps.load(Ordering::Relaxed), blocks, printed })
+}
+
+fn work(job: &Job<'_>, progress: &Progress, blocks: u64) {
+    let warps = job.block.iter().product::<u32>().div_ceil(32);
+    let mut state = BlockState::new(job, progress);
+    let mut warps: Vec<Warp> = (0..warps).map(|index| Warp::new(job, index)).collect();
+    loop {
+        let number = progress.next.fetch_add(1, Ordering::Relaxed);
+        if blocks <= number || progress.failed_before(number) {
+            return;
+        }
+        let [x, y, _] = job.grid.map(u64::from);
+        let block = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
+        match state.run(block, number, &mut warps) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(found) => {
+                progress.fail(number, fault(job, block, found));
+                return;
+            }
+        }
+    }
+}
+
+fn fault(job: &Job<'_>, block: [u32; 3], found: BlockFault) -> Fault {
+    let kernel = job.kernel;
+    let thread = 32 * found.warp + found.stop.lane;
+    let [x, y, _] = job.block;
+    let place = Place {
+        function: kernel.name.clone(),
+        block,
+        thread: [thread % x, thread / x % y, thread / x / y],
+        warp: found.warp,
+        lane: found.stop.lane,
+        line: kernel.lines.get(found.pc as usize).copied().unwrap_or(0),
+        source: None,
+    };
+    Fault { kind: *found.stop.kind, place: Some(Box::new(place)) }
+}
+
+/// Finds the source line of a fault by its PTX line.
+fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
+    let Some(place) = &mut fault.place else { return };
+    let at = kernel.lines.iter().position(|line| *line == place.line);
+    let location = at.and_then(|at| kernel.locations.get(at).copied().flatten());
+    place.source = location.and_then(|location| {
+        files(location.file).map(|file| crate::fault::SourceLine { file, line: location.line })
+    });
+}

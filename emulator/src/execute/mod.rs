@@ -1,0 +1,42 @@
+//! Runs a kernel: blocks on several threads, their warps in turns, a warp's lanes in lock step.
+
+mod access;
+mod atomic;
+mod barrier;
+mod block;
+mod launch;
+mod print;
+mod scratch;
+mod together;
+mod vector;
+mod warp;
+
+pub use launch::{Job, Limit, Summary, run};
+
+use crate::fault::FaultKind;
+
+/// A fault as the interpreter finds it.
+#[derive(Debug)]
+pub struct Stop {
+    pub kind: Box<FaultKind>,
+    pub lane: u32,
+}
+
+impl Stop {
+    pub fn new(kind: FaultKind, lane: usize) -> Self {
+        Self { kind: Box::new(kind), lane: lane as u32 }
+    }
+}
+
+/// The lanes of a mask, from the lowest on.
+pub fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(lane)
+    })
+}
+
+pub fn first_lane(mask: u32) -> usize {
+    (mask.trailing_zeros() as usize).min(31)
+}

@@ -1,0 +1,193 @@
+//! Functions that the device provides: `vprintf` and `__assertfail`.
+
+use super::block::BlockState;
+use super::warp::Warp;
+use super::{Stop, lanes};
+use crate::code::CallOp;
+use crate::fault::FaultKind;
+
+/// Longest text that is read from the device, in bytes.
+const TEXT_BYTES: u64 = 4096;
+
+impl Warp {
+    pub fn call(&mut self, block: &mut BlockState<'_>, op: &CallOp, active: u32) -> Result<(), Stop> {
+        match op {
+            CallOp::Print { format, arguments, to } => {
+                for lane in lanes(active) {
+                    let format = self.registers.get(*format, lane);
+                    let arguments = self.registers.get(*arguments, lane);
+                    let format = self.text(block, format, lane)?;
+                    let (text, count) = self.formatted(block, &format, arguments, lane)?;
+                    block.print(&text);
+                    if let Some(slot) = to {
+                        self.registers.set(*slot, lane, count);
+                    }
+                }
+                Ok(())
+            }
+            CallOp::Assert { message, file, line, function } => {
+                let lane = super::first_lane(active);
+                let mut text = |slot| {
+                    let address = self.registers.get(slot, lane);
+                    self.text(block, address, lane)
+                };
+                let (message, file, function) = (text(*message)?, text(*file)?, text(*function)?);
+                let line = self.registers.get(*line, lane);
+                Err(Stop::new(FaultKind::Assert(format!("{file}:{line}: {function}: `{message}`")), lane))
+            }
+        }
+    }
+
+    /// A text that ends with a zero.
+    fn text(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<String, Stop> {
+        let mut bytes = Vec::new();
+        for at in 0..TEXT_BYTES {
+            match self.byte(block, address.wrapping_add(at), lane)? {
+                0 => break,
+                byte => bytes.push(byte),
+            }
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Formats as `printf` does; gives how many arguments the format has.
+    fn formatted(
+        &mut self,
+        block: &BlockState<'_>,
+        format: &str,
+        arguments: u64,
+        lane: usize,
+    ) -> Result<(String, u64), Stop> {
+        let mut text = String::new();
+        let mut at = arguments;
+        let mut count = 0;
+        let mut rest = format;
+        while let Some(start) = rest.find('%') {
+            text.push_str(&rest[..start]);
+            rest = &rest[start + 1..];
+            if let Some(after) = rest.strip_prefix('%') {
+                text.push('%');
+                rest = after;
+                continue;
+            }
+            let Some(end) =
+                rest.find(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'l' | 'h' | 'z' | 'j' | 't'))
+            else {
+                break;
+            };
+            let (flags, kind) = (&rest[..end], rest.as_bytes()[end]);
+            rest = &rest[end + 1..];
+            let is_long = flags.contains(['l', 'z', 'j', 't']);
+            let bytes = match kind {
+                b's' | b'p' | b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' => 8,
+                _ if is_long => 8,
+                _ => 4,
+            };
+            at = at.next_multiple_of(bytes);
+            let value = self.read(block, at, bytes as u32, lane)?;
+            at += bytes;
+            count += 1;
+            let string = if kind == b's' { Some(self.text(block, value, lane)?) } else { None };
+            text.push_str(&Directive::new(flags, kind).format(value, is_long, string));
+        }
+        text.push_str(rest);
+        Ok((text, count))
+    }
+}
+
+/// One `%` directive.
+struct Directive {
+    kind: u8,
+    width: usize,
+    precision: Option<usize>,
+    left: bool,
+    zeros: bool,
+    plus: bool,
+    alternative: bool,
+}
+
+impl Directive {
+    fn new(flags: &str, kind: u8) -> Self {
+        let marks = flags.len() - flags.trim_start_matches(['-', '+', '0', ' ', '#']).len();
+        let (marks, sizes) = flags.split_at(marks);
+        let sizes = sizes.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let (width, precision) = sizes.split_once('.').map_or((sizes, None), |(w, p)| (w, Some(p)));
+        // A width that no line could have is cut off.
+        let bounded = |digits: &str| digits.parse::<usize>().unwrap_or(0).min(256);
+        Self {
+            kind,
+            width: bounded(width),
+            precision: precision.map(bounded),
+            left: marks.contains('-'),
+            zeros: marks.contains('0'),
+            plus: marks.contains('+'),
+            alternative: marks.contains('#'),
+        }
+    }
+
+    fn format(&self, value: u64, is_long: bool, string: Option<String>) -> String {
+        let signed = if is_long { value.cast_signed() } else { i64::from(value as u32 as i32) };
+        let unsigned = if is_long { value } else { value & 0xffff_ffff };
+        let float = f64::from_bits(value);
+        let precision = self.precision.unwrap_or(6);
+        let prefix = |text: &str| if self.alternative { text.to_owned() } else { String::new() };
+        let mut body = match self.kind {
+            b'd' | b'i' => signed.to_string(),
+            b'u' => unsigned.to_string(),
+            b'x' => prefix("0x") + &format!("{unsigned:x}"),
+            b'X' => prefix("0X") + &format!("{unsigned:X}"),
+            b'o' => prefix("0") + &format!("{unsigned:o}"),
+            b'p' => format!("{value:#x}"),
+            b'c' => char::from(value as u8).to_string(),
+            b's' => {
+                let text = string.unwrap_or_default();
+                self.precision.map_or(text.clone(), |most| text.chars().take(most).collect())
+            }
+            _ if !float.is_finite() => {
+                let name = if float.is_nan() { "nan" } else { "inf" };
+                if float.is_sign_negative() { format!("-{name}") } else { name.to_owned() }
+            }
+            b'e' | b'E' => exponential(float, precision),
+            b'g' | b'G' => general(float, precision.max(1)),
+            _ => format!("{float:.precision$}"),
+        };
+        let is_number = !matches!(self.kind, b'c' | b's' | b'p');
+        if self.plus && is_number && !body.starts_with('-') {
+            body.insert(0, '+');
+        }
+        let missing = self.width.saturating_sub(body.chars().count());
+        if self.left {
+            body + &" ".repeat(missing)
+        } else if self.zeros && is_number {
+            let sign = usize::from(body.starts_with(['-', '+']));
+            body.insert_str(sign, &"0".repeat(missing));
+            body
+        } else {
+            " ".repeat(missing) + &body
+        }
+    }
+}
+
+fn exponential(value: f64, precision: usize) -> String {
+    let text = format!("{value:.precision$e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// The shorter of both notations, without zeros at the end.
+fn general(value: f64, precision: usize) -> String {
+    let text = format!("{value:.*e}", precision - 1);
+    let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
+    let trimmed = |text: String| {
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    };
+    if exponent < -4 || precision as i32 <= exponent {
+        let text = exponential(value, precision - 1);
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "+00"));
+        return format!("{}e{exponent}", trimmed(digits.to_owned()));
+    }
+    let decimals = (precision as i32 - 1 - exponent).max(0) as usize;
+    trimmed(format!("{value:.decimals$}"))
+}

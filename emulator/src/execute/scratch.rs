@@ -1,0 +1,75 @@
+//! Shared and local memory: bytes that belong to one block, with a note of which were written.
+
+#[derive(Debug, Default)]
+pub struct Scratch {
+    bytes: Vec<u8>,
+    /// One for each byte that was written.
+    written: Vec<u8>,
+}
+
+impl Scratch {
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes], written: vec![0; bytes] }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Nothing was written from here on.
+    pub fn forget(&mut self) {
+        self.written.fill(0);
+    }
+
+    pub fn forget_range(&mut self, from: u64, bytes: u64) {
+        if let Some(range) = self.written.get_mut(from as usize..(from + bytes) as usize) {
+            range.fill(0);
+        }
+    }
+
+    /// An element that lies inside, and whether any byte of it was written.
+    pub fn load(&self, at: u64, bytes: u32) -> (u64, bool) {
+        let (from, to) = (at as usize, at as usize + bytes as usize);
+        match bytes {
+            4 => {
+                let value = u32::from_le_bytes(array(&self.bytes[from..to]));
+                (u64::from(value), u32::from_le_bytes(array(&self.written[from..to])) != 0)
+            }
+            8 => {
+                let value = u64::from_le_bytes(array(&self.bytes[from..to]));
+                (value, u64::from_le_bytes(array(&self.written[from..to])) != 0)
+            }
+            2 => {
+                let value = u16::from_le_bytes(array(&self.bytes[from..to]));
+                (u64::from(value), u16::from_le_bytes(array(&self.written[from..to])) != 0)
+            }
+            _ => (u64::from(self.bytes[from]), self.written[from] != 0),
+        }
+    }
+
+    pub fn store(&mut self, at: u64, bytes: u32, value: u64) {
+        let (from, to) = (at as usize, at as usize + bytes as usize);
+        match bytes {
+            4 => {
+                self.bytes[from..to].copy_from_slice(&(value as u32).to_le_bytes());
+                self.written[from..to].copy_from_slice(&[1; 4]);
+            }
+            8 => {
+                self.bytes[from..to].copy_from_slice(&value.to_le_bytes());
+                self.written[from..to].copy_from_slice(&[1; 8]);
+            }
+            2 => {
+                self.bytes[from..to].copy_from_slice(&(value as u16).to_le_bytes());
+                self.written[from..to].copy_from_slice(&[1; 2]);
+            }
+            _ => {
+                self.bytes[from] = value as u8;
+                self.written[from] = 1;
+            }
+        }
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().unwrap_or([0; N])
+}

@@ -1,0 +1,106 @@
+//! Shuffles, votes, matches and reductions over the lanes of a warp that run together.
+
+use super::warp::Warp;
+use super::{first_lane, lanes};
+use crate::code::{ReduceOp, ShuffleMode, VoteMode, WarpOp};
+
+impl Warp {
+    pub fn together(&mut self, op: &WarpOp, active: u32) {
+        match *op {
+            WarpOp::Shuffle { .. } => self.shuffle(op, active),
+            WarpOp::Vote { mode, to, flag, .. } => {
+                let flags = self.registers.flags[flag.row as usize];
+                let set = (if flag.negated { !flags } else { flags }) & active;
+                let result = match mode {
+                    VoteMode::All => u64::from(set == active),
+                    VoteMode::Any => u64::from(set != 0),
+                    VoteMode::Uniform => u64::from(set == active || set == 0),
+                    VoteMode::Ballot => u64::from(set),
+                };
+                lanes(active).for_each(|lane| self.registers.set(to, lane, result));
+            }
+            WarpOp::Match { all, to, agree, value, .. } => {
+                let values: [u64; 32] = std::array::from_fn(|lane| self.registers.get(value, lane));
+                let same =
+                    |value: u64| lanes(active).filter(|l| values[*l] == value).fold(0, |m, l| m | 1_u32 << l);
+                let everyone = same(values[first_lane(active)]) == active;
+                for lane in lanes(active) {
+                    let mask = match all {
+                        true if everyone => active,
+                        true => 0,
+                        false => same(values[lane]),
+                    };
+                    self.registers.narrow[to as usize][lane] = mask;
+                }
+                if let Some(row) = agree {
+                    self.registers.set_flags(row, active, if everyone { u32::MAX } else { 0 });
+                }
+            }
+            WarpOp::Reduce { op, to, value, .. } => {
+                let values = self.registers.narrow[value as usize];
+                let result =
+                    lanes(active).map(|lane| values[lane]).reduce(|a, b| reduced(op, a, b)).unwrap_or(0);
+                let row = &mut self.registers.narrow[to as usize];
+                lanes(active).for_each(|lane| row[lane] = result);
+            }
+            WarpOp::Sync { .. } => {}
+            WarpOp::Elect { to, flag, .. } => {
+                let leader = first_lane(active);
+                self.registers.set_flags(flag, active, 1 << leader);
+                if let Some(row) = to {
+                    let row = &mut self.registers.narrow[row as usize];
+                    lanes(active).for_each(|lane| row[lane] = leader as u32);
+                }
+            }
+        }
+    }
+
+    fn shuffle(&mut self, op: &WarpOp, active: u32) {
+        let WarpOp::Shuffle { mode, to, in_range, value, lane: lane_row, clamp: clamp_row, .. } = *op else {
+            return;
+        };
+        let registers = &mut self.registers;
+        let values = registers.narrow[value as usize];
+        let (by, clamps) = (registers.narrow[lane_row as usize], registers.narrow[clamp_row as usize]);
+        let mut reached = 0;
+        for lane in lanes(active) {
+            let own = lane as u32;
+            let by = by[lane] & 31;
+            let clamp = clamps[lane] & 31;
+            let segment = clamps[lane] >> 8 & 31;
+            let most = own & segment | clamp & !segment;
+            let least = own & segment;
+            let (from, valid) = match mode {
+                ShuffleMode::Up => {
+                    let from = own.wrapping_sub(by);
+                    (from, own >= by && most <= from)
+                }
+                ShuffleMode::Down => (own + by, own + by <= most),
+                ShuffleMode::Butterfly => (own ^ by, own ^ by <= most),
+                ShuffleMode::Index => {
+                    let from = least | by & !segment;
+                    (from, from <= most)
+                }
+            };
+            let from = if valid { from as usize & 31 } else { lane };
+            registers.narrow[to as usize][lane] = values[from];
+            reached |= u32::from(valid) << lane;
+        }
+        if let Some(row) = in_range {
+            registers.set_flags(row, active, reached);
+        }
+    }
+}
+
+fn reduced(op: ReduceOp, a: u32, b: u32) -> u32 {
+    match op {
+        ReduceOp::Add => a.wrapping_add(b),
+        ReduceOp::MinSigned => (a as i32).min(b as i32) as u32,
+        ReduceOp::MaxSigned => (a as i32).max(b as i32) as u32,
+        ReduceOp::MinUnsigned => a.min(b),
+        ReduceOp::MaxUnsigned => a.max(b),
+        ReduceOp::And => a & b,
+        ReduceOp::Or => a | b,
+        ReduceOp::Xor => a ^ b,
+    }
+}

@@ -1,0 +1,324 @@
+//! One warp: its registers, the parts into which it has diverged, and the loop that executes it.
+
+use super::block::BlockState;
+use super::scratch::Scratch;
+use super::{Stop, first_lane, lanes, vector};
+use crate::code::{File, FlagOp, LaneOp, Op, Slot};
+use crate::fault::FaultKind;
+use crate::lane::mask;
+use crate::limits;
+
+#[derive(Debug)]
+pub struct Registers {
+    pub flags: Vec<u32>,
+    pub narrow: Vec<[u32; 32]>,
+    pub wide: Vec<[u64; 32]>,
+}
+
+impl Registers {
+    pub fn get(&self, slot: Slot, lane: usize) -> u64 {
+        match slot.file {
+            File::Flag => u64::from(self.flags[slot.row as usize] >> lane & 1),
+            File::Narrow => u64::from(self.narrow[slot.row as usize][lane]),
+            File::Wide => self.wide[slot.row as usize][lane],
+        }
+    }
+
+    pub fn set(&mut self, slot: Slot, lane: usize, value: u64) {
+        match slot.file {
+            File::Flag => self.set_flags(slot.row, 1 << lane, ((value & 1) as u32) << lane),
+            File::Narrow => self.narrow[slot.row as usize][lane] = mask(value, slot.bits) as u32,
+            File::Wide => self.wide[slot.row as usize][lane] = value,
+        }
+    }
+
+    pub fn set_flags(&mut self, row: u32, mask: u32, value: u32) {
+        let row = &mut self.flags[row as usize];
+        *row = *row & !mask | value & mask;
+    }
+}
+
+/// Lanes that stand at the same instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub pc: u32,
+    pub mask: u32,
+}
+
+/// Lanes that wait at a barrier.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    pub part: Part,
+    pub barrier: usize,
+    /// An index into `Kernel::barrier_ops`.
+    pub op: u32,
+}
+
+#[derive(Debug)]
+pub struct Warp {
+    pub index: u32,
+    pub registers: Registers,
+    /// Lanes that have not ended.
+    pub live: u32,
+    /// What can run.
+    pub parts: Vec<Part>,
+    pub waiting: Vec<Waiting>,
+    /// What waits for other lanes of the warp, at an instruction that they execute together; with the lanes it names.
+    pub gathering: Vec<(Part, u32)>,
+    pub local: Scratch,
+    /// Where the allocation of the last access was.
+    pub hint: usize,
+    /// Backward branches since a part last yielded to another.
+    pub backward: u32,
+}
+
+/// What is left of a warp's turn, and what the part that runs has to mind.
+struct Turn {
+    left: u32,
+    /// The last part went round in circles while another waited.
+    yields: bool,
+    /// Where the nearest of the other parts stands.
+    ahead: u32,
+    others_wait: bool,
+}
+
+/// Why a part of a warp stopped for the moment.
+enum Pause {
+    /// It goes on at another place, or not at all.
+    Continue,
+    Turn,
+}
+
+impl Warp {
+    /// Runs until no part can, or the turn is over; gives the instructions that were executed.
+    pub fn take_turn(&mut self, block: &mut BlockState<'_>) -> Result<u32, (Stop, u32)> {
+        let mut turn = Turn { left: limits::TURN, yields: false, ahead: u32::MAX, others_wait: false };
+        loop {
+            if self.parts.is_empty() {
+                self.resume_gathered();
+            }
+            let Some(index) = self.choose(turn.yields) else { break };
+            let part = self.parts.swap_remove(index);
+            let other = self.parts.iter().map(|part| part.pc).min().unwrap_or(u32::MAX);
+            // After a yield a part runs although another is behind it.
+            turn.ahead = if other < part.pc { u32::MAX } else { other };
+            turn.others_wait = !self.parts.is_empty();
+            let mut pc = part.pc;
+            match self.run(block, &mut pc, part.mask, &mut turn) {
+                Ok(Pause::Continue) => {}
+                Ok(Pause::Turn) => break,
+                Err(stop) => return Err((stop, pc)),
+            }
+        }
+        Ok(limits::TURN - turn.left)
+    }
+
+    /// The part that is furthest behind; for once another one, where that one goes round in circles.
+    fn choose(&mut self, yields: bool) -> Option<usize> {
+        let by_pc = self.parts.iter().enumerate();
+        if yields {
+            // The one that was put back last is the one that yields.
+            let last = self.parts.len().checked_sub(1)?;
+            by_pc
+                .filter(|(index, _)| *index != last || last == 0)
+                .min_by_key(|(_, part)| part.pc)
+                .map(|(i, _)| i)
+        } else {
+            by_pc.min_by_key(|(_, part)| part.pc).map(|(index, _)| index)
+        }
+    }
+
+    /// Puts lanes back, together with those that stand at the same place.
+    pub fn put(&mut self, pc: u32, mask: u32) {
+        if mask == 0 {
+            return;
+        }
+        match self.parts.iter_mut().find(|part| part.pc == pc) {
+            Some(part) => part.mask |= mask,
+            None => self.parts.push(Part { pc, mask }),
+        }
+    }
+
+    /// Waits for the lanes that are missing, or goes on with those that were waiting here.
+    fn gather(&mut self, part: Part, members: u32) {
+        let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
+        let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
+        let mask = part.mask | waiting;
+        if members & self.live & !mask == 0 {
+            self.put(part.pc, mask);
+        } else {
+            self.gathering.push((Part { pc: part.pc, mask }, members));
+        }
+    }
+
+    /// Lanes that have ended are not waited for.
+    fn resume_gathered(&mut self) {
+        for (part, members) in std::mem::take(&mut self.gathering) {
+            self.gather(part, members);
+        }
+    }
+
+    fn run(
+        &mut self,
+        block: &mut BlockState<'_>,
+        at: &mut u32,
+        mask: u32,
+        turn: &mut Turn,
+    ) -> Result<Pause, Stop> {
+        let Turn { ahead, others_wait, .. } = *turn;
+        turn.yields = false;
+        let kernel = block.kernel;
+        loop {
+            let pc = *at;
+            if ahead <= pc || turn.left == 0 {
+                self.put(pc, mask);
+                return Ok(if turn.left == 0 { Pause::Turn } else { Pause::Continue });
+            }
+            turn.left -= 1;
+            let Some(instruction) = kernel.code.get(pc as usize) else {
+                return Err(Stop::new(FaultKind::Trap, first_lane(mask)));
+            };
+            let active = match instruction.guard {
+                None => mask,
+                Some(guard) => {
+                    let flags = self.registers.flags[guard.row as usize];
+                    mask & if guard.negated { !flags } else { flags }
+                }
+            };
+            if active == 0 {
+                *at += 1;
+                continue;
+            }
+            let r = &mut self.registers;
+            match instruction.op {
+                Op::Narrow2(op, to, a, b) => vector::run_narrow(op, r, active, to, a, b),
+                Op::Wide2(op, to, a, b) => vector::run_wide(op, r, active, to, a, b),
+                Op::FmaF32 { flush, rows } => vector::fma_f32(flush, r, active, rows),
+                Op::Memory(index) => self.memory(block, index, active)?,
+                Op::MoveNarrow { to, from } => vector::move_narrow(r, active, to, from),
+                Op::MoveWide { to, from } => vector::move_wide(r, active, to, from),
+                Op::Compare(compare, kind, to, a, b) => vector::compare(compare, kind, r, active, [to, a, b]),
+                Op::MulWiden { signed, rows } => vector::mul_widen(signed, r, active, rows),
+                Op::MadWiden { signed, rows } => vector::mad_widen(signed, r, active, rows),
+                Op::MadNarrow(to, a, b, c) => vector::mad_narrow(r, active, [to, a, b, c]),
+                Op::MadWide(to, a, b, c) => vector::mad_wide(r, active, [to, a, b, c]),
+                Op::WideShift(op, to, a, b) => vector::shift_wide(op, r, active, to, a, b),
+                Op::Widen { signed, to, from } => vector::widen(signed, r, active, to, from),
+                Op::Truncate { to, from } => vector::truncate(r, active, to, from),
+                Op::SelectNarrow { to, yes, no, flag } => vector::select_narrow(r, active, to, yes, no, flag),
+                Op::SelectWide { to, yes, no, flag } => vector::select_wide(r, active, to, yes, no, flag),
+                Op::FmaF64(to, a, b, c) => vector::fma_f64(r, active, [to, a, b, c]),
+                Op::Lane(index) => self.lane_op(&kernel.lane_ops[index as usize], active),
+                Op::Flags(op, to, a, b) => {
+                    let (x, y) = (r.flags[a as usize], r.flags[b as usize]);
+                    let value = match op {
+                        FlagOp::And => x & y,
+                        FlagOp::Or => x | y,
+                        FlagOp::Xor => x ^ y,
+                    };
+                    r.set_flags(to, active, value);
+                }
+                Op::FlagNot { to, from } => {
+                    let value = !r.flags[from as usize];
+                    r.set_flags(to, active, value);
+                }
+                Op::FlagMove { to, from } => {
+                    let value = r.flags[from as usize];
+                    r.set_flags(to, active, value);
+                }
+                Op::Branch { target } => {
+                    if target <= pc && others_wait {
+                        self.backward += 1;
+                    }
+                    if others_wait && limits::BRANCHES_BEFORE_YIELD < self.backward {
+                        self.backward = 0;
+                        // Last, so that another part is chosen.
+                        self.put(pc + 1, mask & !active);
+                        self.parts.push(Part { pc: target, mask: active });
+                        turn.yields = true;
+                        return Ok(Pause::Continue);
+                    }
+                    if active == mask && (target > pc || !others_wait) {
+                        *at = target;
+                        continue;
+                    }
+                    if active == mask && pc < ahead && ahead != u32::MAX {
+                        // Everybody else is further on.
+                        *at = target;
+                        continue;
+                    }
+                    self.put(pc + 1, mask & !active);
+                    self.put(target, active);
+                    return Ok(Pause::Continue);
+                }
+                Op::BranchTable { index, table } => {
+                    let table = &kernel.tables[table as usize];
+                    for lane in lanes(active) {
+                        let index = self.registers.narrow[index as usize][lane];
+                        let Some(target) = table.get(index as usize) else {
+                            return Err(Stop::new(FaultKind::Trap, lane));
+                        };
+                        self.put(*target, 1 << lane);
+                    }
+                    self.put(pc + 1, mask & !active);
+                    return Ok(Pause::Continue);
+                }
+                Op::Exit => {
+                    self.live &= !active;
+                    self.put(pc + 1, mask & !active);
+                    return Ok(Pause::Continue);
+                }
+                Op::Trap => return Err(Stop::new(FaultKind::Trap, first_lane(active))),
+                Op::Barrier(op) => {
+                    self.put(pc + 1, mask & !active);
+                    self.arrive(block, op, Part { pc, mask: active })?;
+                    return Ok(Pause::Continue);
+                }
+                Op::Warp(index) => {
+                    let op = &kernel.warp_ops[index as usize];
+                    let members =
+                        op.members().map_or(active, |row| r.narrow[row as usize][first_lane(active)]);
+                    if members & self.live & !active != 0 {
+                        self.put(pc + 1, mask & !active);
+                        self.gather(Part { pc, mask: active }, members);
+                        return Ok(Pause::Continue);
+                    }
+                    self.together(op, active);
+                }
+                Op::Call(index) => self.call(block, &kernel.call_ops[index as usize], active)?,
+                Op::ActiveMask { to } => {
+                    let row = &mut r.narrow[to as usize];
+                    lanes(active).for_each(|lane| row[lane] = active);
+                }
+                Op::Clock { to } => {
+                    let now = block.clock(limits::TURN - turn.left);
+                    lanes(active).for_each(|lane| r.set(to, lane, now));
+                }
+                Op::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
+                Op::EnterLocal { offset, bytes } => {
+                    let each = block.kernel.local_bytes;
+                    for lane in lanes(active) {
+                        self.local.forget_range(lane as u64 * each + u64::from(offset), u64::from(bytes));
+                    }
+                }
+                Op::Nothing => {}
+            }
+            *at += 1;
+        }
+    }
+
+    fn lane_op(&mut self, op: &LaneOp, active: u32) {
+        let registers = &mut self.registers;
+        for lane in lanes(active) {
+            let mut values = [0; 4];
+            for (value, slot) in values.iter_mut().zip(&op.from) {
+                *value = registers.get(*slot, lane);
+            }
+            let (first, second) = op.function.apply(values);
+            registers.set(op.to, lane, first);
+            if let Some(slot) = op.second {
+                registers.set(slot, lane, second);
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `cvt` in all its forms.
+
+use super::Type;
+use super::float::{flushed, saturated};
+use super::soft::{BF16, F16, F32, F64, Format, Rounding, Value, from_integer, unpack};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    pub to: Type,
+    pub from: Type,
+    /// To integers, and to an integral number of the same format, this is how an integer is found.
+    pub rounding: Rounding,
+    pub integral: bool,
+    pub flush: bool,
+    pub saturate: bool,
+    pub relu: bool,
+}
+
+fn format(ty: Type) -> Option<Format> {
+    match ty {
+        Type::F16 | Type::F16x2 => Some(F16),
+        Type::Bf16 | Type::Bf16x2 => Some(BF16),
+        Type::F32 => Some(F32),
+        Type::F64 => Some(F64),
+        _ => None,
+    }
+}
+
+impl Conversion {
+    pub fn apply(&self, [a, b, _, _]: [u64; 4]) -> u64 {
+        // The second operand becomes the lower half.
+        if matches!(self.to, Type::F16x2 | Type::Bf16x2) {
+            return self.one(a) << 16 | self.one(b) & 0xffff;
+        }
+        self.one(a)
+    }
+
+    fn one(&self, a: u64) -> u64 {
+        match (format(self.from), format(self.to)) {
+            (None, None) => {
+                let number = self.from.number(a);
+                let (least, most) = bounds(self.to);
+                let number = if self.saturate { number.clamp(least, most) } else { number };
+                self.extended(number as u64)
+            }
+            (None, Some(to)) => {
+                let bits = from_integer(self.from.number(a)).round(to, self.rounding);
+                self.finished(bits, to)
+            }
+            (Some(from), None) => {
+                let (least, most) = bounds(self.to);
+                match self.source(a, from).to_integer(self.rounding, least, most) {
+                    Some(number) => self.extended(number as u64),
+                    None if self.from == Type::F64 || self.to.bits() == 64 => {
+                        self.extended(1 << (self.to.bits() - 1))
+                    }
+                    None => 0,
+                }
+            }
+            (Some(from), Some(to)) => {
+                let value = self.source(a, from);
+                let value = if self.integral { value.round_to_integer(self.rounding) } else { value };
+                let nan = matches!(value, Value::Nan);
+                // Between numbers of 64 bits a payload is kept; every other result is the one canonical value.
+                if nan && from == F64 && to == F64 && !self.saturate {
+                    return a;
+                }
+                self.finished(value.round(to, self.rounding), to)
+            }
+        }
+    }
+
+    fn source(&self, a: u64, from: Format) -> Value {
+        let bits = a & (u64::MAX >> (63 - from.exponent_bits - from.fraction_bits));
+        let bits = if self.flush && from == F32 { u64::from(flushed(bits as u32)) } else { bits };
+        unpack(bits, from)
+    }
+
+    fn finished(&self, bits: u64, to: Format) -> u64 {
+        let bits = if self.flush && to == F32 { u64::from(flushed(bits as u32)) } else { bits };
+        let sign = 1_u64 << (to.exponent_bits + to.fraction_bits);
+        let is_nan = matches!(unpack(bits, to), Value::Nan);
+        if self.saturate {
+            if to == F32 {
+                return u64::from(saturated(f32::from_bits(bits as u32)).to_bits());
+            }
+            let one = from_integer(1).round(to, Rounding::NearestEven);
+            return if is_nan || bits & sign != 0 { 0 } else { bits.min(one) };
+        }
+        if self.relu && !is_nan && bits & sign != 0 { 0 } else { bits }
+    }
+
+    /// Registers may be wider than the type: the value is extended by its sign.
+    fn extended(&self, bits: u64) -> u64 {
+        if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.cut(bits) }
+    }
+}
+
+fn bounds(ty: Type) -> (i128, i128) {
+    let bits = ty.bits();
+    if ty.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
+}

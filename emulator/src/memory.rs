@@ -1,0 +1,319 @@
+//! The device's global memory: allocations at addresses that are not used again soon, shared by the threads that run blocks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fault::{Fault, FaultKind, Nearest};
+
+/// Where the heap begins and ends; the windows of shared and local memory lie below.
+const HEAP: u64 = 1 << 40;
+const HEAP_END: u64 = 1 << 47;
+/// Addresses begin at multiples of this, and at least as many unused bytes lie between two allocations.
+const ALIGNMENT: u64 = 256;
+const GAP: u64 = 64 << 10;
+/// Freed allocations that are remembered, so that their use is told apart from a stray address.
+const REMEMBERED: usize = 4096;
+
+/// Bytes that are alive on the device.
+#[derive(Debug)]
+pub struct Allocation {
+    pub start: u64,
+    pub bytes: u64,
+    pub read_only: bool,
+    words: Box<[AtomicU32]>,
+    /// A bit for each byte, set once it is written; only where reads are checked for that.
+    written: Option<Box<[AtomicU32]>>,
+}
+
+fn zeros(count: u64) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}
+
+impl Allocation {
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        &self.words[(offset / 4) as usize]
+    }
+
+    /// Whether an access of so many bytes lies inside; gives its offset.
+    pub fn offset(&self, address: u64, bytes: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.start);
+        (offset < self.bytes && bytes <= self.bytes - offset).then_some(offset)
+    }
+
+    /// Up to 8 aligned bytes.
+    pub fn load(&self, offset: u64, bytes: u32) -> u64 {
+        let low = u64::from(self.word(offset).load(Ordering::Relaxed));
+        match bytes {
+            4 => low,
+            8 => low | u64::from(self.word(offset + 4).load(Ordering::Relaxed)) << 32,
+            2 => low >> (8 * (offset % 4)) & 0xffff,
+            _ => low >> (8 * (offset % 4)) & 0xff,
+        }
+    }
+
+    pub fn load_word(&self, offset: u64) -> u32 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+
+    pub fn store(&self, offset: u64, bytes: u32, value: u64) {
+        self.mark(offset, u64::from(bytes));
+        match bytes {
+            4 => self.word(offset).store(value as u32, Ordering::Relaxed),
+            8 => {
+                self.word(offset).store(value as u32, Ordering::Relaxed);
+                self.word(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);
+            }
+            _ => {
+                let shift = 8 * (offset % 4) as u32;
+                let mask = if bytes == 2 { 0xffff } else { 0xff } << shift;
+                let value = (value as u32) << shift & mask;
+                self.update(offset, |old| old & !mask | value);
+            }
+        }
+    }
+
+    /// Changes the word at an offset as one; gives what it was.
+    pub fn update(&self, offset: u64, change: impl Fn(u32) -> u32) -> u32 {
+        let word = self.word(offset);
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            match word.compare_exchange_weak(old, change(old), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(old) => return old,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Notes that bytes were written.
+    pub fn mark(&self, offset: u64, bytes: u64) {
+        let Some(written) = &self.written else { return };
+        for byte in offset..offset + bytes {
+            written[(byte / 32) as usize].fetch_or(1 << (byte % 32), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any of the bytes was ever written, or nobody keeps count.
+    pub fn is_written(&self, offset: u64, bytes: u64) -> bool {
+        let Some(written) = &self.written else { return true };
+        (offset..offset + bytes)
+            .any(|byte| written[(byte / 32) as usize].load(Ordering::Relaxed) >> (byte % 32) & 1 == 1)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        self.mark(offset, data.len() as u64);
+        let mut at = offset;
+        let mut rest = data;
+        while !at.is_multiple_of(4) && !rest.is_empty() {
+            self.store(at, 1, u64::from(rest[0]));
+            (at, rest) = (at + 1, &rest[1..]);
+        }
+        let (words, tail) = rest.as_chunks::<4>();
+        for word in words {
+            self.word(at).store(u32::from_le_bytes(*word), Ordering::Relaxed);
+            at += 4;
+        }
+        for (index, byte) in tail.iter().enumerate() {
+            self.store(at + index as u64, 1, u64::from(*byte));
+        }
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        let mut at = offset;
+        let mut rest = data;
+        while !at.is_multiple_of(4) && !rest.is_empty() {
+            rest[0] = self.load(at, 1) as u8;
+            (at, rest) = (at + 1, &mut rest[1..]);
+        }
+        let (words, tail) = rest.as_chunks_mut::<4>();
+        for word in words {
+            *word = self.load_word(at).to_le_bytes();
+            at += 4;
+        }
+        for (index, byte) in tail.iter_mut().enumerate() {
+            *byte = self.load(at + index as u64, 1) as u8;
+        }
+    }
+}
+
+/// All allocations of a device.
+#[derive(Debug)]
+pub struct Heap {
+    live: BTreeMap<u64, Arc<Allocation>>,
+    freed: VecDeque<(u64, u64)>,
+    next: u64,
+    capacity: u64,
+    used: u64,
+    peak: u64,
+    tracks_writes: bool,
+}
+
+impl Heap {
+    pub fn new(capacity: u64, tracks_writes: bool) -> Self {
+        Self {
+            live: BTreeMap::new(),
+            freed: VecDeque::new(),
+            next: HEAP,
+            capacity,
+            used: 0,
+            peak: 0,
+            tracks_writes,
+        }
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    pub fn set_peak_to_used(&mut self) {
+        self.peak = self.used;
+    }
+
+    pub fn allocate(&mut self, bytes: u64, read_only: bool) -> Result<u64, Fault> {
+        if bytes == 0 {
+            return Err(Fault::invalid("an allocation of no bytes".to_owned()));
+        }
+        let free = self.capacity - self.used;
+        let out_of_memory = Fault::new(FaultKind::OutOfMemory { wanted: bytes, free });
+        if free < bytes {
+            return Err(out_of_memory);
+        }
+        let Some(start) = self.find_gap(bytes) else { return Err(out_of_memory) };
+        let words = zeros(bytes.div_ceil(4));
+        let written = self.tracks_writes.then(|| zeros(bytes.div_ceil(32)));
+        self.live.insert(start, Arc::new(Allocation { start, bytes, read_only, words, written }));
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        self.next = (start + bytes).next_multiple_of(ALIGNMENT) + GAP;
+        Ok(start)
+    }
+
+    /// The first place from where the last search ended that is large enough; starts over once.
+    fn find_gap(&self, bytes: u64) -> Option<u64> {
+        let needed = bytes.checked_add(GAP)?;
+        for from in [self.next, HEAP] {
+            let mut start = from;
+            // What begins before and reaches into it.
+            if let Some((_, before)) = self.live.range(..start).next_back() {
+                start = start.max((before.start + before.bytes).next_multiple_of(ALIGNMENT) + GAP);
+            }
+            for (next, allocation) in self.live.range(start..) {
+                if start + needed <= *next {
+                    break;
+                }
+                start = (allocation.start + allocation.bytes).next_multiple_of(ALIGNMENT) + GAP;
+            }
+            if start.checked_add(needed)? <= HEAP_END {
+                return Some(start);
+            }
+        }
+        None
+    }
+
+    pub fn free(&mut self, start: u64) -> Result<(), Fault> {
+        let Some(allocation) = self.live.remove(&start) else {
+            return Err(Fault::invalid(format!("{start:#x} is not the address of an allocation")));
+        };
+        self.used -= allocation.bytes;
+        if REMEMBERED <= self.freed.len() {
+            self.freed.pop_front();
+        }
+        self.freed.push_back((start, allocation.bytes));
+        Ok(())
+    }
+
+    fn containing(&self, address: u64, bytes: u64) -> Result<(&Allocation, u64), Fault> {
+        let before = self.live.range(..=address).next_back();
+        let found = before.and_then(|(_, a)| a.offset(address, bytes).map(|offset| (a.as_ref(), offset)));
+        found.ok_or_else(|| Fault::invalid(format!("{bytes} bytes at {address:#x} are in no allocation")))
+    }
+
+    pub fn write(&self, address: u64, data: &[u8]) -> Result<(), Fault> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (allocation, offset) = self.containing(address, data.len() as u64)?;
+        allocation.write(offset, data);
+        Ok(())
+    }
+
+    pub fn read(&self, address: u64, data: &mut [u8]) -> Result<(), Fault> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (allocation, offset) = self.containing(address, data.len() as u64)?;
+        allocation.read(offset, data);
+        Ok(())
+    }
+
+    pub fn fill(&self, address: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
+        let block = [byte; 4096];
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (allocation, offset) = self.containing(address, bytes)?;
+        let mut at = 0;
+        while at < bytes {
+            let length = (bytes - at).min(4096);
+            allocation.write(offset + at, &block[..length as usize]);
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// What a launch sees.
+    pub fn view(&self) -> View {
+        View { live: self.live.values().cloned().collect(), freed: self.freed.iter().copied().collect() }
+    }
+}
+
+/// The allocations as they are during a launch, by address.
+#[derive(Debug)]
+pub struct View {
+    live: Vec<Arc<Allocation>>,
+    freed: Vec<(u64, u64)>,
+}
+
+impl View {
+    /// The allocation with an access, and the access's offset. `hint` is where the last one was found.
+    pub fn find(&self, address: u64, bytes: u64, hint: &mut usize) -> Option<(&Allocation, u64)> {
+        if let Some(allocation) = self.live.get(*hint)
+            && let Some(offset) = allocation.offset(address, bytes)
+        {
+            return Some((allocation, offset));
+        }
+        let after = self.live.partition_point(|allocation| allocation.start <= address);
+        let index = after.checked_sub(1)?;
+        let offset = self.live[index].offset(address, bytes)?;
+        *hint = index;
+        Some((&self.live[index], offset))
+    }
+
+    pub fn was_freed(&self, address: u64) -> bool {
+        self.freed.iter().any(|(start, bytes)| address.wrapping_sub(*start) < *bytes)
+    }
+
+    /// The live buffer that is nearest to an access, or the freed one that it went to.
+    pub fn nearest(&self, address: u64, bytes: u64) -> Option<Nearest> {
+        if let Some((start, length)) = self.freed.iter().rev().find(|(s, b)| address.wrapping_sub(*s) < *b) {
+            return Some(Nearest { start: *start, bytes: *length, distance: None });
+        }
+        let after = self.live.partition_point(|allocation| allocation.start <= address);
+        let before = after.checked_sub(1).map(|index| &self.live[index]);
+        let behind = self.live.get(after);
+        let past = |a: &Arc<Allocation>| address.saturating_sub(a.start + a.bytes);
+        let ahead = |a: &Arc<Allocation>| a.start.saturating_sub(address.saturating_add(bytes));
+        let nearest = |a: &Arc<Allocation>, distance| Nearest { start: a.start, bytes: a.bytes, distance };
+        match (before, behind) {
+            (Some(a), _) if address < a.start + a.bytes => Some(nearest(a, None)),
+            (Some(a), Some(b)) if ahead(b) < past(a) => Some(nearest(b, Some(-(ahead(b).cast_signed())))),
+            (Some(a), _) => Some(nearest(a, Some(past(a).cast_signed()))),
+            (None, Some(b)) => Some(nearest(b, Some(-(ahead(b).cast_signed())))),
+            (None, None) => None,
+        }
+    }
+}

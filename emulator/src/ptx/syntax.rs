@@ -1,0 +1,155 @@
+//! What a PTX module consists of, as it is written. Names borrow from the text.
+
+/// One module: everything that is declared in a text.
+#[derive(Debug, Default)]
+pub struct Source<'a> {
+    /// `.version`, major and minor.
+    pub version: (u32, u32),
+    /// `.target`, the first word.
+    pub target: &'a str,
+    pub variables: Vec<Variable<'a>>,
+    pub functions: Vec<Function<'a>>,
+    /// `.file`: index and path.
+    pub files: Vec<(u32, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    Global,
+    Const,
+    Shared,
+    Local,
+    Param,
+    Generic,
+}
+
+#[derive(Clone, Debug)]
+pub struct Variable<'a> {
+    pub line: u32,
+    pub name: &'a str,
+    pub space: Space,
+    pub align: u64,
+    pub bytes: u64,
+    /// An array without a size: dynamic shared memory, or declared elsewhere.
+    pub unsized_array: bool,
+    pub is_extern: bool,
+    pub initial: Vec<Initial<'a>>,
+}
+
+/// A piece of an initialiser.
+#[derive(Clone, Debug)]
+pub struct Initial<'a> {
+    pub offset: u64,
+    pub bytes: usize,
+    pub value: InitialValue<'a>,
+}
+
+#[derive(Clone, Debug)]
+pub enum InitialValue<'a> {
+    Bits(u64),
+    /// The address of a variable in global or constant memory, where the generic address is the same.
+    Address {
+        name: &'a str,
+        offset: i64,
+    },
+}
+
+#[derive(Debug)]
+pub struct Function<'a> {
+    pub name: &'a str,
+    pub is_entry: bool,
+    pub returns: Vec<Variable<'a>>,
+    pub params: Vec<Variable<'a>>,
+    pub registers: Vec<RegisterParam<'a>>,
+    /// `.reqntid`, then `.maxntid`.
+    pub required_block: Option<[u32; 3]>,
+    pub largest_block: Option<[u32; 3]>,
+    /// `None` for a declaration.
+    pub body: Option<Vec<Item<'a>>>,
+}
+
+/// A parameter or result of a function that is a register.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterParam<'a> {
+    pub name: &'a str,
+    pub is_result: bool,
+}
+
+/// What a register holds: how many bits, or a predicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterClass {
+    Predicate,
+    /// 8, 16 or 32 bits.
+    Narrow(u32),
+    Wide,
+}
+
+#[derive(Debug)]
+pub enum Item<'a> {
+    Open,
+    Close,
+    /// `name<count>` declares `name0` … ; without a count it is one register.
+    Registers {
+        line: u32,
+        name: &'a str,
+        count: Option<u32>,
+        class: RegisterClass,
+    },
+    Variable(Variable<'a>),
+    Label {
+        line: u32,
+        name: &'a str,
+    },
+    BranchTargets {
+        name: &'a str,
+        targets: Vec<&'a str>,
+    },
+    Location(Location),
+    Statement(Statement<'a>),
+}
+
+/// `.loc`: what follows was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub file: u32,
+    pub line: u32,
+}
+
+#[derive(Debug)]
+pub struct Statement<'a> {
+    pub line: u32,
+    /// Predicate and whether it is negated.
+    pub guard: Option<(&'a str, bool)>,
+    /// The opcode and its qualifiers, `["ld", "global", "v4", "f32"]`.
+    pub opcode: Vec<&'a str>,
+    pub operands: Vec<Operand<'a>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operand<'a> {
+    Name(&'a str),
+    /// `!%p1`
+    Not(&'a str),
+    Number(Number),
+    /// `name+4`, as an operand of `mov`.
+    Sum(&'a str, i64),
+    /// `[name+4]`; without a name an absolute address.
+    Address(Option<&'a str>, i64),
+    Vector(Vec<Operand<'a>>),
+    /// `(a, b)` in a call.
+    List(Vec<Operand<'a>>),
+    /// `p|q`
+    Pair(&'a str, &'a str),
+    /// `_`
+    Sink,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// The low 64 bits of an integer.
+    Integer(u64),
+    /// `0f…`
+    Single(u32),
+    /// `0d…`, or decimal with a point.
+    Double(u64),
+}

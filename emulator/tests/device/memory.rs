@@ -1,0 +1,81 @@
+//! Memory of the device: what is allocated, what is freed, and which accesses are refused.
+
+use opt_emulator::{Call, Config, Device, FaultKind};
+
+use crate::kit::{Bench, THREADS, kernel, line_of, load_error};
+
+/// Every thread stores its number.
+fn store_numbers(offset: i64) -> String {
+    let body = format!(
+        "mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd1, %r1, 4;\nadd.u64 %rd2, %a, %rd1;\nst.global.u32 [%rd2+{offset}], %r1;"
+    );
+    kernel(1, THREADS, &body)
+}
+
+#[test]
+fn kernel_writes_what_the_host_reads() {
+    let mut bench = Bench::new(&store_numbers(0));
+    let buffer = bench.buffer(&[0; 400]);
+    let summary = bench.run(1, 100, &[buffer]).expect("a launch");
+    assert_eq!(summary.blocks, 1);
+    let bytes = bench.bytes(buffer, 400);
+    let numbers: Vec<u32> =
+        bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().expect("four bytes"))).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<u32>>());
+}
+
+#[test]
+fn store_past_the_end_names_thread_line_and_buffer() {
+    let text = store_numbers(4);
+    let mut bench = Bench::new(&text);
+    let buffer = bench.buffer(&[0; 400]);
+    let fault = bench.run(1, 100, &[buffer]).expect_err("out of bounds");
+    let FaultKind::IllegalAddress(access) = &fault.kind else { panic!("{fault}") };
+    assert_eq!((access.address, access.bytes), (buffer + 400, 4));
+    let nearest = access.nearest.expect("a buffer is near");
+    assert_eq!((nearest.start, nearest.bytes, nearest.distance), (buffer, 400, Some(0)));
+    let place = fault.place.as_ref().expect("a thread did it");
+    assert_eq!((place.thread, place.lane, place.line), ([99, 0, 0], 3, line_of(&text, "st.global")));
+    assert_eq!(fault.code(), 700);
+    // Nothing works afterwards, as on a card.
+    let after = bench.device.alloc(4).expect_err("the fault is sticky");
+    assert_eq!(after, fault);
+}
+
+#[test]
+fn memory_is_capped_to_the_byte() {
+    let mut device = Device::new(Config { memory: 1000, ..Config::default() });
+    let first = device.alloc(600).expect("there is room");
+    assert_eq!(first % 256, 0);
+    let fault = device.alloc(401).expect_err("one byte too many");
+    assert_eq!(fault.code(), 2);
+    assert_eq!(fault.kind, FaultKind::OutOfMemory { wanted: 401, free: 400 });
+    let second = device.alloc(400).expect("out of memory is not sticky");
+    assert_eq!((device.used(), device.peak()), (1000, 1000));
+    device.free(first).expect("a live allocation");
+    assert_eq!(device.free(first).expect_err("freed twice").code(), 1);
+    let third = device.alloc(600).expect("room again");
+    assert!(third != first && second < third, "addresses are not used again at once");
+}
+
+#[test]
+fn ordered_faults_come_at_the_nth_call() {
+    let mut device = Device::new(Config::default());
+    device.fail_call(Call::Alloc, 2, 2);
+    device.fail_call(Call::Write, 1, 700);
+    let buffer = device.alloc(16).expect("the first call");
+    assert_eq!(device.alloc(16).expect_err("the second call").code(), 2);
+    device.alloc(16).expect("the third call");
+    assert_eq!(device.write(buffer, &[0; 4]).expect_err("ordered").code(), 700);
+    assert_eq!(device.read(buffer, &mut [0; 4]).expect_err("700 is sticky").code(), 700);
+}
+
+#[test]
+fn unsupported_instruction_is_refused_by_name_and_line() {
+    let body = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};";
+    let text = kernel(0, THREADS, body);
+    let error = load_error(&text);
+    assert_eq!(error.line(), Some(line_of(&text, "mma.sync")));
+    assert_eq!(error.code(), 801);
+    assert!(error.to_string().contains("does not support `mma.sync.aligned"), "{error}");
+}
