@@ -1,6 +1,7 @@
-//! Every golden fixture against its expectation: outcome, kind of error, storages and root, to the letter.
+//! Compares every golden fixture with its expectation, letter by letter: outcome, kind of error, storages and
+//! root.
 //!
-//! Torch wrote the files and said what is in them; nothing here decides what is right.
+//! Torch wrote the files and their expectations; nothing here decides what is right.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use opt_shared::capture::CaptureFile;
 use opt_shared::capture::inspect::{document, tree};
 use serde_json::Value as Json;
 
-/// There are so many fixtures; fewer would mean that some were not found.
+/// The number of fixtures, so that missing ones are noticed.
 const FIXTURES: usize = 140;
 
 fn data() -> PathBuf {
@@ -20,7 +21,7 @@ fn read(path: &Path) -> Json {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Fixtures with what is expected of them.
+/// The fixtures with their expectations.
 fn fixtures() -> Vec<(PathBuf, Json)> {
     let manifest = read(&data().join("MANIFEST.json"));
     let rows = manifest["files"].as_array().expect("the manifest lists files");
@@ -32,7 +33,7 @@ fn fixtures() -> Vec<(PathBuf, Json)> {
         .collect()
 }
 
-/// The path of the first place in which two documents differ, with what stands there.
+/// The path of the first difference between two documents, and both values.
 fn first_difference(path: &str, found: &Json, expected: &Json) -> Option<String> {
     match (found, expected) {
         (Json::Object(left), Json::Object(right)) => {
@@ -74,7 +75,7 @@ fn difference(found: &Json, expected: &Json) -> Option<String> {
 }
 
 #[test]
-fn every_fixture_is_what_torch_says_it_is() {
+fn every_fixture_matches_what_torch_says() {
     let fixtures = fixtures();
     assert_eq!(fixtures.len(), FIXTURES);
     let wrong: Vec<String> = fixtures
@@ -86,9 +87,9 @@ fn every_fixture_is_what_torch_says_it_is() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Without digests no CRC is checked and digests are null; all else is the same.
+/// Without digests, CRCs are not checked and digests are null; everything else is the same.
 #[test]
-fn a_document_without_digests_differs_in_them_alone() {
+fn document_without_digests_differs_only_in_them() {
     fn without_digests(node: &mut Json) {
         match node {
             Json::Object(fields) => fields.iter_mut().for_each(|(key, value)| {

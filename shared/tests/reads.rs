@@ -6,14 +6,14 @@ use std::path::Path;
 
 use opt_shared::capture::{CaptureFile, Value};
 
-/// Bytes that this thread has read, by the kernel's count.
+/// Bytes that this thread has read, as counted by the kernel.
 fn bytes_read() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/io").expect("the kernel counts reads");
     let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
     line.and_then(|count| count.parse().ok()).expect("rchar is a number")
 }
 
-/// What opening may read of a file with a handful of records.
+/// The most that opening may read from a file with a handful of records.
 const MOST_READ: u64 = 64 << 10;
 
 fn opened(path: &Path) -> (CaptureFile, u64) {
@@ -68,7 +68,7 @@ fn local_header(name: &str, padding: u16) -> Vec<u8> {
     header
 }
 
-/// Two storages: one of 5 GiB, and one of 16 bytes behind it. No CRCs, as with `set_crc32_options(False)`.
+/// Two storages: one of 5 GiB, and one of 16 bytes after it. No CRCs, as with `set_crc32_options(False)`.
 fn write_sparse(path: &Path) -> u64 {
     let large = 5 * GIB;
     let storage = |key: &str, elements: &[u8]| {
@@ -123,7 +123,7 @@ fn write_sparse(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_zip64_file_of_5_gib_is_opened_by_reading_a_few_kib() {
+fn zip64_file_of_5_gib_is_opened_by_reading_a_few_kib() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("big.pt");
     let data_offset = write_sparse(&path);
@@ -146,7 +146,7 @@ fn a_zip64_file_of_5_gib_is_opened_by_reading_a_few_kib() {
 }
 
 #[test]
-fn a_file_that_gets_shorter_is_truncated() {
+fn file_that_becomes_shorter_is_truncated() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("big.pt");
     write_sparse(&path);

@@ -1,6 +1,6 @@
-//! One entry's values in the order of the signature: what a kernel is given, and what it must give back.
+//! Puts one entry's values in the order of the signature: the arguments of a kernel, and its expected outputs.
 //!
-//! The order itself is `settle`'s. A value that no kernel can take is refused here, by its parameter and its place.
+//! `settle` decides the order. A value that no kernel can take is refused here, with its parameter and its path.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
     Ok(arguments)
 }
 
-/// What the entry gives for each parameter that it gives.
+/// The values that the entry has, each with its parameter.
 pub(super) fn given<'a>(
     entry: &'a Entry,
     captured: &'a [String],
@@ -101,7 +101,8 @@ pub(super) fn given<'a>(
     Ok(given)
 }
 
-/// Appends the arguments that one value makes: itself, or one for each element of a list that holds tensors.
+/// Appends the arguments that a value becomes: itself, or one for each element if it is a list that holds
+/// tensors.
 fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Result<(), BindError> {
     let mut path = parameter.to_owned();
     flatten_within(value, 0, &mut Budget::new(), &mut path, &mut |path, value| {
@@ -111,7 +112,8 @@ fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Res
     .map_err(|reason| BindError::Value { parameter: parameter.to_owned(), path, reason })
 }
 
-/// How many arguments a value makes. What cannot be passed counts as one: `bind` refuses it later, with its place.
+/// The number of arguments that a value becomes. A value that cannot be passed counts as one; `bind` refuses it
+/// later, with its path.
 pub(super) fn arguments_made(value: &Value) -> usize {
     let mut made = 0;
     let flattened = flatten_within(value, 0, &mut Budget::new(), &mut String::new(), &mut |_, _| {
@@ -121,7 +123,7 @@ pub(super) fn arguments_made(value: &Value) -> usize {
     if flattened.is_ok() { made } else { 1 }
 }
 
-/// On an error `path` is left where it happened.
+/// If there is an error, `path` is left where it occurred.
 fn flatten_within(
     value: &Value,
     depth: usize,
@@ -149,8 +151,8 @@ fn flatten_within(
     take(path, ArgumentValue::Plain(plain_within(value, depth, budget)?))
 }
 
-/// The tensors that the call returned, in order; `None` beside them is skipped. Empty where the capture holds no
-/// output at all.
+/// The tensors that the call returned, in order; a `None` among them is skipped. Empty if the capture holds no
+/// output.
 pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     let mut leaves = Vec::new();
     if let Some(output) = &entry.output {
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_passed_is_named_by_parameter_and_place() {
+    fn value_that_cannot_be_passed_is_named_by_parameter_and_path() {
         let t = tensor(DType::Float32, &[2], 0);
         for (value, path, reason) in [
             (dict([("a", int(1))]), "arg0", Refusal::Dict),
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_must_fit_the_signature() {
+    fn entry_must_fit_the_signature() {
         let signature = settle(&unbound([int(1), int(2)], [("dim", int(0))]));
         for (entry, part) in [
             (unbound([int(1)], [("dim", int(0))]), "`arg1` is missing"),

@@ -1,7 +1,7 @@
 //! One recorded call as an interpreted language makes it: with its lists, tuples and names, not flattened.
 //!
-//! Tensors are told by their place among the arguments that `bind` makes of the same entry, so that every language sees the
-//! same bytes. Values are those that `bind` takes; what it refuses is refused there.
+//! Tensors are identified by their index among the arguments that `bind` makes from the same entry, so that every
+//! language sees the same bytes. Other values are those that `bind` accepts.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use super::plain::{Budget, Refusal, ordered, plain_within, shorten};
 use super::{Argument, ArgumentValue, Entry, PlainValue, Signature};
 use crate::capture::{DType, SequenceKind, Value};
 
-/// In which form a candidate expects its arguments.
+/// The form in which a candidate expects its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// By place, in the order of the job's signature, missing ones filled by their defaults.
+    /// By position in the order of the job's signature, with defaults for missing ones.
     Settled,
-    /// By place and by name, as they were recorded.
+    /// By position and by name, as recorded.
     Recorded,
 }
 
-/// What a call is made of.
+/// A call with its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     pub positional: Vec<Part>,
@@ -35,19 +35,19 @@ pub enum Part {
     None,
     Bool(bool),
     Int(i64),
-    /// Its shortest text, which leads back to it; JSON has no infinities.
+    /// The shortest text that reads back as the same number, because JSON has no infinities.
     Float(String),
     Str(String),
     /// An attribute of the `torch` module: a dtype, a layout, a memory format.
     Torch(String),
     Device(String),
-    /// The place of a tensor among the arguments of the entry.
+    /// The index of a tensor among the entry's arguments.
     Tensor(u32),
     List(Vec<Part>),
     Tuple(Vec<Part>),
 }
 
-/// The call of an entry whose `arguments` were bound by the same signature.
+/// Makes the call of an entry whose `arguments` were bound with the same signature.
 pub fn call(
     entry: &Entry,
     signature: &Signature,
@@ -88,9 +88,9 @@ pub fn call(
     }
 }
 
-/// Walks values and hands out the places of tensors, in the order in which `bind` flattened them.
+/// Walks values and assigns tensor indices, in the order in which `bind` flattened them.
 struct Parts<'a> {
-    /// Of each parameter, the places of its tensors.
+    /// For each parameter, the indices of its tensors.
     tensors: BTreeMap<&'a str, Vec<u32>>,
     rest: std::vec::IntoIter<u32>,
 }
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
 
     fn part(&mut self, value: &Value, depth: usize, budget: &mut Budget) -> Result<Part, Refusal> {
         if let Value::Tensor(_) = value {
-            // A signature that leaves a tensor out is refused when it is settled.
+            // A signature that leaves out a tensor is refused when it is settled.
             return self.rest.next().map(Part::Tensor).ok_or(Refusal::Tensor);
         }
         budget.visit(depth)?;
@@ -138,7 +138,7 @@ fn default(value: &PlainValue) -> Part {
         PlainValue::Float(value) => float(*value),
         PlainValue::Str(text) => Part::Str(text.clone()),
         PlainValue::DType(dtype) => torch_dtype(*dtype),
-        // A kernel on the CPU computes on the CPU, wherever the model ran.
+        // A kernel on the CPU computes on the CPU, whatever device the model used.
         PlainValue::Device(_) => Part::Device("cpu".to_owned()),
         PlainValue::Ints(values) => Part::Tuple(values.iter().copied().map(Part::Int).collect()),
         PlainValue::Floats(values) => Part::Tuple(floats(values)),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_names_are_kept_and_tensors_told_by_their_place() {
+    fn call_keeps_lists_and_names_and_refers_to_tensors_by_index() {
         let entry = unbound(
             [list([t(0), tuple([t(1), int(7)])]), t(2)],
             [("dim", int(-1)), ("size", list([int(2), Value::Float(f64::INFINITY)]))],
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_parameter_is_filled_for_who_expects_all_of_them() {
+    fn missing_parameter_is_filled_in_the_settled_form() {
         let (signature, _) = settled(&unbound([t(0), int(2)], [("dim", int(0))]));
         let shorter = unbound([t(0), int(2)], []);
         let arguments = bind(&shorter, &signature).expect("bound");

@@ -1,6 +1,7 @@
-//! Signature classes: entries alike in shapes, strides, dtypes and plain values, by a short text.
+//! Signature classes: entries with the same shapes, strides, dtypes and plain values, identified by a short text.
 //!
-//! The text is for people and for grouping; two entries of one job are in one class exactly if it is equal.
+//! The text is for people and for grouping: two entries of a job are in the same class exactly if their texts are
+//! equal.
 
 use std::fmt::Write;
 
@@ -36,8 +37,8 @@ pub fn short_name(dtype: DType) -> &'static str {
     }
 }
 
-/// `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are written where the tensor is not contiguous
-/// (`f32[8,16|1,8]`), and a view of conjugates or negatives is marked (`conj:c64[3]`).
+/// Such as `f32[8,16] i64[3] eps=1e-05 -> f32[3,16]`. Strides are written if the tensor is not contiguous
+/// (`f32[8,16|1,8]`), and views of conjugates or negatives are marked (`conj:c64[3]`).
 pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
     let mut words: Vec<String> = arguments
         .iter()
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_one_short_line() {
+    fn class_is_one_short_line() {
         let transposed = Tensor { stride: vec![1, 8], ..dense(DType::Float32, &[8, 16], 0) };
         let key = class_key(
             &[
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_for_a_kernel_differs_in_the_key() {
+    fn entries_that_differ_for_a_kernel_have_different_keys() {
         let base = dense(DType::Complex64, &[4, 4], 0);
         let tensors = [
             base.clone(),

@@ -1,6 +1,6 @@
-//! The argument table of a job: what stands in which place, and what kinds of value were seen there.
+//! The argument table of a job: the parameter at each position, and the kinds of values seen there.
 //!
-//! Gathers small facts, one entry after the other; `skeleton` turns them into C.
+//! Gathers a few facts from one entry after the other; `skeleton` turns them into C.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use super::plain::shorten;
 use super::{Argument, ArgumentValue, OutputTensor, PlainValue, Signature};
 use crate::capture::DType;
 
-/// Kinds of a plain value, as a person names them.
+/// The kind of a plain value, as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PlainKind {
     Int,
@@ -24,7 +24,7 @@ pub(super) enum PlainKind {
     None,
 }
 
-/// What was seen in one place of the argument list.
+/// What was seen at one position of the argument list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) path: String,
@@ -32,13 +32,13 @@ pub(super) struct Seen {
     pub(super) ranks: BTreeSet<usize>,
     pub(super) plain: BTreeSet<PlainKind>,
     strided: bool,
-    /// The first value, as long as no other was seen.
+    /// The first value, as long as all others are equal.
     constant: Option<String>,
-    /// How many entries have this place at all; outputs may be fewer in some.
+    /// Number of entries that have this position; some may have fewer outputs.
     pub(super) entries: usize,
 }
 
-/// The kinds of value seen in every place, over the entries of a job.
+/// The kinds of values seen at every position, over the entries of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub(super) arguments: Vec<Seen>,
@@ -51,7 +51,7 @@ impl Observed {
         Self::default()
     }
 
-    /// Once for each entry: what `bind` and `outputs` made of it.
+    /// Call once for each entry, with the results of `bind` and `outputs`.
     pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputTensor]) {
         self.entries += 1;
         for (index, argument) in arguments.iter().enumerate() {
@@ -64,7 +64,8 @@ impl Observed {
                 ArgumentValue::Plain(value) => seen.see_plain(value),
             }
         }
-        // The longest list of outputs gives them their names: `output` alone is `output[0]` beside another.
+        // The longest list of outputs determines their names: a single `output` is `output[0]` if other entries
+        // have more.
         let names = outputs.len() >= self.outputs.len();
         for (index, leaf) in outputs.iter().enumerate() {
             let seen = place(&mut self.outputs, index);
@@ -153,7 +154,8 @@ impl Seen {
     }
 }
 
-/// One line for each argument: its place, its name, the kinds seen. Parameters that the plan leaves out stand below.
+/// One line for each argument: its position, its name, the kinds seen. Parameters that the plan leaves out come
+/// last.
 pub fn table(signature: &Signature, observed: &Observed) -> String {
     let mut rows: Vec<(String, String)> =
         observed.arguments.iter().map(|seen| (shorten(&seen.path), seen.kinds())).collect();
@@ -191,7 +193,7 @@ mod tests {
     use crate::capture::Value;
 
     #[test]
-    fn the_table_names_every_place_and_what_was_seen_there() {
+    fn table_has_every_position_and_the_kinds_seen_there() {
         let entry = |dtype, index: Value, pad: Value, output: Value| {
             let params = ["input", "weight", "padding_idx", "norm_type", "pad", "mode", "max_norm"];
             let mut entry = bound(
@@ -233,7 +235,7 @@ args[8]  output[1]    tensor int64 1-D, to be written, in some entries only
     }
 
     #[test]
-    fn a_signature_alone_has_a_table_too() {
+    fn signature_without_entries_has_a_table() {
         let (mut signature, _) = observed(&[bound(&["x", "eps"], [], [("x", int(1)), ("eps", int(2))])]);
         signature.params = vec!["x".into()];
         let expected = "args[0]  x\nleft out (the same in every entry): eps\n";

@@ -1,6 +1,7 @@
-//! The digest of a signature: equal as long as every kernel of the job sees the same arguments.
+//! The digest of a signature: equal if every kernel of the job sees the same arguments.
 //!
-//! Made from a text written here and not from serde's output, so that no change of a format changes it.
+//! It is computed from a text written here and not from serde's output, so that a change of that format does not
+//! change it.
 
 use std::fmt::Write;
 
@@ -9,9 +10,9 @@ use sha2::{Digest, Sha256};
 use super::Signature;
 
 impl Signature {
-    /// SHA-256 in hex over what a kernel can see of the signature: the parameters in their order, how many arguments
-    /// each makes, and what stands in for a missing one. The captures' own order and parameters that are left out
-    /// do not count: a new capture that changes nothing for a kernel changes nothing here.
+    /// SHA-256 in hex of what a kernel can see of the signature: the parameters in their order, the number of
+    /// arguments of each, and the defaults for missing ones. The captures' own order and parameters that are left
+    /// out do not count, so a new capture that changes nothing for a kernel does not change the digest.
     pub fn digest(&self) -> String {
         let hash = Sha256::digest(self.canonical());
         hash.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_what_it_always_was() {
+    fn digest_stays_the_same_between_versions() {
         assert_eq!(
             signature().canonical(),
             "opt-supervisor signature 1\n5:input value required\n3:eps value default 22:float:3ee4f8b588e368f1\n"
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_kernel_sees_changes_it() {
+    fn digest_changes_only_with_what_a_kernel_sees() {
         let digest = signature().digest();
         let mut same = signature();
         same.captured.push("new".into());

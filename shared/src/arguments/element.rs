@@ -1,18 +1,18 @@
-//! Elements of any dtype as f64: for numpy scalars and for statistics over captured outputs.
+//! Converts elements of any dtype to f64, for numpy scalars and for statistics over captured outputs.
 //!
-//! Not for judging: the judge has its own, faster ones, and compares integers exactly. Here a 64-bit integer is
-//! rounded to the nearest f64.
+//! Not for verdicts: the judge has its own, faster conversions, and compares integers exactly. Here a 64-bit
+//! integer is rounded to the nearest f64.
 
 use crate::capture::DType;
 
-/// What a small float uses its all-ones exponent for.
+/// The meaning of an all-ones exponent in a small float.
 #[derive(Clone, Copy)]
 enum Special {
-    /// Infinities and NaNs, as IEEE 754 has them.
+    /// Infinities and NaNs, as in IEEE 754.
     Ieee,
     /// No infinities; only an all-ones magnitude is NaN.
     Finite,
-    /// No infinities and no negative zero, whose pattern is the one NaN.
+    /// No infinities, and the pattern of negative zero is the only NaN.
     UnsignedZero,
 }
 
@@ -41,8 +41,8 @@ pub(super) fn half(bits: u16) -> f64 {
     half::f16::from_bits(bits).to_f64()
 }
 
-/// The numbers in little-endian elements of one dtype, rounded to f64. A complex element gives its two parts; bytes
-/// behind the last whole element give nothing.
+/// The numbers in little-endian elements of a dtype, rounded to f64. A complex element yields its two parts;
+/// bytes after the last complete element yield nothing.
 pub fn numbers(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> + '_ {
     let part = match dtype {
         DType::Complex32 => DType::Float16,
@@ -78,12 +78,12 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         DType::Int16 => f64::from(bits as i16),
         DType::Int32 => f64::from(bits as i32),
         DType::Int64 => bits as i64 as f64,
-        // A scale is a power of two; packed values have no one value, and are shown as their byte.
+        // A scale is a power of two. Packed values are no single number, and are shown as their byte.
         DType::Float8E8M0Fnu if bits == 0xff => f64::NAN,
         DType::Float8E8M0Fnu => (f64::from(bits as u8) - 127.0).exp2(),
         DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 | DType::Float4E2M1FnX2 => bits as f64,
         DType::Bool => f64::from(u8::from(bits != 0)),
-        // Split into parts by the caller.
+        // The caller has split these into their parts.
         DType::Complex32 | DType::Complex64 | DType::Complex128 => f64::NAN,
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn small_floats_have_the_values_of_their_tables() {
+    fn small_floats_have_the_values_of_their_formats() {
         for (dtype, bytes, expected) in [
             (DType::Float16, &[0x00, 0x3c][..], 1.0),
             (DType::Float16, &[0x01, 0x00], 5.960_464_477_539_063e-8),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn complex_elements_give_both_parts_and_stray_bytes_nothing() {
+    fn complex_elements_yield_both_parts_and_extra_bytes_nothing() {
         let bytes: Vec<u8> = [1.5_f32, -2.0, 8.0].iter().flat_map(|part| part.to_le_bytes()).collect();
         assert_eq!(numbers(DType::Complex64, &bytes).collect::<Vec<_>>(), [1.5, -2.0]);
     }

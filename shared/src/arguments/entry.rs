@@ -1,6 +1,6 @@
-//! One recorded call: which keys of a capture mean what.
+//! One recorded call: what the keys of a capture mean.
 //!
-//! Gives the parts their names and leaves their values alone; turning those into arguments is `bind`'s work.
+//! Names the parts and leaves their values as they are; `bind` turns values into arguments.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use super::MAX_ARGUMENTS;
 use super::plain::{Budget, shorten};
 use crate::capture::Value;
 
-/// Parameter names are Python identifiers; longer than this is damage or mischief.
+/// Parameter names are Python identifiers; a longer one indicates damage or an attack.
 const MAX_NAME_BYTES: usize = 255;
-/// Unknown keys that are kept for the message about them.
+/// Number of unknown keys kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;
-/// The newest layout of a capture that is understood, as far as it holds tensors.
+/// The newest layout of captures that is understood, as far as it holds tensors.
 const NEWEST_SCHEMA: u32 = 2;
-/// Keys of schema 2 that describe a call without being part of it.
+/// Keys of schema 2 that describe a call but are not part of it.
 const DESCRIPTIVE_KEYS: [&str; 2] = ["shape_signature", "capture_policy"];
-/// A dict with one of these stands where schema 2 left the tensor out.
+/// A dict with one of these keys replaces a tensor that schema 2 left out.
 const DESCRIPTOR_KEYS: [&str; 2] = ["__kforge_tensor_descriptor__", "__kforge_recompute_output__"];
 
 /// One recorded call.
@@ -26,23 +26,23 @@ pub struct Entry {
     pub function_name: Option<Arc<str>>,
     pub args: Vec<Value>,
     pub kwargs: Vec<(Arc<str>, Value)>,
-    /// What the call returned; none where the capture does not say.
+    /// What the call returned; `None` if the capture does not say.
     pub output: Option<Value>,
     pub signature: Option<RecordedSignature>,
-    /// The first few keys of the capture that are ignored, for lint.
+    /// The first unknown keys of the capture, for lints.
     pub unknown_keys: Vec<String>,
 }
 
-/// What the capturing side knew of the op's parameters.
+/// The op's parameters as known when the capture was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedSignature {
     pub params: Vec<Arc<str>>,
     pub defaults: Vec<(Arc<str>, Value)>,
-    /// Python's parameter kinds, such as `KEYWORD_ONLY`, where they were recorded.
+    /// Python's parameter kinds, such as `KEYWORD_ONLY`, if they were recorded.
     pub kinds: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Why a capture is not a recorded call.
+/// Why a capture is no recorded call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     #[error("the capture is {found}, not a dict with `args`, `kwargs` and `output`")]
@@ -164,8 +164,8 @@ fn check_count(key: &'static str, found: usize) -> Result<(), EntryError> {
     if found > MAX_ARGUMENTS { Err(EntryError::TooMany { key, found }) } else { Ok(()) }
 }
 
-/// The items of a dict whose keys are names. A key given twice keeps its place and takes the later value, as in
-/// Python.
+/// The items of a dict whose keys are names. As in Python, a repeated key keeps its position and gets the later
+/// value.
 fn named(key: &'static str, value: Option<&Value>) -> Result<Vec<(Arc<str>, Value)>, EntryError> {
     let items = match value {
         None | Some(Value::None) => return Ok(Vec::new()),
@@ -234,7 +234,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     match value {
         Value::Sequence { items, .. } => {
             for (index, item) in items.iter().enumerate() {
-                // Plain lists are long and hold no dict: no path is written for their elements.
+                // Plain lists are long and hold no dict, so no path is built for their elements.
                 if matches!(item, Value::Sequence { .. } | Value::Dict { .. }) {
                     refuse_descriptor(item, &format!("{path}[{index}]"), depth + 1, budget)?;
                 }
@@ -267,7 +267,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     }
 }
 
-/// What a value is, with its article.
+/// The kind of a value, with an article.
 pub(super) fn kind_name(value: &Value) -> &'static str {
     use crate::capture::SequenceKind;
     match value {
@@ -307,7 +307,7 @@ mod tests {
     use crate::capture::DType;
 
     #[test]
-    fn the_parts_of_a_call_are_found() {
+    fn parts_of_a_call_are_found() {
         let root = dict([
             ("op_name", text("torch.relu")),
             ("args", tuple([tensor(DType::Float32, &[2], 0)])),
@@ -335,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn an_output_of_none_is_not_a_missing_one() {
+    fn output_of_none_is_not_a_missing_output() {
         let root = dict([("args", list([])), ("output", Value::None)]);
         assert_eq!(Entry::from_value(&root).unwrap().output, Some(Value::None));
     }
 
     #[test]
-    fn what_is_no_call_is_refused() {
+    fn capture_without_a_call_is_refused() {
         let long = "x".repeat(300);
         for (root, part) in [
             (tensor(DType::Float32, &[2], 0), "the capture is a tensor"),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_schema_2_are_named_with_their_place() {
+    fn descriptors_of_schema_2_are_named_with_their_path() {
         let descriptor = dict([
             ("__kforge_tensor_descriptor__", Value::Bool(true)),
             ("kind", text("param_ref")),

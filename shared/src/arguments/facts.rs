@@ -1,6 +1,6 @@
-//! What one entry costs in bytes, and what is to be known before it is run: from headers alone, no data read.
+//! The sizes of one entry, and other facts needed before it is run, from headers alone.
 //!
-//! The formulas that are built from these figures are the supervisor's.
+//! The supervisor builds its formulas from these figures.
 
 use std::ops::Range;
 
@@ -11,35 +11,35 @@ use crate::formula;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// One entry in figures.
+/// The figures of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryFacts {
-    /// Distinct bytes of storages that the arguments reach (I).
+    /// Distinct bytes of storages that the arguments use (I).
     pub input_bytes: Bytes,
-    /// What is allocated for the outputs with their captured strides (O).
+    /// Bytes allocated for the outputs, with their captured strides (O).
     pub output_bytes: Bytes,
-    /// The same for the ring of a profile (R).
+    /// The same for the output ring of a profile (R).
     pub ring_bytes: Bytes,
-    /// All variants of the inputs that may change between timed calls (V).
+    /// Bytes of all variants of the inputs that may change between timed calls (V).
     pub varied_bytes: Bytes,
-    /// Values of the expected outputs, as they are streamed and compared (X).
+    /// Bytes of the expected outputs' values, which are streamed and compared (X).
     pub expected_bytes: Bytes,
-    /// What of the inputs cannot be mapped in place and is owed (U): pages at the edges of a range, storages off their
-    /// alignment, views of conjugates or negatives, and the tensors made from plain lists.
+    /// Input bytes that cannot be mapped in place and are owed (U): pages at the edges of a range, misaligned
+    /// storages, views of conjugates or negatives, and tensors made from plain lists.
     pub unmapped_bytes: Bytes,
-    /// What its inputs take where they are copied, beside what is owed for views of conjugates or negatives.
+    /// Bytes of its inputs if they are copied, beside what is owed for views of conjugates or negatives.
     pub copied_bytes: Bytes,
-    /// The parts of storages that the arguments reach.
+    /// The parts of storages that the arguments use.
     pub pieces: Vec<Piece>,
-    /// Some output has no elements.
+    /// Whether an output has no elements.
     pub zero_size: bool,
-    /// An output overlaps an input in its storage. By their first and last bytes: two interleaved views count as
-    /// overlapping although they share no element.
+    /// Whether an output overlaps an input in its storage. Their first and last bytes are compared, so two
+    /// interleaved views count as overlapping although they share no element.
     pub aliased: bool,
 }
 
 impl EntryFacts {
-    /// `storages` are those of the entry's file; `page` is the machine's page size.
+    /// `storages` are those of the entry's file, and `page` is the machine's page size.
     pub fn of(storages: &[Storage], arguments: &[Argument], outputs: &[OutputTensor], page: Bytes) -> Self {
         let inputs: Vec<&Tensor> = arguments
             .iter()
@@ -88,8 +88,8 @@ impl EntryFacts {
     }
 }
 
-/// Whether an input may have other values in each timed call, by what its header says: parameters are constants, and what
-/// is passed as a lazy conjugate or negative is written out once.
+/// Whether an input may have new values in each timed call, judged by its header. Parameters are constants, and
+/// lazy conjugates or negatives are written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }
@@ -111,7 +111,7 @@ fn list_bytes(value: &PlainValue) -> Bytes {
     }
 }
 
-/// A range in a storage that nobody knows is copied whole.
+/// A range in an unknown storage is copied as a whole.
 fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
     let Some(storage) = storage else { return whole_grains(length(range), page) };
     let start = storage.file_offset.saturating_add(range.start);
@@ -160,7 +160,7 @@ mod tests {
             (4096, 4096, 4096, 0),
             (4096, 4096, 1, 2),
             (4096, 0, 0, 0),
-            // Off its alignment: copied whole.
+            // Misaligned: copied as a whole.
             (4097, 8192, 0, 2),
             (4097, 8193, 0, 3),
         ] {
@@ -188,14 +188,14 @@ mod tests {
         let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
         let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
         let facts = EntryFacts::of(&storages, &[], &[leaf(strided), leaf(expanded)], PAGE);
-        // (2 · 2048 + 4) · 4 bytes and 8, each in pages of its own.
+        // (2 · 2048 + 4) · 4 bytes and 8 bytes, each in its own pages.
         assert_eq!(facts.output_bytes, Bytes::kib(20 + 4));
         assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
         assert!(!facts.zero_size);
     }
 
     #[test]
-    fn an_output_over_an_inputs_bytes_is_aliased() {
+    fn output_over_an_inputs_bytes_is_aliased() {
         let storages = [storage(0, 4096, 64)];
         let part = |first, size| Tensor { storage_offset: first, ..dense(DType::Float32, &[size], 0) };
         for (input, output, aliased) in [
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn resolved_views_and_lists_are_owed_whole() {
+    fn resolved_views_and_lists_are_owed_completely() {
         let storages = [storage(0, 1 << 20, 4096)];
         let tensor = Tensor { conjugate: true, ..dense(DType::Complex64, &[1024], 0) };
         let pads = Argument {
@@ -226,12 +226,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn owed_edges_are_whole_pages_and_never_more_than_two(
+        fn owed_edges_are_at_most_two_whole_pages(
             offset in 0..100_u64, first in 0..9000_u64, elements in 1..100_000_u64,
         ) {
             let owed = unmapped(offset * 64, elements, first);
             prop_assert!(owed.is_multiple_of(4096) && owed <= 8192);
-            // What is not owed is whole pages inside the range.
+            // The rest is whole pages within the range.
             let (start, end) = (offset * 64 + first, offset * 64 + first + elements);
             let mapped = (end / 4096).saturating_sub(start.div_ceil(4096)) * 4096;
             prop_assert!(mapped + owed >= elements && mapped <= elements);

@@ -61,7 +61,7 @@ pub(super) fn storage(id: u32, bytes: u64, file_offset: u64) -> Storage {
     }
 }
 
-/// An entry whose signature was not recorded.
+/// An entry without a recorded signature.
 pub(super) fn unbound<'a>(
     args: impl IntoIterator<Item = Value>,
     kwargs: impl IntoIterator<Item = (&'a str, Value)>,
@@ -70,7 +70,7 @@ pub(super) fn unbound<'a>(
     Entry::from_value(&root).expect("a good entry")
 }
 
-/// An entry as KernelForge writes one whose signature it could bind.
+/// An entry in KernelForge's format, with its signature.
 pub(super) fn bound<'a>(
     params: &[&str],
     defaults: impl IntoIterator<Item = (&'a str, Value)>,
@@ -87,7 +87,7 @@ pub(super) fn bound<'a>(
     Entry::from_value(&root).expect("a good entry")
 }
 
-/// The signature of some entries and what was seen in them.
+/// The signature of some entries and the kinds of values seen in them.
 pub(super) fn observed(entries: &[Entry]) -> (Signature, Observed) {
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
     for (index, entry) in entries.iter().enumerate() {

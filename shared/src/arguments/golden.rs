@@ -1,5 +1,5 @@
-//! The captures that PyTorch wrote, as their expectations describe them: settled, bound and compared with the
-//! arguments that KernelForge's own verifier hands over.
+//! The captures that PyTorch wrote, settled and bound as their expectations describe, and compared with the
+//! arguments that KernelForge's verifier passes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn flag(json: &Json) -> bool {
     json.as_bool().expect("a flag")
 }
 
-/// A node of an expectation as the reader would give it.
+/// Converts a node of an expectation to a reader's value.
 fn value(node: &Json) -> Value {
     let text = || -> Arc<str> { node["value"].as_str().expect("a text").into() };
     match node["type"].as_str().expect("a type") {
@@ -161,7 +161,8 @@ fn real_captures_are_bound_as_kernelforge_binds_them() {
             let peer_params: Vec<&str> =
                 capture.peer["params"].as_array().expect("params").iter().filter_map(Json::as_str).collect();
             assert_eq!(signature.params, peer_params, "{place}");
-            // The peer stops at the first parameter without a value; here the arity is one for all entries.
+            // KernelForge stops at the first parameter without a value; here all entries have the same number of
+            // arguments.
             let peer_sources = capture.peer["sources"].as_array().expect("sources");
             for (argument, peer) in arguments.iter().zip(peer_sources) {
                 assert_eq!(source(argument, &capture.entry).as_deref(), peer.as_str(), "{place}");
@@ -193,7 +194,7 @@ fn real_outputs_and_facts_are_found() {
             let held: Bytes = capture.storages.iter().map(|storage| storage.bytes).sum();
             assert!(facts.input_bytes <= held, "{place}");
         }
-        // Every fixture was made to differ from its neighbours.
+        // Every fixture differs from the others.
         let all = classes.len();
         classes.sort();
         classes.dedup();

@@ -1,15 +1,17 @@
-//! Views that take longer to walk than any file their size: a few bytes shown 2^36 times, or one element a page.
+//! Views that take longer to walk than any file of their size: a few bytes repeated 2^36 times, or one element
+//! per page.
 //!
-//! What a kernel is given is mapped, whatever its strides. What has to be walked element by element is held to
-//! these bounds: outputs, which are compared, and views of conjugates or negatives, which are written out.
+//! A kernel's inputs are mapped, whatever their strides. These limits apply to what is walked element by element:
+//! outputs, which are compared, and views of conjugates or negatives, which are written out.
 
 use crate::capture::Tensor;
 
-/// Elements of a view that shows some of its storage more than once. A tensor that does not is bounded by its file;
-/// to compare so many takes about a minute.
+/// Largest number of elements in a view that repeats parts of its storage. (Other tensors are limited by their
+/// files.) Comparing that many takes about a minute.
 const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
 
-/// Places of a view that lie so far apart that each is a read of its own: at a microsecond each, about a minute.
+/// Largest number of separate reads for a view whose elements are far apart: at a microsecond each, about a
+/// minute.
 const MAX_SCATTERED_READS: u64 = 1 << 26;
 
 /// A view that takes too long to read.
@@ -27,7 +29,7 @@ pub enum HeavyView {
     Scattered { reads: u64 },
 }
 
-/// Refuses a tensor that would be walked for hours.
+/// Refuses a tensor that would take hours to walk.
 pub(super) fn walkable(tensor: &Tensor) -> Result<(), HeavyView> {
     let elements = tensor.elements();
     if elements > MAX_REPEATED_ELEMENTS && elements > tensor.extent_elements() {
@@ -52,7 +54,7 @@ mod tests {
             stride: stride.to_vec(),
             ..dense(DType::Float32, shape, 0)
         };
-        // Dense tensors have the size of their file, whatever it is.
+        // Dense tensors are limited only by their files.
         assert_eq!(walkable(&dense(DType::Float32, &[1 << 20, 1 << 16], 0)), Ok(()));
         assert_eq!(walkable(&view(&[1 << 20, 1 << 12], &[0, 1])), Ok(()));
         let elements = 1 << 36;
@@ -61,7 +63,7 @@ mod tests {
             walkable(&view(&[1 << 18, 1 << 18], &[1, 1 << 12])),
             Err(HeavyView::Repeated { elements })
         );
-        // Every 257th element is a read of its own, and the 256th is not.
+        // Every 257th element is read separately; every 256th is not.
         let reads = MAX_SCATTERED_READS + 1;
         assert_eq!(walkable(&view(&[reads], &[257])), Err(HeavyView::Scattered { reads }));
         assert_eq!(walkable(&view(&[reads], &[256])), Ok(()));
@@ -69,7 +71,7 @@ mod tests {
             walkable(&view(&[1 << 13, 1 << 14], &[300, 301])),
             Err(HeavyView::Scattered { reads: 1 << 27 })
         );
-        // The last axis makes the reads long: a transposed matrix is read row by row.
+        // The last axis makes for long reads: a transposed matrix is read row by row.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
         assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
     }

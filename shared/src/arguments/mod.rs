@@ -1,8 +1,9 @@
-//! From a capture to the arguments a kernel sees: one implementation for verify, profile and `check`.
+//! Turns captures into the arguments of a kernel: one implementation for verify, profile and `check`.
 //!
 //! KernelForge's rule: the first recorded `signature` of the job wins; otherwise positional arguments (`arg0`, …)
-//! and then the union of keyword names in first-seen order over all entries; defaults fill gaps; every entry of a
-//! job has one arity. The plan's `params` and `defaults` override it.
+//! come first, then all keyword names over all entries in the order in which they are first seen. Defaults fill
+//! gaps, and every entry of a job has the same number of arguments. The plan's `params` and `defaults` override
+//! this.
 
 mod bind;
 mod call;
@@ -48,26 +49,27 @@ pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
 pub use variation::VaryChoice;
 
-/// Arguments of one call. Far above any op (a bidirectional LSTM of 8 layers has 69), low enough that a call
-/// always fits a frame and a page or two of the runner.
+/// Largest number of arguments of a call: far above any op (a bidirectional LSTM with 8 layers has 69), and low
+/// enough that a call always fits a frame and a page or two of the runner.
 pub const MAX_ARGUMENTS: usize = 1024;
 
-/// The order in which a kernel sees its parameters, settled once per job.
+/// The order in which a kernel gets its parameters; settled once per job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signature {
     pub params: Vec<String>,
-    /// For entries that lack a parameter.
+    /// Values for entries that lack a parameter.
     pub defaults: BTreeMap<String, PlainValue>,
-    /// How many leading names of `captured` are positional (`arg0`, `arg1`, …) because no signature was recorded.
+    /// How many of the first names in `captured` are positional (`arg0`, `arg1`, …) because no signature was
+    /// recorded.
     pub positional: usize,
-    /// Every parameter of the captures in their own order: what a positional argument of an entry is called.
-    /// `params` is a choice from it.
+    /// Every parameter of the captures in their own order, which names an entry's positional arguments. `params`
+    /// is a selection of these.
     pub captured: Vec<String>,
-    /// Parameters that hold lists of tensors, with how many arguments each becomes in every entry.
+    /// Parameters that hold lists of tensors, and the number of arguments that each becomes in every entry.
     pub lists: BTreeMap<String, usize>,
 }
 
-/// An argument that is no tensor.
+/// An argument that is not a tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum PlainValue {
     None,
@@ -76,15 +78,15 @@ pub enum PlainValue {
     Float(f64),
     Str(String),
     DType(DType),
-    /// `cpu`, `cuda:1`.
+    /// Such as `cpu` or `cuda:1`.
     Device(String),
-    /// A tuple or list, nested ones flattened in place; becomes a 1-D CPU tensor.
+    /// A tuple or list, with nested ones flattened; it becomes a 1-D CPU tensor.
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
 }
 
-/// What a kernel receives in one place.
+/// The value of one argument of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArgumentValue {
     Tensor(Arc<Tensor>),
@@ -93,14 +95,14 @@ pub enum ArgumentValue {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// The parameter it came from.
+    /// The parameter that it belongs to.
     pub parameter: String,
-    /// Where it was found: `input`, or `tensors[1]` for one flattened out of a list.
+    /// Its path: `input`, or `tensors[1]` if it is an element of a list.
     pub path: String,
     pub value: ArgumentValue,
 }
 
-/// One tensor that the call returned.
+/// A tensor that the call returned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputTensor {
     /// `output`, or `output[1]`.

@@ -1,7 +1,8 @@
-//! The parts of storages that an entry's inputs reach: what is placed somewhere else as a whole, once.
+//! The parts of storages that an entry's inputs use: each is copied as a whole, once.
 //!
-//! Two storages of one content are one where that can be known without reading them: where both are named by their digest. Views
-//! that overlap or touch are in one piece. Values that are not stored as they are seen lie in no piece.
+//! Two storages with the same content count as one if this is known without reading them, that is, if both are
+//! identified by digest. Views that overlap or touch are in the same piece. Values that are not stored in the
+//! form in which they are used are in no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,9 +15,9 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// What its storage is known by beyond its file: a blob, and where in it the storage begins.
+    /// Identifies its storage across files: a blob, and the offset in it at which the storage begins.
     pub content: Option<(BlobId, u64)>,
-    /// In the storage.
+    /// Range within the storage.
     pub range: Range<u64>,
 }
 
@@ -25,20 +26,20 @@ impl Piece {
         Bytes::new(self.range.end - self.range.start)
     }
 
-    /// Where it has to begin in its storage so that everything keeps its place in its page.
+    /// The offset in the storage from which to copy, so that everything keeps its offset within a page.
     pub fn first(&self, page: Bytes) -> u64 {
         let page = page.get().max(1);
         self.range.start - self.range.start % page
     }
 
-    /// Whole pages that it takes where its storage begins at a page.
+    /// Bytes of the whole pages that it takes if its storage begins at a page.
     pub fn placed(&self, page: Bytes) -> Bytes {
         let length = self.range.end - self.first(page);
         page.saturating_mul(length.div_ceil(page.get().max(1)))
     }
 }
 
-/// In the order of their storages.
+/// Pieces in the order of their storages.
 pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>) -> Vec<Piece> {
     let mut seen: BTreeSet<(BlobId, u64, u64, u64)> = BTreeSet::new();
     distinct_ranges(inputs.filter(|tensor| !is_resolved(tensor)))
@@ -55,12 +56,12 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// The values are not what is stored, so they are written out before a kernel sees them.
+/// Whether its values differ from the stored ones, so that they are written out before a kernel gets them.
 pub(super) fn is_resolved(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }
 
-/// Per storage, the bytes that the tensors reach: sorted, disjoint, touching ones joined.
+/// For each storage, the ranges that the tensors use: sorted, disjoint, with touching ones merged.
 pub(super) fn distinct_ranges<'a>(
     tensors: impl Iterator<Item = &'a Tensor>,
 ) -> BTreeMap<StorageId, Vec<Range<u64>>> {
@@ -98,7 +99,7 @@ mod tests {
     use crate::capture::DType;
 
     #[test]
-    fn a_content_is_one_piece_and_so_are_views_that_touch() {
+    fn equal_contents_and_touching_views_are_one_piece() {
         let blob = Some(BlobId([7; 32]));
         let storages = [
             Storage { blob, ..storage(0, 4096, 0) },
@@ -122,7 +123,7 @@ mod tests {
         ];
         let found = pieces(&storages, tensors.iter());
         let told: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
-        // Storage 1 is storage 0 under another name; its inner view is inside.
+        // Storage 1 has the same content as storage 0, and its inner view is within the first one.
         assert_eq!(told, [(0, 0..4096), (2, 5000..5150)]);
         let page = Bytes::kib(4);
         let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();

@@ -1,7 +1,7 @@
-//! Values that are no tensors: which of them can become an argument, and how they are written.
+//! Values that are not tensors: which of them can be arguments, and how they are written.
 //!
-//! A capture may share one list in many places, so every walk here is bounded by the places it visits and by
-//! depth, not by the size of the file.
+//! A capture may use one list in many places, so every walk here is bounded by the number of visited values and
+//! by depth, not by the size of the file.
 
 use std::fmt::{self, Write};
 
@@ -13,11 +13,12 @@ use super::element::half;
 use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
-/// Places visited in one argument. A list of a million numbers belongs in a tensor.
+/// Most values visited in one argument. A list of a million numbers should be a tensor.
 const MAX_PLACES: usize = 1 << 20;
-/// Lists in lists. Real arguments nest twice; the bound keeps recursion far from the end of any stack.
+/// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
+/// stack.
 const MAX_DEPTH: usize = 64;
-/// Elements of a list, and characters of a text, that are written out; what is longer is cut and told apart by
+/// Elements of a list, and characters of a text, that are written out. Longer ones are cut, and distinguished by
 /// a digest.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
@@ -60,7 +61,7 @@ pub enum Refusal {
     TooManyArguments,
 }
 
-/// What may still be visited.
+/// The number of values that may still be visited.
 pub(super) struct Budget(usize);
 
 impl Budget {
@@ -77,7 +78,7 @@ impl Budget {
     }
 }
 
-/// A tuple, named by torch, by whoever wrote the recorded program, or not at all; list or `torch.Size`: the kinds whose order means something.
+/// The items of a tuple, list, `torch.Size` or named tuple: the sequences whose order is meaningful.
 pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Sequence {
@@ -89,7 +90,7 @@ pub(super) fn ordered(value: &Value) -> Option<&[Value]> {
     }
 }
 
-/// Whether a tensor stands in this value or in a list inside it.
+/// Whether this value is a tensor, or a list in it holds one.
 pub(super) fn holds_tensor(value: &Value, depth: usize, budget: &mut Budget) -> Result<bool, Refusal> {
     budget.visit(depth)?;
     if let Value::Tensor(_) = value {
@@ -103,7 +104,7 @@ pub(super) fn holds_tensor(value: &Value, depth: usize, budget: &mut Budget) -> 
     Ok(false)
 }
 
-/// A value that is no tensor as an argument.
+/// Converts a value other than a tensor to an argument.
 pub fn plain_value(value: &Value) -> Result<PlainValue, Refusal> {
     plain_within(value, 0, &mut Budget::new())
 }
@@ -129,7 +130,7 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
     }
 }
 
-/// A member of an enum is its value.
+/// An enum's member is replaced by its value.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),
@@ -169,7 +170,7 @@ fn collect_numbers(
     Ok(())
 }
 
-/// Bools beside integers are integers, as in Python; integers beside floats are floats.
+/// As in Python, bools among integers are integers, and integers among floats are floats.
 fn one_type(numbers: &[Number]) -> Result<PlainValue, Refusal> {
     if numbers.iter().any(|number| matches!(number, Number::Float(_))) {
         return numbers
@@ -198,7 +199,7 @@ fn as_float(number: Number) -> Result<f64, Refusal> {
         Number::Int(value) => {
             #[expect(clippy::cast_precision_loss, reason = "compared with the integer right below")]
             let float = value as f64;
-            // The comparison is made in 128 bits, because `i64::MAX as f64 as i64` saturates back.
+            // Compared in 128 bits, because `i64::MAX as f64 as i64` saturates back to the same value.
             #[expect(clippy::cast_possible_truncation, reason = "an i64's float fits an i128")]
             let exact = float as i128 == i128::from(value);
             if exact { Ok(float) } else { Err(Refusal::InexactInt(value)) }
@@ -236,7 +237,7 @@ fn number(value: &Value) -> Result<Number, Refusal> {
     }
 }
 
-/// numpy's `descr`: byte order (`<`, `>`, `|`, `=`), kind, bytes.
+/// Parses numpy's `descr`: byte order (`<`, `>`, `|`, `=`), kind and size.
 fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
     let refuse = || Refusal::NumpyScalar { dtype: shorten(dtype) };
     let (order, kind) =
@@ -265,7 +266,7 @@ fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
     }
 }
 
-/// For messages: enough of a foreign text to recognise it.
+/// Shortens a foreign text for a message.
 pub(super) fn shorten(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).map(printable).collect();
@@ -275,13 +276,14 @@ pub(super) fn shorten(text: &str) -> String {
     shown
 }
 
-/// Decimal digits of a huge integer cost quadratic time, so those are only measured.
+/// Converting a huge integer to decimal takes quadratic time, so only its size is shown.
 fn shorten_integer(value: &BigInt) -> String {
     if value.bits() <= 256 { value.to_string() } else { format!("of {} bits", value.bits()) }
 }
 
 impl PlainValue {
-    /// One text for one value, for digests and comparisons: every float by its bits, all NaNs alike.
+    /// A text that is unique for each value, for digests and comparisons. Floats are written by their bits, and
+    /// all NaNs are equal.
     pub(super) fn canonical(&self) -> String {
         let mut text = String::new();
         let float = |value: &f64| {
@@ -309,14 +311,14 @@ impl PlainValue {
         text
     }
 
-    /// The first half of a SHA-256 in hex is more than names or classes need; eight bytes are short enough to read.
+    /// Eight bytes of a SHA-256 in hex are enough for names and classes, and short enough to read.
     fn short_digest(&self) -> String {
         Sha256::digest(self.canonical())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// As Python would write it, on one line, long ones cut and told apart by a digest. Values that differ are written
-/// differently.
+/// The value as Python would write it, on one line. Long ones are cut and get a digest, so that different values
+/// are written differently.
 impl fmt::Display for PlainValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -356,7 +358,7 @@ impl PlainValue {
     }
 }
 
-/// Python's `repr(float)`: the shortest digits that lead back, and an exponent outside 1e-4..1e16.
+/// Python's `repr(float)`: the shortest digits that read back, with an exponent outside 1e-4..1e16.
 fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -388,7 +390,7 @@ mod tests {
     use crate::capture::DType;
 
     #[test]
-    fn plain_values_are_taken_as_they_are() {
+    fn plain_values_become_arguments() {
         let nested = tuple([int(1), list([int(2), tuple([int(3)])])]);
         for (value, expected) in [
             (Value::None, PlainValue::None),
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_argument_is_refused_by_name() {
+    fn unsupported_value_is_refused_by_name() {
         let huge = Value::Int(BigInt::from(i64::MAX) + 1);
         let three = Arc::new([Value::None, int(4), Value::None]);
         for (value, part) in [
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_lists_cost_no_more_than_the_budget() {
+    fn shared_lists_are_refused_within_the_budget() {
         let mut value = list([]);
         for _ in 0..60 {
             value = list([value.clone(), value]);
@@ -486,7 +488,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_that_differ_are_written_differently(
+        fn different_values_are_written_differently(
             a in prop::collection::vec(-2..3_i64, 0..20), b in prop::collection::vec(-2..3_i64, 0..20),
         ) {
             let (x, y) = (PlainValue::Ints(a.clone()), PlainValue::Ints(b.clone()));

@@ -1,6 +1,6 @@
-//! The print of a value: enough of it to tell whether two entries hold the same, without keeping either.
+//! A fingerprint of a value, sufficient to tell whether two entries hold the same value without keeping either.
 //!
-//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are the same.
+//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal.
 
 use sha2::{Digest, Sha256};
 
@@ -9,7 +9,7 @@ use super::entry::kind_name;
 use super::plain::{Budget, Refusal, holds_tensor, plain_value, shorten};
 use crate::capture::{Made, Value};
 
-/// What is kept of a value.
+/// The part of a value that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Print {
     Plain { shown: String, digest: [u8; 32] },
@@ -34,7 +34,7 @@ impl Print {
         Self::Plain { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// Values that no kernel takes can still be the same everywhere, and so be left out: by their structure.
+    /// For values that no kernel takes: if their structure is the same in every entry, they can be left out.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {
@@ -58,8 +58,8 @@ impl Print {
     }
 }
 
-/// Feeds a value's structure to `hash`, so that equal values have equal digests. Every part is written with its kind
-/// and its length.
+/// Feeds a value's structure into `hash`, so that equal values have equal digests. Every part is preceded by its
+/// kind and its length.
 fn hash_structure(
     value: &Value,
     depth: usize,

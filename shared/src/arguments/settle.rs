@@ -1,7 +1,8 @@
-//! The order of a job's parameters, settled once from all of its entries.
+//! Settles the order of a job's parameters from all of its entries.
 //!
-//! Sees every entry once and keeps only small facts of each: the forms of call that occur, and for every place of a
-//! value its first text, whether another differs, and how many arguments it makes. Binding values is `bind`'s work.
+//! Visits every entry once and keeps little of it: the forms of call that occur, and for every position or
+//! keyword the first value's fingerprint, whether another one differs, and the number of arguments. `bind` binds
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +12,15 @@ use super::print::Print;
 use super::{Entry, PlainValue, Signature};
 use crate::capture::Value;
 
-/// Different keyword names over one job, and different forms of call. An op has a few of each.
+/// Most different keyword names, and most different forms of call, in a job. An op has a few of each.
 const MAX_NAMES: usize = 1024;
 const MAX_FORMS: usize = 1024;
 /// Entries named in one message.
 const MAX_NAMED: usize = 3;
-/// A known name this similar (Jaro-Winkler, 0 to 1) is worth suggesting.
+/// Similarity (Jaro-Winkler, 0 to 1) from which a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
-/// Why a job has no signature. All of a job's are reported at once.
+/// Why a job has no signature. All errors of a job are reported at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("there are no entries to take a signature from")]
@@ -66,7 +67,7 @@ pub enum SignatureError {
         parameter: String,
         first: String,
         first_value: String,
-        /// The first few that differ.
+        /// The first few entries that differ.
         others: Vec<String>,
         other_value: String,
         more: usize,
@@ -98,28 +99,28 @@ fn nearest(suggestion: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Where an entry gives a value.
+/// The position or keyword of a value in an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ArgumentKey {
     Position(usize),
     Keyword(String),
 }
 
-/// Which values an entry gives, by place alone. Few forms occur in a job, however many entries it has.
+/// Which positions and keywords an entry uses. A job has few forms, however many entries it has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallForm {
     positional: usize,
     keywords: BTreeSet<String>,
 }
 
-/// Who does something first, and how many more do it.
+/// The first entry of a kind, and the number of further ones.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
     others: usize,
 }
 
-/// What is known of the values in one place.
+/// What is known about the values of one position or keyword.
 #[derive(Clone, Debug)]
 struct ArgumentFacts {
     first: String,
@@ -130,7 +131,7 @@ struct ArgumentFacts {
     tensor_in: Option<String>,
     incomparable_in: Option<(String, Refusal)>,
     arguments: usize,
-    /// The first entry whose value makes another number of arguments.
+    /// The first entry whose value becomes another number of arguments.
     other_arguments: Option<(String, usize)>,
     list: bool,
 }
@@ -147,7 +148,7 @@ pub struct SignatureBuilder {
     defaults_override: BTreeMap<String, PlainValue>,
     entries: usize,
     recorded: Option<Recorded>,
-    /// In first-seen order.
+    /// In the order in which they were first seen.
     keywords: Vec<String>,
     positional: usize,
     forms: BTreeMap<CallForm, Tally>,
@@ -156,7 +157,7 @@ pub struct SignatureBuilder {
 }
 
 impl SignatureBuilder {
-    /// What the job's own `params` and `defaults` say. A name in both need not occur in the entries that are picked.
+    /// `params` and `defaults` are the job's own. A name in both need not occur in the selected entries.
     pub fn new(
         params_override: Option<Vec<String>>,
         defaults_override: BTreeMap<String, PlainValue>,
@@ -174,7 +175,7 @@ impl SignatureBuilder {
         }
     }
 
-    /// Once for each entry, in the job's order.
+    /// Call once for each entry, in the job's order.
     pub fn observe(&mut self, entry_name: &str, entry: &Entry) {
         self.entries += 1;
         if self.too_many.is_some() {
@@ -291,7 +292,8 @@ impl SignatureBuilder {
         names
     }
 
-    /// Recorded ones, then the plan's. Keywords that nobody declared are optional: who does not write one gets None.
+    /// Recorded defaults, overridden by the plan's. Keywords without a declaration are optional: an entry that
+    /// lacks one gets None.
     fn defaults(
         &self,
         captured: &[String],
@@ -402,8 +404,9 @@ impl SignatureBuilder {
             .collect()
     }
 
-    /// What is left out must be one plain value in every entry, since no kernel can know it. Tensors are refused even
-    /// if one entry alone has one: their values are never looked at here.
+    /// Checks the parameters that are left out: each must have the same plain value in every entry, because
+    /// kernels cannot know it. Tensors are refused even if only one entry has one, because their values are not
+    /// read here.
     fn left_out(
         &self,
         name: &str,
@@ -457,7 +460,7 @@ impl SignatureBuilder {
         for name in params {
             let facts = self.facts_of(name, captured);
             let Some(first) = facts.first() else { continue };
-            // An entry that lacks the parameter is given its default, which is one argument.
+            // An entry that lacks the parameter gets its default, which is one argument.
             let lacking = self
                 .forms
                 .iter()

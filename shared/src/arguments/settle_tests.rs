@@ -1,4 +1,4 @@
-//! How jobs settle their signature: tables and properties over hand-made entries.
+//! Settling the signatures of jobs: tables and properties with hand-made entries.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn x() -> Value {
 }
 
 #[test]
-fn without_a_recorded_signature_positions_come_first_and_then_names_as_seen() {
+fn unrecorded_signature_has_positions_first_then_names_in_order_of_appearance() {
     let entries = [
         unbound([x(), x()], []),
         unbound([x(), x()], [("is_causal", Value::Bool(true)), ("scale", Value::Float(0.25))]),
@@ -50,7 +50,7 @@ fn without_a_recorded_signature_positions_come_first_and_then_names_as_seen() {
 }
 
 #[test]
-fn the_first_recorded_signature_wins_even_over_earlier_entries() {
+fn first_recorded_signature_wins_over_earlier_entries() {
     let params = ["input", "weight", "eps"];
     let entries = [
         unbound([x(), x()], [("eps", Value::Float(1.0))]),
@@ -67,7 +67,7 @@ fn the_first_recorded_signature_wins_even_over_earlier_entries() {
 }
 
 #[test]
-fn the_plan_s_defaults_win_over_recorded_ones() {
+fn plans_defaults_override_recorded_ones() {
     let entries = [bound(&["input", "eps"], [("eps", Value::Float(1e-5))], [("input", x())])];
     let signature = settle_with(&entries, None, &[("eps", PlainValue::Float(0.5))]).unwrap();
     assert_eq!(signature.defaults["eps"], PlainValue::Float(0.5));
@@ -95,7 +95,7 @@ fn entries_that_do_not_fit_are_all_named() {
 }
 
 #[test]
-fn differing_numbers_of_positions_need_a_default() {
+fn different_numbers_of_positional_arguments_need_a_default() {
     let entries = [unbound([x(), int(1)], []), unbound([x()], [])];
     assert!(messages(settle(&entries))[0].starts_with("e1: parameter `arg1` is missing"));
     let signature = settle_with(&entries, None, &[("arg1", PlainValue::Int(7))]).unwrap();
@@ -103,7 +103,7 @@ fn differing_numbers_of_positions_need_a_default() {
 }
 
 #[test]
-fn a_recorded_default_that_cannot_be_passed_matters_only_if_it_is_needed() {
+fn unsupported_recorded_default_is_an_error_only_if_needed() {
     let with = |kwargs: Vec<(&'static str, Value)>| bound(&["x", "how"], [("how", Value::Ellipsis)], kwargs);
     assert!(settle(&[with(vec![("x", x()), ("how", int(1))])]).is_ok());
     let lacking = [with(vec![("x", x())])];
@@ -114,7 +114,7 @@ fn a_recorded_default_that_cannot_be_passed_matters_only_if_it_is_needed() {
 }
 
 #[test]
-fn params_choose_and_order_what_a_kernel_sees() {
+fn params_select_and_order_a_kernels_parameters() {
     let entry = |eps: f64| {
         bound(
             &["input", "weight", "eps"],
@@ -140,19 +140,19 @@ fn params_choose_and_order_what_a_kernel_sees() {
 }
 
 #[test]
-fn a_left_out_default_counts_as_a_value() {
+fn default_of_a_left_out_parameter_counts_as_its_value() {
     let entries = [unbound([x()], [("dim", int(1))]), unbound([x()], [])];
     assert!(messages(settle_with(&entries, Some(&["arg0"]), &[]))[0].contains("e1: parameter `dim`"));
     assert!(settle_with(&entries, Some(&["arg0"]), &[("dim", PlainValue::Int(1))]).is_ok());
     let positional = [unbound([x(), int(1)], []), unbound([x(), int(1)], [])];
     assert!(settle_with(&positional, Some(&["arg0"]), &[]).is_ok());
-    // By position in one entry, by name in the other.
+    // By position in one entry, and by name in the other.
     let mixed = [bound(&["x", "dim"], [], [("x", x()), ("dim", int(1))]), unbound([x(), int(2)], [])];
     assert!(messages(settle_with(&mixed, Some(&["x"]), &[]))[0].contains("`dim` is left out"));
 }
 
 #[test]
-fn what_no_kernel_takes_may_be_left_out_if_it_is_constant() {
+fn unsupported_value_may_be_left_out_if_constant() {
     let entry =
         |value: i64| unbound([x()], [("options", dict([("depth", int(value)), ("all", Value::Ellipsis)]))]);
     assert!(settle_with(&[entry(1), entry(1)], Some(&["arg0"]), &[]).is_ok());
@@ -164,7 +164,7 @@ fn what_no_kernel_takes_may_be_left_out_if_it_is_constant() {
 }
 
 #[test]
-fn unknown_names_come_with_the_nearest_one() {
+fn unknown_name_is_reported_with_the_nearest_one() {
     let entries = [unbound([x()], [("approximate", text("tanh"))])];
     let messages = messages(settle_with(
         &entries,
@@ -181,9 +181,9 @@ fn unknown_names_come_with_the_nearest_one() {
     }
 }
 
-/// A job's `params` stand for all of its captures; a choice of entries may lack one of them.
+/// A job's `params` apply to all of its captures; the selected entries may lack one of them.
 #[test]
-fn a_parameter_with_a_default_need_not_occur() {
+fn parameter_with_a_default_need_not_occur() {
     let entries = [unbound([x()], [])];
     let default = [("dropout_p", PlainValue::Float(0.0))];
     let signature = settle_with(&entries, Some(&["arg0", "dropout_p"]), &default).unwrap();
@@ -195,7 +195,7 @@ fn a_parameter_with_a_default_need_not_occur() {
 }
 
 #[test]
-fn lists_of_tensors_have_one_length() {
+fn lists_of_tensors_must_have_equal_lengths() {
     let two = unbound([tuple([x(), x()])], []);
     let signature = settle(&[two.clone(), two.clone()]).unwrap();
     assert_eq!(signature.lists, BTreeMap::from([("arg0".to_owned(), 2)]));
@@ -212,12 +212,12 @@ fn lists_of_tensors_have_one_length() {
 }
 
 #[test]
-fn no_entries_make_no_signature() {
+fn job_without_entries_has_no_signature() {
     assert_eq!(settle(&[]), Err(vec![SignatureError::NoEntries]));
 }
 
 #[test]
-fn an_endless_variety_of_names_is_cut_short() {
+fn too_many_different_names_are_refused() {
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
     for index in 0..5000 {
         let name = format!("name{index}");
@@ -235,8 +235,8 @@ fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
 }
 
 proptest! {
-    /// Whatever keywords the entries write, each is bound to the same parameters in the same order, and the order
-    /// of the first entries does not change when more come behind them.
+    /// Whatever keywords the entries use, each entry is bound to the same parameters in the same order, and
+    /// further entries do not change the order of earlier ones.
     #[test]
     fn every_entry_gets_every_parameter(calls in prop::collection::vec(call(), 1..8)) {
         let entries: Vec<Entry> = calls

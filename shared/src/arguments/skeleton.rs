@@ -1,15 +1,15 @@
-//! A first C candidate: every argument under its own name, the argument table as its comment.
+//! Generates a first C candidate: a variable for every argument, with the argument table as a comment.
 //!
-//! Names and values come from captures, so they are made safe here: identifiers that no C or C++ compiler refuses, and
-//! comments that nothing can end early.
+//! Names and values come from captures, so they are made safe here: identifiers that every C and C++ compiler
+//! accepts, and comments that nothing can end early.
 
 use std::collections::BTreeSet;
 
 use super::Signature;
 use super::describe::{Observed, PlainKind, Seen, table};
 
-/// Words that cannot name a variable: keywords of C and C++, what the header and the function use, and macros that
-/// common compilers predefine.
+/// Words that cannot be variable names: keywords of C and C++, names that the header and the function use, and
+/// macros that common compilers predefine.
 const TAKEN: &[&str] = &[
     "NULL",
     "alignas",
@@ -111,7 +111,7 @@ const TAKEN: &[&str] = &[
     "xor_eq",
 ];
 
-/// A candidate in C that compiles, takes its arguments apart and does nothing yet (`OPT_UNSUPPORTED`).
+/// A candidate in C that compiles, unpacks its arguments and does nothing yet (`OPT_UNSUPPORTED`).
 pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> String {
     let mut taken = BTreeSet::new();
     let function = function_name(symbol, &mut taken);
@@ -150,8 +150,8 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     lines.join("\n")
 }
 
-/// One variable of the type that was seen, beside it `has_…` where some entries have None; the OptAny itself where
-/// entries disagree about the type.
+/// A variable of the type that was seen, with a variable `has_…` if some entries have None; if the entries
+/// disagree about the type, the OptAny itself.
 fn unpack(
     index: usize,
     seen: &Seen,
@@ -217,7 +217,7 @@ impl CType {
         }
     }
 
-    /// What stands before the name, and the payload's member.
+    /// The type in a declaration, and the payload's member.
     fn declaration(self) -> (&'static str, &'static str) {
         match self {
             Self::Tensor => ("const OptTensor *", "v_tensor"),
@@ -231,7 +231,7 @@ impl CType {
     }
 }
 
-/// The symbol as it is wherever C can declare it: it is what the loader will look for.
+/// The symbol itself if C can declare it, because the loader will look for it.
 fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     let letters = symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let starts = symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -242,10 +242,11 @@ fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     identifier(symbol, taken)
 }
 
-/// A name of its own that every C and C++ compiler takes: `tensors[1]` is `tensors_1`, `float` is `float_`.
+/// A unique name that every C and C++ compiler accepts: `tensors[1]` becomes `tensors_1`, `float` becomes
+/// `float_`.
 fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     let mut name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    // Two underscores together, or one before a capital letter, belong to the compiler.
+    // Two consecutive underscores, or one before a capital letter, are reserved for the compiler.
     while name.contains("__") {
         name = name.replace("__", "_");
     }
@@ -266,7 +267,8 @@ fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     unique
 }
 
-/// Text that can stand in a block comment: nothing ends it or opens another, and nothing shows as what it is not.
+/// Text that is safe in a block comment: it neither ends the comment nor opens another one, and displays as what
+/// it is.
 fn comment(text: &str) -> String {
     let ascii: String = text.chars().map(|c| if (' '..='~').contains(&c) { c } else { '.' }).collect();
     ascii.replace('*', "+").replace("??", "..")

@@ -1,4 +1,4 @@
-//! The C skeleton and its header, compiled by the machine's own compilers with every warning an error.
+//! The C skeleton and its header, compiled by the machine's own compilers with every warning treated as an error.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::fixture::{bound, dict, int, list, observed, tensor, text, tuple, unbo
 use super::{Entry, Observed, c_skeleton};
 use crate::capture::{DType, Value};
 
-/// Compiles one file with every warning an error; the messages if it does not.
+/// Compiles a file with every warning treated as an error; returns the messages if that fails.
 fn compile(compiler: &str, standard: &str, file: &str, source: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(file);
@@ -51,7 +51,7 @@ fn skeleton(entries: &[Entry], symbol: &str) -> String {
 }
 
 #[test]
-fn every_kind_of_argument_is_taken_apart() {
+fn every_kind_of_argument_is_unpacked() {
     let t = |storage| tensor(DType::Float32, &[2, 3], storage);
     let entry = |index: Value, bias: Value, value: Value, output: Value| {
         let params = [
@@ -161,16 +161,16 @@ fn names_and_values_from_captures_stay_names_and_comments() {
 }
 
 #[test]
-fn a_call_of_nothing_compiles() {
+fn call_without_arguments_compiles() {
     compile_as_both(&skeleton(&[unbound([], [])], "run"));
     compile_as_both(&skeleton(&[unbound([list([]), Value::None], [])], "run"));
     let (signature, _) = observed(&[unbound([dict([])], [])].map(|_| unbound([], [])));
     compile_as_both(&c_skeleton(&signature, &Observed::new(), "run"));
 }
 
-/// The layout of tvm-ffi's TVMFFIAny and of DLPack's DLTensor, written out by hand.
+/// The layouts of tvm-ffi's TVMFFIAny and of DLPack's DLTensor, written out by hand.
 #[test]
-fn the_header_has_the_layout_of_tvm_ffi_and_dlpack() {
+fn header_has_the_layout_of_tvm_ffi_and_dlpack() {
     const FACTS: &[&str] = &[
         "sizeof(OptAny) == 16",
         "offsetof(OptAny, type_index) == 0",

@@ -1,22 +1,22 @@
-//! Whether an input may have other values in every timed call: what the plan and its header say. Its values may still be
-//! against it, or the kernel that it is tried with.
+//! Whether the plan and its header allow an input to have new values in every timed call. Its contents may still
+//! rule it out, or the kernel that it is tried with.
 
 use super::{Argument, may_vary};
 use crate::capture::Tensor;
 use crate::formula::VARIED;
 use crate::settings::Vary;
 
-/// What a plan says of it: `[profile] vary` and `[job] constant`.
+/// The plan's choice: `[profile] vary` and `[job] constant`.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
     pub constant: &'a [String],
-    /// Arguments that hold the same values in other entries.
+    /// Arguments that have the same values in other entries.
     pub repeated: &'a [String],
 }
 
 impl VaryChoice<'_> {
-    /// Why an argument is the same in every call, in a few words; none if it may vary.
+    /// Why an argument is the same in every call, in a few words; `None` if it may vary.
     pub fn kept_because(&self, argument: &Argument, tensor: &Tensor) -> Option<&'static str> {
         let named = |names: &[String]| names.contains(&argument.parameter) || names.contains(&argument.path);
         let range = tensor.byte_range();
@@ -41,7 +41,7 @@ impl VaryChoice<'_> {
         }
     }
 
-    /// A name, with the key that it stands in, that is none of these parameters nor a part of one.
+    /// A name that is neither a parameter nor part of one, with its key.
     pub fn unknown<'n>(&'n self, params: &[String]) -> Option<(&'static str, &'n str)> {
         let listed: &[String] = match self.vary {
             Vary::Only(names) => names,
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_parameter_has_is_found_with_its_key() {
+    fn unknown_parameter_is_found_with_its_key() {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let params = names(&["input", "tensors"]);
         for (vary, constant, found) in [

@@ -1,7 +1,8 @@
-//! The zip that `torch.save` writes: where its records lie, read from the directory and the local headers alone.
+//! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
 //!
-//! Owns the trust in a zip: records are stored, do not overlap, lie before the directory, and are named once. Knows
-//! torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`); what the pickle means is `pickle`'s.
+//! Owns the checks of a zip: records are stored uncompressed, do not overlap, lie before the directory, and have
+//! unique names. Knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`); `pickle` interprets the
+//! pickle.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,23 +17,23 @@ use super::limits::{
 use super::pickle::StorageName;
 use crate::units::Bytes;
 
-/// What the first record's header starts with.
+/// Start of the first record's header.
 pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
-/// The end of a zip that holds nothing.
+/// Start of an empty zip.
 pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
-/// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`): it writes 3.
+/// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`); it writes 3.
 const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
-/// Digits of a version and a newline; a longer record is none.
+/// Digits of a version and a newline; a longer record is no version.
 const MAX_VERSION_BYTES: u64 = 16;
 
-/// The length of `byteorder` is 6; one that is longer says nothing we know.
+/// `byteorder` has at most 6 bytes; a longer record has an unknown meaning.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
-/// Bytes of a local header before the name.
+/// Size of a local header without its name.
 const LOCAL_HEADER_BYTES: usize = 30;
 
-/// Size fields that say "see the zip64 extra field".
+/// A size that refers to the zip64 extra field.
 const ZIP64_SIZE: u32 = u32::MAX;
 
 /// One file in the zip.
@@ -45,12 +46,12 @@ struct Record {
     encrypted: bool,
 }
 
-/// Where a storage lies.
+/// The location of a storage.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) name: String,
     pub(super) offset: u64,
-    /// Of the record: what its CRC is over.
+    /// Size of the record, which its CRC covers.
     pub(super) record_bytes: u64,
     pub(super) crc32: Option<u32>,
 }
@@ -59,7 +60,7 @@ pub(super) struct Archive<'a> {
     file: &'a Body,
     records: HashMap<String, Record>,
     prefix: String,
-    /// torch can be told to compute no CRCs; all are 0 then.
+    /// False if torch was told not to compute CRCs; all of them are 0 then.
     has_crcs: bool,
 }
 
@@ -88,7 +89,7 @@ impl<'a> Archive<'a> {
         Ok(Self { file, records, prefix, has_crcs })
     }
 
-    /// The bytes of the pickle, once the records beside it say that this reader can take the capture.
+    /// The bytes of the pickle, after checking that this reader supports the other records.
     pub(super) fn pickle(&self) -> Result<Vec<u8>, Fault> {
         if self.has("constants.pkl") {
             return Err(Fault::unsupported("it is a TorchScript archive (record with torch.save instead)"));
@@ -114,9 +115,9 @@ impl<'a> Archive<'a> {
         Ok(bytes)
     }
 
-    /// Zips without a version are let pass: nothing else in them could be read differently.
+    /// A zip without a version is accepted: nothing else in it depends on the version.
     fn check_version(&self) -> Result<(), Fault> {
-        // The second name is the one that TorchScript used.
+        // TorchScript used the second name.
         for name in ["version", ".data/version"] {
             if !self.has(name) {
                 continue;
@@ -136,7 +137,7 @@ impl<'a> Archive<'a> {
 
     pub(super) fn storage(&self, storage: &StorageName) -> Result<Place, Fault> {
         let name = format!("data/{}", storage.key);
-        // Some writers leave out what has no bytes.
+        // Some writers leave out empty records.
         if storage.bytes == 0 && !self.has(&name) {
             return Ok(Place { name, offset: 0, record_bytes: 0, crc32: None });
         }
@@ -164,7 +165,7 @@ impl<'a> Archive<'a> {
         self.records.contains_key(&format!("{}/{name}", self.prefix))
     }
 
-    /// By its name below the prefix.
+    /// Finds a record by its name below the prefix.
     fn record(&self, name: &str) -> Result<&Record, Fault> {
         let record = self.records.get(&format!("{}/{name}", self.prefix)).ok_or_else(|| {
             Fault::new(ErrorKind::MissingRecord, format!("there is no record {}", quoted(name)))
@@ -192,8 +193,8 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the directory. Of several signatures the one counts after which the zip ends exactly: a comment may hold
-/// others. Bytes after the zip are let pass where there is no such one, as torch does.
+/// Finds the directory. If there are several signatures, the one after which the zip ends exactly counts, because
+/// a comment may contain others. If there is no such signature, bytes after the zip are accepted, as in torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -291,12 +292,12 @@ fn read_records(
     Ok(records)
 }
 
-/// What is needed of the header that stands before a record's data. Read by ourselves: rawzip reads the whole of it
-/// three times over, and page-aligned records have up to a page of padding in theirs.
+/// The needed fields of the header before a record's data. We read it ourselves: rawzip reads all of it three
+/// times, and page-aligned records have up to a page of padding in their headers.
 struct LocalHeader {
     data_offset: u64,
     method: u16,
-    /// Sizes and CRC stand behind the data, and in the directory.
+    /// Sizes and CRC follow the data, and are also in the directory.
     sizes_follow: bool,
     compressed_bytes: u32,
 }
@@ -326,7 +327,7 @@ impl LocalHeader {
     }
 }
 
-/// The folder that all records of a capture are in.
+/// The folder that contains all records of a capture.
 fn prefix(records: &HashMap<String, Record>) -> Result<String, Fault> {
     let mut prefixes = records
         .keys()
@@ -360,7 +361,7 @@ fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
         Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Truncated, format!("the zip ends inside {what}"))
         }
-        // An offset that no file has.
+        // An offset beyond any file.
         Zip::IO(error) if error.kind() == io::ErrorKind::InvalidInput => {
             (ErrorKind::CorruptZip, format!("{what} is said to lie behind all that a file can hold"))
         }

@@ -1,7 +1,6 @@
-//! The bytes of a capture, by their place in the `.pt` file: one file, or pieces that a store keeps apart.
+//! The bytes of a capture by their offset in the `.pt` file: a single file, or pieces in a store.
 //!
-//! The parsers above read positions and know neither form. What a form costs and where a storage can be mapped is
-//! `CaptureFile`'s to ask.
+//! The parsers read by offset and know neither form. `CaptureFile` knows where a storage can be mapped.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +15,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// As `FileExt::read_at`.
+    /// Like `FileExt::read_at`.
     pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Self::Whole(file) => file.read_at(buffer, offset),
@@ -24,7 +23,7 @@ impl Body {
         }
     }
 
-    /// As `FileExt::read_exact_at`.
+    /// Like `FileExt::read_exact_at`.
     pub(super) fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
         if let Self::Whole(file) = self {
             return file.read_exact_at(buffer, offset);

@@ -1,6 +1,6 @@
-//! The element types a dense tensor can have, with their sizes and names.
+//! The element types of dense tensors, with their sizes and names.
 //!
-//! One table for the reader, the judge and the candidate interface. Names are PyTorch's.
+//! A single table for the reader, the judge and the candidate interface. The names are PyTorch's.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ use crate::units::to_index;
 
 macro_rules! dtypes {
     ($($variant:ident, $name:literal, $size:literal, $dl_code:literal, $kind:ident;)*) => {
-        /// Element type of a tensor.
+        /// The element type of a tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum DType { $(#[serde(rename = $name)] $variant,)* }
 
         impl DType {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// PyTorch's name without the `torch.` prefix.
+            /// PyTorch's name without `torch.`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Bytes of one element.
+            /// Size of an element, in bytes.
             pub const fn size(self) -> u64 {
                 match self { $(Self::$variant => $size,)* }
             }
 
-            /// `size`, for cutting buffers into elements.
+            /// `size` as a length, for dividing buffers into elements.
             pub const fn element_len(self) -> usize {
                 to_index(self.size())
             }
@@ -37,12 +37,12 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $dl_code,)* }
             }
 
-            /// Values that lie in one element: two where torch packs them so.
+            /// Number of values in an element; two for types that torch packs.
             pub const fn lanes(self) -> u8 {
                 match self { Self::Float4E2M1FnX2 => 2, _ => 1 }
             }
 
-            /// Bits of one value.
+            /// Size of a value, in bits.
             pub const fn bits(self) -> u8 {
                 #[expect(clippy::cast_possible_truncation, reason = "128 at most")]
                 let bits = 8 * self.size() as u8;
@@ -65,7 +65,7 @@ macro_rules! dtypes {
 pub enum Kind {
     Float,
     Complex,
-    /// And whatever else is compared bit by bit.
+    /// Also for other types that are compared bit by bit.
     Integer,
     Bool,
 }
@@ -91,7 +91,7 @@ dtypes! {
     Int32, "int32", 4, 0, Integer;
     Int64, "int64", 8, 0, Integer;
     Bool, "bool", 1, 6, Bool;
-    // Scales and packed values of block formats: what a kernel makes of them is compared bit by bit.
+    // Scales and packed values of block formats are compared bit by bit.
     Float8E8M0Fnu, "float8_e8m0fnu", 1, 14, Integer;
     Float4E2M1FnX2, "float4_e2m1fn_x2", 1, 17, Integer;
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_lead_back() {
+    fn names_are_unique_and_parse_back() {
         for &dtype in DType::ALL {
             assert_eq!(DType::from_name(dtype.name()), Some(dtype));
         }

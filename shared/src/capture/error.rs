@@ -1,15 +1,15 @@
-//! Why a capture could not be read: one closed set of kinds, and what was found where.
+//! Why a capture could not be read: a fixed set of kinds, with details.
 //!
-//! Parsers below know bytes and no path: they return a `Fault`, and `CaptureFile` adds the path.
+//! Parsers know bytes and no path: they return a `Fault`, and `CaptureFile` adds the path.
 
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a file. The names are a contract: tests and reports use them.
+/// What is wrong with a file. Tests and reports rely on these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The operating system refused, or it is no regular file.
+    /// The operating system reported an error, or it is not a regular file.
     Io,
     /// Neither a zip nor torch's old format.
     BadMagic,
@@ -18,17 +18,17 @@ pub enum ErrorKind {
     CrcMismatch,
     MissingRecord,
     BadPickle,
-    /// The pickle names something that is not on the list of what a capture may hold.
+    /// The pickle names something that a capture must not contain.
     UnsafeGlobal,
-    /// Understood, but no dense little-endian tensor.
+    /// Valid, but not a dense little-endian tensor.
     Unsupported,
     UnsupportedCompression,
-    /// A view leaves its storage, or a storage its record.
+    /// A view exceeds its storage, or a storage its record.
     OutOfBounds,
     Limit,
-    /// The capture lies in a store, and a blob of it is not there.
+    /// The capture is in a store, and one of its blobs is missing.
     MissingBlob,
-    /// The store that the capture lies in is damaged.
+    /// The capture is in a store that is damaged.
     CorruptStore,
 }
 
@@ -61,19 +61,19 @@ impl fmt::Display for ErrorKind {
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// A capture that cannot be read.
+/// Why a capture cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("capture {}: {detail}", path.display())]
 pub struct CaptureError {
     pub path: PathBuf,
     pub kind: ErrorKind,
-    /// What was attempted and what was found. Text out of the file is quoted and cut short.
+    /// What was attempted and what was found. Text from the file is quoted and shortened.
     pub detail: String,
     #[source]
     pub source: Option<Cause>,
 }
 
-/// A `CaptureError` that does not know its file yet.
+/// A `CaptureError` without its path.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) kind: ErrorKind,
@@ -91,7 +91,7 @@ impl Fault {
         self
     }
 
-    /// A read that failed: the file got shorter than it was, or the system refused.
+    /// A failed read: the file became shorter, or the system reported an error.
     pub(super) fn read(what: &str, source: std::io::Error) -> Self {
         let (kind, detail) = if source.kind() == std::io::ErrorKind::UnexpectedEof {
             (ErrorKind::Truncated, format!("the file ends inside {what}"))
@@ -118,7 +118,7 @@ impl Fault {
     }
 }
 
-/// Text out of a file, fit for a message: quoted, without control characters, cut short.
+/// Text from a file for a message: quoted, without control characters, shortened.
 pub(super) fn quoted(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 100;
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).flat_map(char::escape_debug).collect();

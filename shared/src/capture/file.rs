@@ -1,7 +1,7 @@
-//! An opened capture: its values, where its storages lie, and bounded reads of them.
+//! An opened capture: its values, the locations of its storages, and bounded reads of them.
 //!
-//! Opening reads the zip directory, the local headers and the pickle, whatever the size of the file. All reads are
-//! positioned, so that threads can share one capture.
+//! Opening reads the zip directory, the local headers and the pickle, whatever the size of the file. All reads
+//! are positioned, so threads can share a capture.
 
 use std::fmt;
 use std::fs::File;
@@ -23,31 +23,31 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// A disk read in order by one reader, and read ahead of by the kernel, is as fast as by several.
+/// One reader with the kernel's read-ahead is as fast as several.
 const CRC_READERS: usize = 1;
 
-/// A capture whose pickle has been read; the bytes of its tensors stay in the file.
+/// A capture whose pickle has been read; the bytes of its tensors remain in the file.
 pub struct CaptureFile {
     path: PathBuf,
     body: Body,
     bytes: u64,
     root: Value,
     storages: Vec<Storage>,
-    /// The whole record of each storage, which its CRC is over.
+    /// Size of each storage's whole record, which its CRC covers.
     record_bytes: Vec<u64>,
     records: Vec<RecordRange>,
 }
 
-/// A storage's bytes in the `.pt` file.
+/// The range of a storage's record in the `.pt` file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordRange {
     pub offset: u64,
     pub bytes: u64,
-    /// None where the writer computed none.
+    /// `None` if the writer computed none.
     pub crc32: Option<u32>,
 }
 
-/// Without the values, which can be many.
+/// Without the values, of which there may be many.
 impl fmt::Debug for CaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CaptureFile")
@@ -61,7 +61,7 @@ impl fmt::Debug for CaptureFile {
 struct Contents {
     root: Value,
     storages: Vec<(StorageName, Place)>,
-    /// Of storages that are named and belong to no value.
+    /// Storages that are named but belong to no value.
     unused: Vec<Place>,
 }
 
@@ -71,7 +71,7 @@ impl CaptureFile {
     }
 
     fn read(path: &Path) -> Result<Self, Fault> {
-        // Asked first as well: opening a FIFO would wait for a writer.
+        // Checked before opening, because opening a FIFO would wait for a writer.
         let could_not_open = |source| Fault::new(ErrorKind::Io, "could not open it").because(source);
         require_regular(&std::fs::metadata(path).map_err(could_not_open)?)?;
         let file = File::open(path).map_err(could_not_open)?;
@@ -119,12 +119,12 @@ impl CaptureFile {
         &self.path
     }
 
-    /// Whether it lies in a capture store.
+    /// Whether it is in a capture store.
     pub fn is_packed(&self) -> bool {
         matches!(self.body, Body::Packed(_))
     }
 
-    /// The file that storages of this `blob` lie in: the capture itself, or in a store a blob or the manifest.
+    /// The file that contains storages of this `blob`: the capture itself or, in a store, a blob or the manifest.
     pub fn file_of(&self, blob: Option<BlobId>) -> io::Result<Arc<File>> {
         match &self.body {
             Body::Whole(file) => Ok(file.clone()),
@@ -132,7 +132,7 @@ impl CaptureFile {
         }
     }
 
-    /// All files that its bytes lie in, but for the manifest of a packed one.
+    /// All files that contain its bytes, except the manifest of a packed entry.
     pub fn data_files(&self) -> io::Result<Vec<Arc<File>>> {
         match &self.body {
             Body::Whole(file) => Ok(vec![file.clone()]),
@@ -142,12 +142,12 @@ impl CaptureFile {
         }
     }
 
-    /// The records of all storages that the pickle names, in the file's order, each once.
+    /// The records of all storages that the pickle names, in the file's order, without repetitions.
     pub fn records(&self) -> &[RecordRange] {
         &self.records
     }
 
-    /// Size of the whole file, as it was before it was packed.
+    /// Size of the `.pt` file, before it was packed if it is in a store.
     pub fn file_bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
@@ -156,18 +156,18 @@ impl CaptureFile {
         &self.root
     }
 
-    /// In order of first appearance in the root; a storage's id is its place.
+    /// In order of first appearance in the root; a storage's id is its index.
     pub fn storages(&self) -> &[Storage] {
         &self.storages
     }
 
-    /// Panics on an id of another capture.
+    /// Panics if the id is from another capture.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }
 
-    /// Reads the whole record of a storage and compares its CRC, and its digest if it is a blob. Fine where the writer
-    /// computed none.
+    /// Reads the whole record of a storage and compares its CRC and, if it is a blob, its digest. Succeeds if the
+    /// writer computed no CRC.
     pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
         let record_bytes = self.record_bytes[id.index()];
@@ -205,7 +205,7 @@ impl CaptureFile {
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
     }
 
-    /// The blob that is this record and nothing else, and where it lies.
+    /// The blob that consists of exactly this record, and its path.
     fn whole_blob(
         &self,
         storage: &Storage,
@@ -239,7 +239,7 @@ impl CaptureFile {
             );
             return Err(Fault::new(ErrorKind::OutOfBounds, detail).at(&self.path));
         }
-        // In range: the record was checked to end inside the file.
+        // Cannot overflow: the record was checked to end within the file.
         self.read_at(storage, buffer, storage.file_offset + offset_in_storage)
     }
 
@@ -287,7 +287,7 @@ fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
 fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let archive = Archive::open(file, file_bytes)?;
     let pickle = archive.pickle()?;
-    // A record has its length from the directory: a pickle that wants more is no truncated file.
+    // The directory has the record's length, so a pickle that needs more is not a truncated file.
     let unpickled = unpickle(&pickle).map_err(|mut fault| {
         if fault.kind == ErrorKind::Truncated {
             fault.kind = ErrorKind::BadPickle;

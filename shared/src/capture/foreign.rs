@@ -1,6 +1,6 @@
-//! Files of other kinds that end up under a capture's name: what they are, and what to do.
+//! Recognises other kinds of files under a capture's name, and says what to do.
 
-/// How much of a file is looked at: the mark of a tar is the last, at 257.
+/// Bytes examined; the last mark is that of a tar file, at 257.
 pub(super) const LOOKED_AT_BYTES: usize = 512;
 
 /// Marks at the start of a file.
@@ -21,7 +21,7 @@ const MARKS: [(&[u8], &str); 12] = [
 
 const TAR_MARK_AT: usize = 257;
 
-/// What a file is whose first bytes no capture has; none where nobody can tell.
+/// The kind of a file whose first bytes are not a capture's; `None` if unknown.
 pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> {
     let marked = MARKS.iter().find(|(mark, _)| start.starts_with(mark)).map(|(_, what)| *what);
     marked
@@ -38,7 +38,7 @@ pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> 
         .or_else(|| is_text(start).then_some("text"))
 }
 
-/// The length of a JSON header, and the header.
+/// A safetensors file begins with the length of a JSON header, and the header.
 fn is_safetensors(start: &[u8], file_bytes: u64) -> bool {
     let Some((length, rest)) = start.split_first_chunk::<8>() else { return false };
     let length = u64::from_le_bytes(*length);

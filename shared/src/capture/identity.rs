@@ -1,22 +1,22 @@
-//! By what a capture's file is known again without being read.
+//! Identifies a capture's file, without reading it, to notice changes.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// One that was written, replaced or cut short has another.
+/// Changes if the file is written, replaced or truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     device: u64,
     inode: u64,
     bytes: u64,
-    /// When it was last written, in nanoseconds.
+    /// Time of the last modification, in nanoseconds.
     modified: i128,
 }
 
 impl FileIdentity {
-    /// None where there is no such file.
+    /// `None` if there is no such file.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_was_written_cut_or_replaced_is_another() {
+    fn written_truncated_or_replaced_file_has_another_identity() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("entry.pt");
         assert_eq!(FileIdentity::of(&path), None);

@@ -1,5 +1,5 @@
-//! The format torch wrote before 1.6: pickles for magic number, protocol, system, object and storage keys, then
-//! each storage as a count and its bytes, with nothing to say where the next one starts.
+//! The format that torch wrote before version 1.6: pickles for magic number, protocol, system, object and storage
+//! keys, then the count and the bytes of each storage. Nothing says where the next storage starts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
 use super::pickle::{StorageName, Unpickled, pickle_length, unpickle};
 use super::value::{SequenceKind, Value};
 
-/// All pickles start with this byte from protocol 2 on.
+/// The first byte of all pickles since protocol 2.
 pub(super) const MAGIC: u8 = 0x80;
 
-/// The first pickle is this number.
+/// The value of the first pickle.
 const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
 
-/// The first pickle is 15 bytes under protocol 2, and 24 with the frame of later ones.
+/// The first pickle has 15 bytes in protocol 2, and 24 with the frame of later protocols.
 const MAX_MAGIC_BYTES: usize = 64;
 
-/// The only version of the format there ever was.
+/// The format has only this version.
 const FORMAT_VERSION: u32 = 1001;
 
 /// Magic, version, system, object, keys.
@@ -33,12 +33,12 @@ pub(super) struct Legacy<'a> {
     file_bytes: u64,
     /// Everything before the storages.
     pickles: Vec<u8>,
-    /// Where each pickle starts, and where the last one ends.
+    /// The start of each pickle, and the end of the last one.
     bounds: [usize; PICKLES + 1],
 }
 
 impl<'a> Legacy<'a> {
-    /// Reads the pickles, in ever larger pieces: nothing says where they end.
+    /// Reads the pickles in increasing pieces, because nothing says where they end.
     pub(super) fn open(file: &'a Body, file_bytes: u64) -> Result<Self, Fault> {
         let mut pickles = Vec::new();
         let mut bounds = [0; PICKLES + 1];
@@ -69,7 +69,7 @@ impl<'a> Legacy<'a> {
         unpickle(&self.pickles[self.bounds[number]..self.bounds[number + 1]])
     }
 
-    /// The object, once the pickles before it say that this reader can take it.
+    /// The object, after checking that this reader supports what the pickles before it say.
     pub(super) fn object(&self) -> Result<Unpickled, Fault> {
         if self.pickle(1)?.root != Value::Int(BigInt::from(FORMAT_VERSION)) {
             return Err(Fault::unsupported(format!("its format version is not {FORMAT_VERSION}")));
@@ -87,7 +87,7 @@ impl<'a> Legacy<'a> {
         self.pickle(3)
     }
 
-    /// Where the storages lie, by key.
+    /// The locations of the storages by key.
     pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, Place>, Fault> {
         let Value::Sequence { kind: SequenceKind::List, items: keys } = self.pickle(4)?.root else {
             return Err(Fault::bad_pickle("the storage keys are no list"));
@@ -107,7 +107,7 @@ impl<'a> Legacy<'a> {
                 .get(&**key)
                 .ok_or_else(|| Fault::bad_pickle(format!("storage {} belongs to no object", quoted(key))))?;
             let place = self.place(storage, offset)?;
-            // Checked against the length of the file, so the sum is in range.
+            // Checked against the length of the file, so the sum does not overflow.
             offset = place.offset + place.record_bytes;
             if places.insert(key.clone(), place).is_some() {
                 return Err(Fault::bad_pickle(format!("storage {} is listed twice", quoted(key))));
@@ -137,7 +137,7 @@ impl<'a> Legacy<'a> {
     }
 }
 
-/// Goes on where it stopped, when more of the file has been read. False while more of it is needed.
+/// Continues after more of the file was read. Returns false if still more is needed.
 fn next_bounds(
     bytes: &[u8],
     unread: u64,

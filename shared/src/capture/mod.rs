@@ -1,8 +1,8 @@
-//! Reading `.pt` files as `torch.save` writes them: the zip format and the one before it.
+//! Reads `.pt` files as `torch.save` writes them, in the zip format and in the one before it.
 //!
-//! `CaptureFile::open` reads directory and pickle; `logical_values` streams the values of a tensor; `inspect` shows
-//! a capture to people and programs; a capture may lie in a `store`. Everything that comes out of a file is checked here, once: whoever holds a
-//! `Tensor` may rely on what its documentation says.
+//! `CaptureFile::open` reads the directory and the pickle; `logical_values` streams the values of a tensor;
+//! `inspect` shows a capture to people and programs; `store` reads captures from a store. Everything that comes
+//! from a file is checked here, once: the documentation of `Tensor` states what callers may rely on.
 
 mod archive;
 mod body;

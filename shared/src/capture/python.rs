@@ -1,4 +1,4 @@
-//! How Python writes a float and a string, for renderings that must agree with it to the letter.
+//! Writes floats and strings exactly as Python does.
 
 /// `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on.
 pub(super) fn float_text(value: f64) -> String {
@@ -12,7 +12,7 @@ pub(super) fn float_text(value: f64) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        // Display is the shortest form too, and never has an exponent.
+        // `Display` is also the shortest form, and never has an exponent.
         let plain = format!("{value}");
         return if plain.contains('.') { plain } else { format!("{plain}.0") };
     }

@@ -1,7 +1,7 @@
-//! What a capture holds once its pickle has been read: inert values, nothing callable.
+//! The values of a capture: inert data, nothing callable.
 //!
-//! Owns the shapes of values and the geometry of tensors. Reading them is the reader's work, giving them an
-//! order as arguments is `arguments`'. A tensor names its storage; its bytes stay in the file.
+//! Owns the types of values and the geometry of tensors. The reader creates them, and `arguments` orders them as
+//! arguments. A tensor refers to its storage, whose bytes remain in the file.
 
 use std::sync::Arc;
 
@@ -54,36 +54,36 @@ pub enum Value {
         dtype: Arc<str>,
         bytes: Arc<[u8]>,
     },
-    /// An object of a class that this program does not know.
+    /// An object of an unknown class.
     Object(Arc<Object>),
-    /// A container that holds itself, by the path of the outer one.
+    /// A container that contains itself, as the path of the outer one.
     Cycle(Arc<str>),
 }
 
-/// What a pickle says of an object of an unknown class, function or module attribute. Nothing of it was ever looked up,
-/// made or called.
+/// How a pickle describes an object of an unknown class, an unknown function or a module attribute. Nothing of it
+/// was looked up, created or called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// `module.name`, as the pickle has it.
+    /// `module.name` as in the pickle.
     pub name: Arc<str>,
     pub made: Made,
-    /// Attributes that are set after it was made, and what is put into it.
+    /// Attributes set after its creation, and items added to it.
     pub state: Vec<Value>,
 }
 
-/// How Python would come by an object.
+/// How Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made {
-    /// It is what has that name.
+    /// It is the object with that name.
     Named,
-    /// By a call with these arguments: members of enums are made so, and so is much else.
+    /// By a call with these arguments, as for members of enums and many other objects.
     Called(Arc<[Value]>),
-    /// Without its constructor, of these arguments: named tuples and data classes.
+    /// By `__new__` with these arguments, without the constructor, as for named tuples and data classes.
     New(Arc<[Value]>),
 }
 
 impl Object {
-    /// The value of an enum's member: a call with one plain value is taken for one.
+    /// The value of an enum's member: a call with one plain value counts as one.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Made::Called(arguments) if self.state.is_empty() => match &**arguments {
@@ -111,7 +111,7 @@ pub enum SequenceKind {
     Size,
     Set,
     FrozenSet,
-    /// A tuple with names: this class of `torch.return_types`, such as `max` or `topk`.
+    /// A named tuple: this class of `torch.return_types`, such as `max` or `topk`.
     ReturnType(&'static str),
 }
 
@@ -134,29 +134,29 @@ pub struct NumpyArray {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum NumpyContents {
-    /// As stored (Fortran order if `fortran_order`), in the dtype's own byte order.
+    /// As stored (Fortran order if `fortran_order`), in the dtype's byte order.
     Bytes(Arc<[u8]>),
     Objects(Arc<[Value]>),
 }
 
-/// A dense strided tensor. The reader has checked that every element lies inside its storage and that no
-/// product or sum below overflows.
+/// A dense strided tensor. The reader has checked that every element is within its storage, and that no product
+/// or sum below overflows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Equal for one tensor object in two places.
+    /// Equal if the same tensor object occurs twice.
     pub object: u32,
     pub dtype: DType,
     pub shape: Vec<u64>,
-    /// In elements, never negative (torch has no negative strides).
+    /// In elements; never negative, because torch has no negative strides.
     pub stride: Vec<u64>,
     /// In elements.
     pub storage_offset: u64,
     pub storage: StorageId,
     pub requires_grad: bool,
     pub parameter: bool,
-    /// The values are the complex conjugates of what is stored.
+    /// The values are the complex conjugates of the stored ones.
     pub conjugate: bool,
-    /// The values are the negatives of what is stored.
+    /// The values are the negatives of the stored ones.
     pub negative: bool,
 }
 
@@ -171,18 +171,18 @@ impl Tensor {
         Bytes::new(self.elements() * self.dtype.size())
     }
 
-    /// Elements from the first one used to the last one used, both included; 0 if there are none.
+    /// Number of elements from the first one used to the last one, inclusive; 0 if there are none.
     pub fn extent_elements(&self) -> u64 {
         extent_elements(&self.shape, &self.stride)
     }
 
-    /// The bytes of the storage that hold this tensor's elements (and what lies between them).
+    /// The bytes of the storage from this tensor's first element to its last.
     pub fn byte_range(&self) -> std::ops::Range<u64> {
         let start = self.storage_offset * self.dtype.size();
         start..start + self.extent_elements() * self.dtype.size()
     }
 
-    /// How many of its elements lie too far from any other to share a read with it.
+    /// Number of elements that are too far from any other to share a read with it.
     pub fn scattered_reads(&self) -> u64 {
         if self.elements() == 0 {
             return 0;
@@ -192,13 +192,13 @@ impl Tensor {
         axes.filter(|&(_, &stride)| far(stride)).map(|(&size, _)| size).product()
     }
 
-    /// Row-major without gaps, as `torch.Tensor.is_contiguous()`.
+    /// Whether it is row-major without gaps, as `torch.Tensor.is_contiguous()`.
     pub fn is_contiguous(&self) -> bool {
         is_contiguous(&self.shape, &self.stride)
     }
 }
 
-/// Elements between the first and the last one reached, both included; 0 for a shape without elements.
+/// Number of elements from the first one used to the last one, inclusive; 0 for a shape without elements.
 pub fn extent_elements(shape: &[u64], stride: &[u64]) -> u64 {
     if shape.contains(&0) {
         return 0;
@@ -206,7 +206,7 @@ pub fn extent_elements(shape: &[u64], stride: &[u64]) -> u64 {
     1 + shape.iter().zip(stride).map(|(&size, &step)| (size - 1) * step).sum::<u64>()
 }
 
-/// torch's rule: sizes of one may have any stride, and a tensor without elements is contiguous.
+/// torch's rule: axes of size one may have any stride, and a tensor without elements is contiguous.
 pub fn is_contiguous(shape: &[u64], stride: &[u64]) -> bool {
     if shape.contains(&0) {
         return true;
@@ -232,16 +232,16 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// What a file says about one storage.
+/// What a file says about a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
     pub id: StorageId,
     pub bytes: Bytes,
-    /// Where its first byte lies: in the capture file, or in its blob.
+    /// Offset of its first byte in the capture file or in its blob.
     pub file_offset: u64,
-    /// Of a capture in a store: the file that holds it; none where the manifest itself does.
+    /// In a store: the blob that contains it; `None` if the manifest does.
     pub blob: Option<BlobId>,
-    /// Of the whole record; none where the writer computed none, and in torch's old format.
+    /// CRC of the whole record; `None` if the writer computed none, and in torch's old format.
     pub crc32: Option<u32>,
     /// The record's name (`data/0`), or the key in torch's old format.
     pub name: String,

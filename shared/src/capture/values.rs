@@ -1,7 +1,7 @@
-//! A tensor's values in row-major order, streamed out of the file in bounded chunks.
+//! Streams a tensor's values in row-major order, in bounded chunks.
 //!
-//! Contiguous tensors are read straight through. Others are gathered block by block: a block is a run of the
-//! row-major order, and what it needs is read in the order of the file, in pieces that are worth a read.
+//! Contiguous tensors are read sequentially. Others are gathered block by block: a block is a run of the
+//! row-major order, and what it needs is read in the order of the file, in worthwhile pieces.
 
 use super::dtype::{DType, Kind};
 use super::error::CaptureError;
@@ -11,7 +11,7 @@ use super::value::{Tensor, extent_elements};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A gap between elements above which two reads are cheaper than one over the gap: a page.
+/// A gap between elements above which two reads are cheaper than one across the gap: a page.
 const WORTH_SKIPPING_BYTES: u64 = 4 << 10;
 
 /// How much is read and gathered at a time.
@@ -28,8 +28,8 @@ const SIZES: Sizes = Sizes {
     worth_skipping_bytes: WORTH_SKIPPING_BYTES,
 };
 
-/// Calls `sink` with the values in row-major order, little-endian, conj and neg applied; each chunk holds whole
-/// elements. Stops at the first error.
+/// Calls `sink` with the values in row-major order, little-endian, with conj and neg applied. Each chunk holds
+/// whole elements. Stops at the first error.
 pub fn logical_values<E: From<CaptureError>>(
     capture: &CaptureFile,
     tensor: &Tensor,
@@ -74,7 +74,8 @@ fn contiguous<E: From<CaptureError>>(
     Ok(())
 }
 
-/// One axis of a block: how many steps, and how far each goes in the storage and in the row-major order (elements).
+/// An axis of a block: the number of steps, and the distance of a step in the storage and in row-major order, in
+/// elements.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: u64,
@@ -91,7 +92,7 @@ fn gathered<E: From<CaptureError>>(
     let axes = merged_axes(tensor);
     let element = tensor.dtype.size();
     let block_elements = sizes.gather_bytes / element;
-    // The first axis whose steps fit a block whole; the one before it is cut into runs of steps.
+    // The first axis whose step fits a block completely; the one before it is divided into runs of steps.
     let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
     let (outer, cut) = (&axes[..inner], axes[inner]);
     let steps = (block_elements / cut.place).clamp(1, cut.size);
@@ -107,7 +108,7 @@ fn gathered<E: From<CaptureError>>(
             let taken = steps.min(cut.size - step);
             let mut block_axes = axes[inner..].to_vec();
             block_axes[0].size = taken;
-            // The longest strides outside: the file is then read from front to back.
+            // The longest strides are outermost, so that the file is read from front to back.
             block_axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
             gather.fill(&block_axes, base + step * cut.stride, 0)?;
             let values = &mut gather.block[..Bytes::new(taken * cut.place * element).to_usize()];
@@ -121,7 +122,7 @@ fn gathered<E: From<CaptureError>>(
     }
 }
 
-/// Counts one up; false after the last.
+/// Increments the odometer; false at the end.
 fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     for (index, axis) in odometer.iter_mut().zip(axes).rev() {
         *index += 1;
@@ -133,7 +134,7 @@ fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     false
 }
 
-/// The axes without those of size one, neighbours joined where one continues the other. Never empty.
+/// The axes without those of size one, with axes merged that continue one another. Never empty.
 fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     let mut place = 1;
@@ -164,7 +165,7 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Fills the places of these axes, the first of which has the longest stride.
+    /// Fills the elements of these axes, the first of which has the longest stride.
     fn fill(&mut self, axes: &[Axis], base: u64, place: u64) -> Result<(), CaptureError> {
         let extent = extent(axes) * self.element;
         match axes.split_first() {
@@ -175,7 +176,7 @@ impl Gather<'_> {
                 while done < first.size {
                     let steps = steps.min(first.size - done);
                     part[0].size = steps;
-                    // A single step needs no axis, which also makes each level one axis shorter.
+                    // A single step needs no axis, so each level is one axis shorter.
                     let part = if steps == 1 { &part[1..] } else { &part[..] };
                     self.fill(part, base + done * first.stride, place + done * first.place)?;
                     done += steps;
@@ -198,8 +199,8 @@ impl Gather<'_> {
     }
 }
 
-/// How many steps of the first axis to read at once: one, unless the gaps between them are cheaper to read than to
-/// skip.
+/// How many steps of the first axis to read at once: one, unless the gaps between them are cheaper to read than
+/// to skip.
 fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     let (first, rest) = match axes.split_first() {
         Some((first, rest)) if first.stride * element <= sizes.worth_skipping_bytes => (first, rest),
@@ -210,13 +211,13 @@ fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     (room / (first.stride * element).max(1)).clamp(1, first.size)
 }
 
-/// Elements from the first one reached to the last one, both included.
+/// Number of elements from the first one used to the last one, inclusive.
 fn extent(axes: &[Axis]) -> u64 {
     let (sizes, strides): (Vec<u64>, Vec<u64>) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
     extent_elements(&sizes, &strides)
 }
 
-/// Copies elements of `N` bytes from where they were read to their places.
+/// Copies elements of `N` bytes to their positions.
 fn scatter<const N: usize>(axes: &[Axis], read: &[u8], block: &mut [u8], place: u64) {
     let (read, _) = read.as_chunks::<N>();
     let (block, _) = block.as_chunks_mut::<N>();
@@ -246,7 +247,7 @@ fn scatter<const N: usize>(axes: &[Axis], read: &[u8], block: &mut [u8], place: 
     }
 }
 
-/// Conjugates and negates values in place, as the bits of the tensor say.
+/// Conjugates and negates values in place, as the tensor's bits say.
 fn apply_bits(tensor: &Tensor, values: &mut [u8]) {
     if !tensor.conjugate && !tensor.negative {
         return;
@@ -258,7 +259,7 @@ fn apply_bits(tensor: &Tensor, values: &mut [u8]) {
         }
         return;
     }
-    // The sign is the highest bit of the last byte of each part.
+    // The sign is the highest bit of each part's last byte.
     for (number, part) in values.chunks_exact_mut(part_bytes).enumerate() {
         let imaginary = parts == 2 && number % 2 == 1;
         if tensor.negative != (tensor.conjugate && imaginary) {
@@ -298,12 +299,12 @@ mod tests {
     use crate::capture::value::Value;
     use crate::units::to_index;
 
-    /// Small enough that a small tensor takes every way through the code.
+    /// So small that a small tensor exercises every path.
     const SMALL: Sizes = Sizes { chunk_bytes: 32, gather_bytes: 48, worth_skipping_bytes: 24 };
 
     const STORED_BYTES: usize = 1 << 10;
 
-    /// A capture of one uint8 tensor over bytes that count up, with a high bit here and there.
+    /// A capture of a uint8 tensor whose bytes count up, some with the high bit set.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
         let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -339,7 +340,7 @@ mod tests {
         values
     }
 
-    /// One element after the other, as the definition says.
+    /// One element after the other, straight from the definition.
     fn by_definition(tensor: &Tensor, stored: &[u8]) -> Vec<u8> {
         let element = tensor.dtype.element_len();
         let mut values = Vec::new();
@@ -372,7 +373,7 @@ mod tests {
             let (_file, capture, stored) = capture();
             let mut tensor = Tensor { dtype, shape, stride, storage_offset, ..(*base(&capture)).clone() };
             if permuted {
-                // Dense, with the first axis moved to the end: a transposed matrix or channels last.
+                // Dense, with the first axis moved to the end: a transposed matrix, or channels last.
                 tensor.stride = crate::capture::contiguous_strides(&tensor.shape);
                 if !tensor.shape.is_empty() {
                     tensor.shape.rotate_left(1);
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sink_can_stop_it() {
+    fn sink_can_stop_the_stream() {
         let (_file, capture, _) = capture();
         let mut calls = 0;
         let stopped = values_in(SMALL, &capture, &base(&capture), &mut |_| {

@@ -1,4 +1,4 @@
-//! What a build leaves behind.
+//! The result of a build.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Built {
     pub artifact: Option<Artifact>,
-    /// First line of `COMPILER --version`; none for a prebuilt library.
+    /// First line of `COMPILER --version`; `None` for a prebuilt library.
     pub compiler: Option<String>,
-    /// The command's arguments, the compiler itself first.
+    /// The command with its arguments, the compiler first.
     pub command: Vec<String>,
-    /// The head of what the compiler printed.
+    /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
 }

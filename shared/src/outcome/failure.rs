@@ -1,46 +1,47 @@
-//! The evidence of a failure: the entry, the place of a wrong value, and how a runner died.
+//! The evidence of a failure: the entry, the position of a wrong value, and how a runner died.
 
 use serde::{Deserialize, Serialize};
 
 use super::Status;
 use crate::capture::DType;
 
-/// How the death of a runner showed itself.
+/// How a runner died.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnerEnd {
     /// Name of the signal that ended it (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// Tail of what it wrote to standard error, as text.
+    /// The end of its standard error, as text.
     pub stderr_tail: String,
-    /// It wrote more than is kept.
+    /// Whether it wrote more than is kept.
     pub output_truncated: bool,
-    /// A SIGKILL ended it that nobody of ours sent, and there was no namespace to say that it came from outside.
+    /// Whether a SIGKILL ended it that we did not send, without a PID namespace to show that it came from
+    /// outside.
     pub unknown_sender: bool,
 }
 
-/// One entry that did not pass.
+/// An entry that did not pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryFailure {
     pub entry: String,
     pub status: Status,
     /// One line: what happened.
     pub detail: String,
-    /// One short text per argument: `input: float32[4, 8]`, `eps: 1e-05`.
+    /// A short text for each argument: `input: float32[4, 8]`, `eps: 1e-05`.
     pub args: Vec<String>,
     pub mismatch: Option<Mismatch>,
 }
 
-/// Where and how an output differs from what was recorded.
+/// Where and how an output differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// Path of the output leaf: `output`, or `output[1]`.
+    /// Path of the output: `output`, or `output[1]`.
     pub output: String,
     pub dtype: DType,
     pub shape: Vec<u64>,
     /// Coordinates of the first bad element.
     pub index: Vec<u64>,
-    /// Values as text, so that NaN and infinities survive.
+    /// As text, so that NaN and infinities survive.
     pub expected: String,
     pub actual: String,
     #[serde(with = "crate::nonfinite")]
@@ -55,10 +56,10 @@ pub struct Mismatch {
     pub actual_inf: u64,
     pub expected_nan: u64,
     pub expected_inf: u64,
-    /// Least and greatest finite value, as text; none where nothing is finite.
+    /// Smallest and largest finite value, as text; `None` if no value is finite.
     pub expected_range: Option<[String; 2]>,
     pub actual_range: Option<[String; 2]>,
-    /// The first eight bad elements.
+    /// Coordinates of the first eight bad elements.
     pub bad_indices: Vec<Vec<u64>>,
     pub pattern: Pattern,
     pub tolerance: ToleranceUsed,
@@ -66,13 +67,13 @@ pub struct Mismatch {
 
 /// What the bad elements have in common.
 ///
-/// Not internally tagged: the channel's format describes nothing, so it cannot read such an enum back.
+/// Not internally tagged: the channel's format is not self-describing, so it could not read such an enum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// Every element is bad.
     All,
-    /// From some element to the end.
+    /// All elements from this one to the end.
     Tail {
         from: u64,
     },
@@ -80,7 +81,7 @@ pub enum Pattern {
     FromRow {
         row: u64,
     },
-    /// Every bad element still holds the poison the output was filled with.
+    /// Every bad element still holds the output's poison.
     StillPoisoned,
     Scattered,
 }

@@ -1,4 +1,4 @@
-//! What reports of all stages have in common.
+//! The part of a report that is the same for all stages.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +10,17 @@ pub struct Head {
     pub status: Status,
     /// One line for a person: what happened.
     pub detail: String,
-    /// The first is the one that the status is of. A verification keeps three, other stages one; a build has none.
+    /// Failing entries; the first one determines the status. A verification keeps three, other stages one; a
+    /// build has none.
     pub failures: Vec<EntryFailure>,
-    /// The end of the runner whose death decided the status.
+    /// The end of the runner whose death determined the status.
     pub end: Option<RunnerEnd>,
-    /// Highest owed memory of a runner or compiler, as far as the worker could see; none where nothing ran or the kernel
-    /// gave no figure.
+    /// Highest owed memory of a runner or compiler that the worker saw; `None` if nothing ran, or the kernel
+    /// reported no figure.
     pub peak_owed: Option<Bytes>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,
-    /// What was run wrote more than is kept.
+    /// Whether the process wrote more than is kept.
     pub output_truncated: bool,
 }
 
@@ -28,7 +29,7 @@ impl Head {
         Self::failed(Status::Passed, "")
     }
 
-    /// The head of an attempt that came to nothing: no failing entry, no figures.
+    /// The head of an attempt without results: no failing entry, no figures.
     pub fn failed(status: Status, detail: impl Into<String>) -> Self {
         Self {
             status,
@@ -41,23 +42,23 @@ impl Head {
         }
     }
 
-    /// From now on it ends so; figures stay.
+    /// Sets the status and the detail; figures stay.
     pub fn end_as(&mut self, status: Status, detail: impl Into<String>) {
         (self.status, self.detail) = (status, detail.into());
     }
 
-    /// An entry failed, and decides the status.
+    /// Adds a failed entry, which determines the status.
     pub fn fail(&mut self, failure: EntryFailure) {
         self.end_as(failure.status, format!("{}: {}", failure.entry, failure.detail));
         self.failures.push(failure);
     }
 
-    /// Takes in what one more process owed. A process that ran owed something: zero is no figure.
+    /// Takes the peak of one more process into account. A process that ran owed something, so zero means unknown.
     pub fn saw(&mut self, peak: Bytes) {
         self.peak_owed = self.peak_owed.max((peak != Bytes::ZERO).then_some(peak));
     }
 
-    /// The entry that the status is of.
+    /// The entry that determined the status.
     pub fn failed_entry(&self) -> Option<&str> {
         self.failures.first().map(|failure| failure.entry.as_str())
     }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_peak_is_none_and_never_hides_a_known_one() {
+    fn unknown_peak_never_hides_a_known_one() {
         let mut head = Head::passed();
         head.saw(Bytes::ZERO);
         assert_eq!(head.peak_owed, None);
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_entry_decides_status_and_detail() {
+    fn failing_entry_determines_status_and_detail() {
         let mut head = Head::passed();
         head.saw(Bytes::new(7));
         let failure = EntryFailure {

@@ -1,7 +1,7 @@
-//! How things end: what a stage reports.
+//! The results that stages report.
 //!
-//! A report has a head, the same for every stage, and a body with what only its stage can tell. Who decides which status a
-//! death gets is the worker's and the core's work; this module only defines the words.
+//! A report has a head, which is the same for every stage, and a body for each stage. The worker and the core
+//! decide which status an end gets; this module only defines the types.
 
 mod build;
 mod failure;
@@ -33,7 +33,7 @@ pub struct Report {
     pub body: Body,
 }
 
-/// What is special to each stage.
+/// The part of a report that depends on the stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
@@ -44,7 +44,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// For an attempt that came to nothing.
+    /// The body of an attempt without results.
     pub fn of_nothing(stage: Stage) -> Self {
         match stage {
             Stage::Build => Self::Build(Built::default()),
@@ -60,12 +60,12 @@ impl Report {
         Self { head, body }
     }
 
-    /// For an attempt that came to nothing.
+    /// The report of an attempt without results.
     pub fn failed(stage: Stage, status: Status, detail: impl Into<String>) -> Self {
         Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
     }
 
-    /// The end was the baseline's, not the candidate's.
+    /// Whether the baseline failed, not the candidate.
     pub fn baseline_failed(&self) -> bool {
         matches!(&self.body, Body::Profile(profiled) if profiled.baseline_failed)
     }
@@ -75,7 +75,7 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// The channel's format describes nothing: what needs to look ahead cannot be read back from it.
+    /// The channel's format is not self-describing, so enums that need lookahead could not be read from it.
     #[test]
     fn every_pattern_and_every_number_crosses_the_channel() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");

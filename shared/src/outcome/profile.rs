@@ -1,4 +1,4 @@
-//! What a profile measured.
+//! The measurements of a profile.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,25 +8,25 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profiled {
     pub entries: Vec<EntryProfile>,
-    /// The end was the baseline's, not the candidate's.
+    /// Whether the baseline failed, not the candidate.
     pub baseline_failed: bool,
-    /// CPU numbers the runner was pinned to.
+    /// The CPUs that the runner was pinned to.
     pub cpus: Vec<u32>,
     /// The page cache before and after each batch.
     pub reads: ReadReport,
 }
 
-/// One timed entry. Times are of one call, in milliseconds.
+/// A timed entry. Times are per call, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryProfile {
     pub entry: String,
-    /// How many entries of the capture set are alike (same signature class).
+    /// Number of entries in the same signature class.
     pub weight: u64,
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
-    /// Baseline / candidate: the median of the pairs of each runner, over runners, with its 95 % interval.
+    /// Baseline / candidate: the median over each runner's pairs, combined over runners, with its 95 % interval.
     pub speedup: Option<Estimate>,
-    /// Half-width of the interval over the estimate.
+    /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
     pub noise: f64,
     pub converged: bool,
@@ -36,25 +36,26 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks thrown away, with their pairs, because they were preempted.
+    /// Blocks that were discarded, with their pairs, because they were preempted.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
     #[serde(with = "crate::nonfinite::option")]
     pub plan_ms: Option<f64>,
-    /// Hand-off that was subtracted from every block, in microseconds.
+    /// Hand-off time subtracted from every block, in microseconds.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
-    /// Processes of each side that the figures come from.
+    /// Number of processes of each side that were timed.
     pub runners: u32,
-    /// Share of the timed blocks that the worse side spent waiting for a CPU; none where the kernel does not tell.
+    /// Share of the timed blocks that the side spent waiting for a CPU, whichever side's is larger; `None` if the
+    /// kernel does not report it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
-    /// Of the blocks' times of a call: the least, each tenth percentile, the greatest.
+    /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.
     pub deciles: Vec<f64>,
-    /// The same of the baseline; empty without one.
+    /// The same for the baseline; empty without one.
     pub baseline_deciles: Vec<f64>,
-    /// Arguments that had other values in every call.
+    /// Arguments that had new values in every call.
     pub varied: Vec<String>,
     /// Why none had.
     pub unvaried_because: Option<String>,
@@ -68,7 +69,7 @@ pub enum CacheStateReached {
     Rotate,
 }
 
-/// Times of the calls of one entry; each sample is one block's mean.
+/// The times of one entry; each sample is the mean of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
     #[serde(with = "crate::nonfinite")]

@@ -1,32 +1,32 @@
-//! How the captures were read.
+//! How captures were read.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// What became of inputs that were not in the page cache, and of the cache.
+/// How inputs that were not in the page cache were read, and what the cache held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadReport {
-    /// Large inputs that were left to be read page by page, as a candidate touches them.
+    /// Large inputs that were read page by page, as a candidate touched them.
     pub page_by_page: u32,
-    /// How many of those were read ahead in part, because they were seen to be read as a whole.
+    /// How many of those were read ahead in part, because they were seen to be read densely.
     pub turned: u32,
-    /// What had been touched of them when that was seen.
+    /// Bytes of these that had been touched by then.
     pub turned_after_bytes: Bytes,
-    /// Large inputs left to the kernel's own read-ahead, because it does not tell what is in the cache.
+    /// Large inputs left to the kernel's read-ahead, because it does not report what is in the cache.
     pub left_to_kernel: u32,
-    /// Touched by candidates and not in the cache: read page by page.
+    /// Bytes that candidates touched and that were not in the cache: read page by page.
     pub touched_bytes: Bytes,
-    /// Read ahead of them.
+    /// Bytes read ahead of candidates.
     pub ahead_bytes: Bytes,
-    /// Bytes of the captures' files in the page cache, summed over the moments before and after each entry, where the kernel
-    /// tells: their difference is what was left behind.
+    /// Bytes of the captures' files in the page cache before and after each entry, summed over entries, if the
+    /// kernel reports them: the difference was left behind.
     pub cached_before_bytes: Option<Bytes>,
     pub cached_after_bytes: Option<Bytes>,
 }
 
 impl ReadReport {
-    /// One entry's figures on top of those before it.
+    /// Adds the figures of one more entry.
     pub fn absorb(&mut self, entry: &Self) {
         self.page_by_page += entry.page_by_page;
         self.turned += entry.turned;

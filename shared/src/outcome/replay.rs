@@ -1,28 +1,28 @@
-//! What a replay measured.
+//! The measurements of a replay.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// There is a result only where every step agreed with the schedule and with its capture.
+/// The result is present only if every step agreed with the schedule and with its capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     pub result: Option<Box<ReplayResult>>,
 }
 
-/// A whole replay, measured.
+/// The measurements of a whole replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayResult {
     pub budget_bytes: Bytes,
-    /// The smallest budget that would have done.
+    /// The smallest possible budget.
     pub floor_bytes: Bytes,
-    /// All tensors at once, each in whole pages: the pool of a replay that keeps everything.
+    /// Size of all tensors, each in whole pages: the pool of a replay that keeps everything.
     pub all_resident_bytes: Bytes,
     pub pinned_bytes: Bytes,
     pub peak_pool_bytes: Bytes,
-    /// Copied into the pool.
+    /// Bytes copied into the pool.
     pub bytes_moved: Bytes,
-    /// Distinct tensors, each once: what a replay that keeps everything copies.
+    /// Bytes of all distinct tensors, which is what a replay that keeps everything copies.
     pub unique_bytes: Bytes,
     pub constants: u64,
     pub uses: u64,
@@ -31,25 +31,25 @@ pub struct ReplayResult {
     pub evictions: u64,
     #[serde(with = "crate::nonfinite")]
     pub total_ms: f64,
-    /// The part of it that was spent waiting for tensors.
+    /// The part of it spent waiting for tensors.
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The rest of it: what a replay that keeps everything would take once all is there.
+    /// The rest of it: the time of a replay with all tensors already in the pool.
     #[serde(with = "crate::nonfinite")]
     pub compute_ms: f64,
-    /// The copy queue was at work for so long, beside it.
+    /// How long the copy queue was busy during that time.
     #[serde(with = "crate::nonfinite")]
     pub copy_ms: f64,
-    /// BLAKE3 of the recording: equal where catalog and schedule are.
+    /// BLAKE3 of the recording; equal if catalog and schedule are equal.
     pub recording_digest: String,
-    /// BLAKE3 of all outputs, in order: equal where every byte is.
+    /// BLAKE3 of all outputs in order; equal if all bytes are equal.
     pub outputs_digest: String,
-    /// All steps are counted above; no more than `MOST_REPORTED_STEPS` are here.
+    /// The first steps, at most `MOST_REPORTED_STEPS`; the figures above include all steps.
     pub steps: Vec<ReplayStep>,
     pub step_count: u64,
 }
 
-/// Steps that are reported one by one.
+/// Largest number of steps that are reported individually.
 pub const MOST_REPORTED_STEPS: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
-//! From estimates of many entries to one figure.
+//! Combines the estimates of many entries into one figure.
 
 use super::{Estimate, Profiled};
 
 impl Profiled {
-    /// How many times as fast as its baseline the candidate is over all entries; none where one was not timed beside it.
+    /// The candidate's speed-up over its baseline, over all entries; `None` if an entry was not paired with the
+    /// baseline.
     pub fn speedup(&self) -> Option<Estimate> {
         let estimates: Vec<(Estimate, u64)> =
             self.entries.iter().filter_map(|entry| Some((entry.speedup?, entry.weight))).collect();
@@ -23,8 +24,8 @@ impl Profiled {
 /// ln high = Σ c ln v + √ Σ c² (ln high_i − ln v)²
 /// ```
 ///
-/// Entries of weight 0 do not count. None where nothing counts, or where a value that does is not a positive
-/// finite number. An interval that reaches 0 or infinity makes the mean's reach there too.
+/// Entries of weight 0 do not count. `None` if no entry counts, or if the value of one that does is not a
+/// positive finite number. If an entry's interval reaches 0 or infinity, so does the mean's.
 pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let weight_of = |weight: u64| weight as f64;
@@ -38,7 +39,7 @@ pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
         let share = weight_of(*weight) / total;
         let logarithm = estimate.value.ln();
         mean += share * logarithm;
-        // A bound on the wrong side of its value says nothing; it must not turn into certainty by squaring.
+        // A bound on the wrong side of its value is meaningless, and squaring must not turn it into certainty.
         below += (share * (logarithm - estimate.ci_low.max(0.0).ln()).max(0.0)).powi(2);
         above += (share * (estimate.ci_high.ln() - logarithm).max(0.0)).powi(2);
     }
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_that_of_the_logarithms() {
+    fn mean_is_that_of_the_logarithms() {
         let mean = geometric_mean(&[(estimate(2.0, 0.0), 1), (estimate(8.0, 0.0), 1)]).expect("two entries");
         assert!((mean.value - 4.0).abs() < 1e-12 && (mean.ci_low - 4.0).abs() < 1e-12);
         let weighted =
@@ -76,13 +77,13 @@ mod tests {
             assert!((found - given).abs() < 1e-12);
         }
         let four = geometric_mean(&[(one, 1); 4]).expect("four entries");
-        // Half of the logarithmic width: the root of four.
+        // Half of the logarithmic width: the square root of four.
         assert!(((four.value / four.ci_low).ln() * 2.0 - (2.0_f64 / 1.9).ln()).abs() < 1e-12);
         assert!(((four.ci_high / four.value).ln() * 2.0 - (2.3_f64 / 2.0).ln()).abs() < 1e-12);
     }
 
     #[test]
-    fn what_cannot_be_averaged_gives_no_mean() {
+    fn invalid_estimates_have_no_mean() {
         assert_eq!(geometric_mean(&[]), None);
         assert_eq!(geometric_mean(&[(estimate(2.0, 0.1), 0)]), None);
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
@@ -96,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_mean_lies_between_its_entries_and_inside_its_interval(
+        fn mean_lies_between_its_entries_and_inside_its_interval(
             values in prop::collection::vec((0.1_f64..10.0, 0.0_f64..0.5, 1_u64..50), 1..12),
         ) {
             let entries: Vec<(Estimate, u64)> =

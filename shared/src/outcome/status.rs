@@ -1,10 +1,10 @@
-//! The closed list of statuses (DESIGN "Verdicts"), and whose fault each of them is.
+//! The fixed list of statuses (DESIGN "Verdicts"), and who is to blame for each.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $blame:ident;)*) => {
-        /// The end of a stage, or of a candidate.
+        /// How a stage or a candidate ended.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Status { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
 
@@ -15,7 +15,7 @@ macro_rules! statuses {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Whose fault it is; nobody's where nothing went wrong.
+            /// Who is to blame; `None` if nothing went wrong.
             pub const fn blame(self) -> Option<Blame> {
                 match self { $(Self::$variant => statuses!(@ $blame),)* }
             }
@@ -29,7 +29,7 @@ macro_rules! statuses {
     (@ $blame:ident) => { Some(Blame::$blame) };
 }
 
-/// Whose fault an end is. A worker's and a host's ends are retried and never cached.
+/// Who is to blame for an end. Ends caused by a worker or the host are retried and never cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {
@@ -58,12 +58,12 @@ statuses! {
     CompileTimeout, "COMPILE_TIMEOUT", Candidate;
     /// The library could not be loaded, or died while loading (a constructor that aborts).
     LoadError, "LOAD_ERROR", Candidate;
-    /// A call returned a code other than 0 and -2, or returned a value through `ret`.
+    /// A call returned a code other than 0 and -2, or a value through `ret`.
     RuntimeError, "RUNTIME_ERROR", Candidate;
     /// A signal, an abort, or any exit inside a call.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-    /// Only with proof: our own kill, or a size that was refused to the runner.
+    /// Only with proof: we killed it for this, or the runner was refused a size that large.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;
@@ -78,12 +78,12 @@ statuses! {
     TooFast, "TOO_FAST", Candidate;
     TimingMismatch, "TIMING_MISMATCH", Candidate;
     DeferredWork, "DEFERRED_WORK", Candidate;
-    /// The candidate said that it does not do this entry.
+    /// The candidate reported that it does not support this entry.
     Unsupported, "UNSUPPORTED", Candidate;
     CaptureError, "CAPTURE_ERROR", Capture;
     DoesNotFit, "DOES_NOT_FIT", Plan;
     Skipped, "SKIPPED", Plan;
-    /// Worker or host; retried, never cached. The blame that is recorded says which of the two.
+    /// The worker or the host failed; retried, never cached. The recorded blame says which of the two.
     InfraError, "INFRA_ERROR", Worker;
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_names_lead_back() {
+    fn status_names_parse_back() {
         for &status in Status::ALL {
             assert_eq!(Status::from_name(status.name()), Some(status));
         }

@@ -1,4 +1,4 @@
-//! What a verification found out.
+//! The results of a verification.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::units::Bytes;
 pub struct Verified {
     pub entries_run: u32,
     pub entries_passed: u32,
-    /// Entries the candidate declared unsupported.
+    /// Number of entries that the candidate declared unsupported.
     pub entries_unsupported: u32,
     /// Those entries.
     pub unsupported: Vec<EntryId>,
@@ -18,7 +18,7 @@ pub struct Verified {
     pub max_absolute_error: f64,
     #[serde(with = "crate::nonfinite")]
     pub max_relative_error: f64,
-    /// The entry and place of the largest relative L2 error among compared outputs.
+    /// The entry and output with the largest relative L2 error.
     pub worst: Option<WorstError>,
     /// Captured bytes that were verified.
     pub bytes_validated: Bytes,
@@ -28,14 +28,14 @@ pub struct Verified {
     pub output: OutputForm,
 }
 
-/// How a candidate's results come into its outputs.
+/// How a candidate's results get into its outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputForm {
     /// The candidate writes them.
     #[default]
     Written,
-    /// The candidate returns others, and they are copied within the call.
+    /// The candidate returns its own tensors, which are copied within the call.
     Returned,
 }
 

@@ -1,7 +1,8 @@
-//! The file of a recording: little-endian, versioned, sealed with a digest of itself.
+//! The file of a recording: little-endian, versioned, and sealed with its own digest.
 //!
-//! Written once, read by whoever replays. The reader takes nothing for granted: every count has a limit before anything
-//! is allocated, every reference a target, every place its number, and nothing may be left over.
+//! It is written once and read by whoever replays it. The reader relies on nothing: every count is limited before
+//! anything is allocated, every reference must have a target, every element must be at the index it claims, and
+//! nothing may be left over.
 //!
 //! ```text
 //! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32
@@ -18,13 +19,13 @@ use crate::capture::DType;
 use crate::units::Bytes;
 
 const MAGIC: [u8; 8] = *b"optreply";
-/// Raised by every change of the layout or of what a key is made of.
+/// Raised by every change of the layout, or of how keys are computed.
 const VERSION: u32 = 1;
 const SEAL: usize = 32;
-/// Read whole. Names alone could be more at their limits: a recorder stops here.
+/// The file is read as a whole. Names at their limits could exceed this; a recorder stops here.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// What a recording's file comes to, piece by piece, as [`Recording::encode`] writes it.
+/// The size of a recording's file, computed piece by piece as [`Recording::encode`] writes it.
 #[derive(Debug, Default)]
 pub(super) struct FileSize(pub(super) u64);
 
@@ -51,7 +52,7 @@ impl FileSize {
     }
 }
 
-/// Why a file is no recording that can be relied upon.
+/// Why a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     #[error("it does not begin as a recording does")]
@@ -148,7 +149,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Everything refers to something, stands where it says, and stands there once.
+    /// Checks that every reference is valid, every element is at the index it claims, and nothing is repeated.
     fn check(&self) -> Result<(), RecordingError> {
         let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
         let mut seen = BTreeSet::new();
@@ -222,7 +223,7 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// How many follow: no more than the limit, and no more than the bytes that are left could hold.
+    /// Reads a count, which is at most the limit and at most what the remaining bytes could hold.
     fn count(&mut self, what: &'static str, limit: usize, least: usize) -> Result<usize, RecordingError> {
         let found = self.word(what)?;
         let count = usize::try_from(found).unwrap_or(usize::MAX);
@@ -267,7 +268,7 @@ impl Reader<'_> {
             return Err(wrong("has no digest"));
         }
         let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
-        // A view with gaps takes more, one that repeats itself less.
+        // A view with gaps takes more; one that repeats its elements takes less.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
             return Err(wrong("has a shape without elements, or of too many"));

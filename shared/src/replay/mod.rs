@@ -1,8 +1,8 @@
-//! A replay's recording: which constants its steps use, in which order.
+//! A replay's recording: which constants its steps use, and in which order.
 //!
-//! Owns the catalog (every constant once), the schedule (every use, in order, each saying what it is), how both grow
-//! while entries are looked at, and the floor below which no budget works. The file they are kept in is `file`'s; what
-//! is in the pool when is the worker's.
+//! Owns the catalog (every constant once), the schedule (every use in order, each self-describing), how both grow
+//! while entries are examined, and the floor, the smallest possible budget. `file` owns their file format; the
+//! worker decides what is in the pool when.
 
 mod file;
 mod needs;
@@ -17,27 +17,28 @@ pub use self::needs::{Need, NeedsError, needs};
 use crate::capture::DType;
 use crate::units::Bytes;
 
-/// Distinct tensors of one replay. A model has thousands.
+/// Distinct tensors of a replay; a model has thousands.
 pub const MAX_CONSTANTS: usize = 65_536;
-/// As many as a job may have entries.
+/// The same as the largest number of entries in a job.
 pub const MAX_STEPS: usize = 100_000;
 /// Over all steps.
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
-/// Characters of a longer name that a message shows.
+/// Characters of a too long name that a message shows.
 const SHOWN_OF_A_NAME: usize = 64;
-/// Most axes of a constant, as the capture reader has it.
+/// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// A worker's bookkeeping: how often a text stands there at once (recorded, read, in the file, in the task, in maps), and
-/// what a step, a use and a constant take beside their texts, vectors that grew by doubling included.
+/// For a worker's bookkeeping: how many copies of a text exist at once (recorded, read, in the file, in the task,
+/// in maps); below, what a step, a use and a constant take beside their texts, including vectors that grew by
+/// doubling.
 const TEXTS: u64 = 6;
 const OF_A_STEP: Bytes = Bytes::kib(1);
 const OF_A_USE: Bytes = Bytes::new(256);
 const OF_A_CONSTANT: Bytes = Bytes::new(1536);
 
-/// What a constant is told by before its bytes are read: see [`needs`].
+/// Identifies a constant before its bytes are read: see [`needs`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub [u8; 32]);
 
@@ -46,7 +47,7 @@ pub struct Key(pub [u8; 32]);
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of a constant that nobody has read: no recording is written with it.
+    /// The digest of a constant that was not read; no recording is written with it.
     pub const UNKNOWN: Self = Self([0; 32]);
 }
 
@@ -62,40 +63,40 @@ macro_rules! shown_as_hex {
 
 shown_as_hex!(Key, Digest);
 
-/// One tensor's bytes: a row of the catalog.
+/// The bytes of a tensor: a row of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constant {
     pub key: Key,
     pub digest: Digest,
     pub bytes: Bytes,
-    /// What its address is modulo 64, as PyTorch's was.
+    /// Its address modulo 64, as in PyTorch.
     pub phase: u8,
     pub dtype: DType,
     pub shape: Vec<u64>,
 }
 
-/// One recorded call.
+/// A recorded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub job: String,
     pub entry: String,
 }
 
-/// One use of one constant. It says itself where it stands, so that one that was moved shows.
+/// A use of a constant. It states its own position, so that a moved use is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its place among all uses.
+    /// Its index among all uses.
     pub id: u32,
     pub step: u32,
     pub constant: u32,
     /// How often this constant was used before.
     pub epoch: u32,
-    /// Place of the parameter's name.
+    /// Index of the parameter's name.
     pub name: u32,
     pub bytes: Bytes,
 }
 
-/// Catalog and schedule.
+/// A catalog and a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     pub constants: Vec<Constant>,
@@ -104,7 +105,7 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// More than a recording may hold: what is written is always read again.
+/// Why something cannot be recorded: it exceeds a limit of the format. Whatever is written can be read again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
     #[error("a replay of more than {limit} {what} (replay fewer steps at a time)")]
@@ -119,8 +120,8 @@ pub enum Unrecordable {
 }
 
 impl Recording {
-    /// Which constants each step uses, each once, in order. What lies outside of the catalog is left out: a recording
-    /// that was read or made by a [`Recorder`] has nothing of the kind.
+    /// For each step the constants that it uses, in order and without repetitions. References outside the catalog
+    /// are skipped; a recording that was read, or made by a [`Recorder`], has none.
     pub fn working_sets(&self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.steps.len()];
         for it in self.uses.iter().filter(|it| (it.constant as usize) < self.constants.len()) {
@@ -155,19 +156,19 @@ impl Recording {
         pin == name || pin.strip_prefix(job).and_then(|rest| rest.strip_prefix('/')) == Some(name)
     }
 
-    /// What each constant takes in a pool that gives out `granule` bytes at a time.
+    /// What each constant takes in a pool that allocates multiples of `granule`.
     pub fn slots(&self, granule: Bytes) -> Vec<Bytes> {
         self.constants.iter().map(|constant| constant.slot(granule)).collect()
     }
 
-    /// What the smallest budget adds up from.
+    /// The terms of the smallest budget.
     pub fn floor(&self, pins: &[String], granule: Bytes) -> PoolFloor {
         floor(&self.working_sets(), &self.slots(granule), &self.pinned(pins))
     }
 }
 
 impl Constant {
-    /// Its bytes and what lies before them, in whole granules.
+    /// Its bytes and what precedes them, in whole granules.
     pub fn slot(&self, granule: Bytes) -> Bytes {
         let granule = granule.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
@@ -175,27 +176,27 @@ impl Constant {
     }
 }
 
-/// The smallest budget, and what it is made of.
+/// The smallest budget and its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolFloor {
-    /// What never leaves the pool.
+    /// Size of all constants that never leave the pool.
     pub pinned: Bytes,
-    /// The most that two steps in a row use together, beside what is pinned.
+    /// The most that two consecutive steps use together, without pinned constants.
     pub consecutive: Bytes,
     /// The largest constant that is not pinned.
     pub largest: Bytes,
-    /// W: everything. With this much, nothing ever leaves.
+    /// W: the size of all constants. With this budget, nothing is ever evicted.
     pub whole: Bytes,
 }
 
 impl PoolFloor {
-    /// Never more than everything.
+    /// Never more than all constants together.
     pub fn bytes(&self) -> Bytes {
         (self.pinned + self.consecutive + self.largest).min(self.whole)
     }
 }
 
-/// The floor for these working sets: with less, the next step could not be fetched beside the running one.
+/// The floor for these working sets. With less, the next step could not be fetched while the current one runs.
 pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
     let is_pinned = |constant: u32| pinned.get(constant as usize).copied().unwrap_or(false);
     let slot = |constant: u32| slots.get(constant as usize).copied().unwrap_or_default();

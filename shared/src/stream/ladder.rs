@@ -1,6 +1,8 @@
-//! The ways to read without leaving anything in the page cache, best first, and which of them a file system knows.
+//! The methods of reading without leaving anything in the page cache, best first, and which of them a file system
+//! supports.
 //!
-//! What was in the cache before stays there, and is used. Found out once per file system, by trying.
+//! Pages that were in the cache before stay there, and are used. Support is determined once per file system, by
+//! trying.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,14 +24,14 @@ const RWF_DONTCACHE: u32 = 0x80;
 /// `STATX_DIOALIGN`, Linux 6.1.
 const STATX_DIOALIGN: u32 = 0x2000;
 
-/// A way to read.
+/// A method of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadMethod {
     /// `preadv2(RWF_DONTCACHE)`.
     Uncached,
     /// `O_DIRECT`.
     Direct,
-    /// Through the cache, which is told to drop what it did not have before.
+    /// Through the cache, from which the pages that were not there before are dropped.
     Behind,
 }
 
@@ -56,12 +58,12 @@ impl ReadMethod {
     }
 }
 
-/// What is known of file systems, by their device number.
+/// The method for each file system, by device number.
 static KNOWN: Mutex<BTreeMap<u64, ReadMethod>> = Mutex::new(BTreeMap::new());
 
 /// A file to be streamed.
 pub struct FileDisk {
-    /// An open file of its own where that could be had: advice to it is nobody else's.
+    /// A separately opened file, if that was possible, so that advice about it affects no other user.
     file: File,
     direct: Option<(File, u64)>,
     device: u64,
@@ -69,12 +71,12 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// For so many readers.
+    /// For this many readers.
     pub fn new(file: &File, readers: usize) -> io::Result<Self> {
         Self::at(file, readers, None)
     }
 
-    /// Begins at a method, whatever the file system is known to do.
+    /// Starts with a given method, regardless of what is known about the file system.
     pub fn at(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let place = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -84,7 +86,7 @@ impl FileDisk {
         });
         let file = match File::open(&place) {
             Ok(own) => {
-                // One reader is read ahead of by the kernel. Of several that take turns it would see no order.
+                // With a single reader the kernel reads ahead. With several, it would see no sequential order.
                 let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
                 let _ = fadvise(&own, 0, None, advice);
                 own
@@ -104,13 +106,13 @@ impl FileDisk {
         Ok(preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, flags)?)
     }
 
-    /// Nobody loses what it had in the cache.
+    /// Reads through the cache, keeping what others had in it.
     fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = buffer.len() as u64;
         let had = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
         let read = self.file.read_at(buffer, offset)?;
         if had == 0 {
-            // Whole pages go; the one at each end may be half of a neighbour's.
+            // Only whole pages are dropped; a page at either end may belong to a neighbour in part.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(length), Advice::DontNeed);
         }
         Ok(read)
@@ -123,7 +125,7 @@ impl Disk for FileDisk {
     }
 
     fn step_down(&self, from: ReadMethod) {
-        // Another reader may have been first.
+        // Another reader may have done this already.
         let next = from.below();
         let (from, to) = (from as u8, next as u8);
         if self.method.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -156,12 +158,12 @@ impl Disk for FileDisk {
     }
 }
 
-/// What the kernel reads ahead would look as if somebody else had it in the cache.
+/// Turns off read-ahead, whose pages would look as if they had been in the cache before.
 fn read_no_further(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// What direct reads of this file have to be aligned to, if it has any that our slots can meet.
+/// The alignment for direct reads of this file, if there is one that our slots can meet.
 fn direct_alignment(file: &File) -> Option<u64> {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
     let alignment = u64::from(told.stx_dio_mem_align.max(told.stx_dio_offset_align));

@@ -1,4 +1,4 @@
-//! A disk that does what disks do: the same bytes come, or an error.
+//! A simulated disk that does what disks do: the right bytes arrive, or an error.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,14 +11,14 @@ use rustix::fs::{Advice, fadvise};
 use super::*;
 use crate::cache::cached_pages;
 
-/// What a moody disk does at each read, in turn.
+/// What the simulated disk does at each read, in turn.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
     Whole,
-    /// So many bytes at most.
+    /// Returns at most this many bytes.
     Short(usize),
     Interrupted,
-    /// The method is refused.
+    /// The method is not supported.
     Refused,
     /// A sector is bad.
     Broken,
@@ -98,9 +98,9 @@ fn mood() -> impl Strategy<Value = Mood> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// The bytes that are there, or an error that says where; never others, and never a part.
+    /// Either all the right bytes arrive, or an error that names the position.
     #[test]
-    fn the_same_bytes_or_a_clear_error(
+    fn stream_returns_the_right_bytes_or_an_error(
         size in 0usize..90_000, start in 0u64..90_000, length in 0u64..90_000,
         chunk in 4096u64..20_000, readers in 1usize..5, method in 0u8..3, shift in 0u32..13,
         moods in prop::collection::vec(mood(), 0..20),
@@ -113,7 +113,7 @@ proptest! {
             turn: AtomicU64::new(0),
         };
         let range = start..start + length;
-        // Straight into somebody's buffer it is the same.
+        // Reading straight into a buffer gives the same result.
         let straight = Moody {
             contents: moody.contents.clone(),
             method: AtomicU8::new(method),
@@ -166,7 +166,8 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // Dropping is the kernel's to do, and a page at each end of a piece may stay for a while; behind, a window may.
+            // The kernel drops pages when it likes, and a page at each end of a piece may stay; with `Behind`, a
+            // read-ahead window may.
             let left = cached_pages(file.as_fd()).expect("told before");
             let most = if method == ReadMethod::Behind { 512 } else { 64 };
             assert!(left <= most, "{method:?} left {left} pages");
@@ -175,7 +176,7 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
 }
 
 #[test]
-fn a_caller_that_has_enough_ends_the_readers() {
+fn caller_that_stops_ends_the_readers() {
     let moody = Moody {
         contents: contents(80_000),
         method: AtomicU8::new(2),

@@ -1,4 +1,4 @@
-//! Chance: damaged fixtures, damaged pickles, and bytes that never were a capture.
+//! Random inputs: damaged fixtures, damaged pickles, and bytes that never were a capture.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn small_fixtures() -> Vec<Vec<u8>> {
     files.filter(|bytes| (1..6_000).contains(&bytes.len())).collect()
 }
 
-/// The pickle of a fixture in a zip of its own, so that a change of it does not only break its CRC.
+/// The pickle of a fixture in a zip of its own, so that a change affects more than its CRC.
 fn pickle_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let start = bytes.windows(2).position(|window| window == b"\x80\x02")?;
     let end = start + bytes[start..].windows(4).position(|window| window == b"PK\x07\x08")?;

@@ -1,4 +1,4 @@
-//! Files that want to hurt: every one is refused cleanly (or read, where it is valid), with memory in proportion.
+//! Hostile files: each is refused cleanly, or read if it is valid, with memory in proportion to its size.
 
 mod chance;
 mod files;

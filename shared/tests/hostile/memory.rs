@@ -1,4 +1,4 @@
-//! Memory that a call takes, counted by an allocator of this binary, for each thread on its own.
+//! Measures the memory that a call takes, with an allocator in this binary that counts for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,19 +11,19 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counters any more; nothing is measured then.
+    // A thread that is ending has no counters any more, so nothing is counted then.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call is handed to the system's allocator unchanged; the counters are plain cells without destructors,
-// so counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; the counters are plain cells without
+// destructors, so counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
-        // SAFETY: the caller's promises about `layout` are passed on.
+        // SAFETY: the caller's obligations for `layout` are passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a call allocated at its height, beyond what was there before.
+/// The largest amount that a call had allocated at one time, beyond what existed before.
 pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -45,8 +45,8 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// For a small file, whatever it says: buffers of a few MiB, and objects up to their limit.
+/// Limit for a small file, whatever it contains: buffers of a few MiB, and objects up to their limit.
 pub(crate) const MOST_MEMORY: usize = 160 << 20;
 
-/// A damaged small file may cost its buffers, and no more.
+/// Limit for a damaged small file: its buffers, and no more.
 pub(crate) const MOST_MEMORY_OF_SMALL: usize = 24 << 20;

@@ -1,4 +1,4 @@
-//! Names that mean nothing here: what a pickle says of them is kept, nothing is made of it, and memory stays in proportion.
+//! Unknown names: what a pickle says of them is kept, nothing is created from it, and memory stays in proportion.
 
 use opt_shared::arguments::{PlainValue, plain_value};
 use opt_shared::capture::{CaptureFile, Value};
@@ -23,7 +23,7 @@ fn int(value: &str) -> Json {
 }
 
 #[test]
-fn what_is_named_and_not_known_stays_a_name() {
+fn unknown_name_stays_a_name() {
     assert_eq!(root(b"\x80\x02cmod\nf\n."), json!({"type": "global", "name": "mod.f"}));
     assert_eq!(root(b"\x80\x02ctorch.nn.functional\nrelu\n.")["name"], "torch.nn.functional.relu");
     assert_eq!(
@@ -36,11 +36,12 @@ fn what_is_named_and_not_known_stays_a_name() {
     assert_eq!(root(b"\x80\x02cmod\nL\n)\x81(K\x01K\x02e.")["state"], json!([int("1"), int("2")]));
     assert_eq!(root(b"\x80\x02cmod\nD\n)R(K\x01K\x02u.")["state"], json!([int("1"), int("2")]));
     assert_eq!(root(b"\x80\x04cmod\nK\n)}U\x01aK\x01s\x92.")["new"][0]["type"], "dict");
-    // One that holds itself.
+    // An object that contains itself.
     assert_eq!(root(b"\x80\x02cmod\nC\n)\x81q\0h\0b.")["state"], json!([{"type": "cycle", "to": "$"}]));
 }
 
-/// As Python 3.11 writes them: `C.A` of an enum, `Point(1, 2)` of a named tuple, and one of a class of plain attributes.
+/// As Python 3.11 writes them: `C.A` of an enum, `Point(1, 2)` of a named tuple, and an object with plain
+/// attributes.
 #[test]
 fn members_of_enums_and_named_tuples_are_their_values() {
     let member = value(b"\x80\x02cmod\nC\nK\x07\x85R.");
@@ -58,7 +59,7 @@ fn members_of_enums_and_named_tuples_are_their_values() {
 }
 
 #[test]
-fn what_is_known_to_do_harm_is_no_value() {
+fn harmful_names_are_refused() {
     for pickle in [
         &b"cposix\nsystem\n."[..],
         b"cos.path\njoin\n.",
@@ -80,7 +81,7 @@ fn what_is_known_to_do_harm_is_no_value() {
 }
 
 #[test]
-fn an_object_is_called_once() {
+fn object_is_called_once() {
     for pickle in [&b"\x80\x02cmod\nf\n)R)R."[..], b"\x80\x02cmod\nf\nK\x01b.", b"\x80\x02cmod\nf\nK\x01a."] {
         assert_eq!(outcome_of(&inspected(&capture_of(pickle)).0), "bad_pickle");
     }
@@ -90,9 +91,10 @@ fn an_object_is_called_once() {
     assert!(peak < MOST_MEMORY, "{peak}");
 }
 
-/// Of an array that is given its state, as protocols up to 4 write it, numpy turns the bytes; of one made of a buffer not.
+/// numpy swaps the bytes of an array that is given its state, as in protocols up to 4, but not of one made from a
+/// buffer.
 #[test]
-fn big_endian_items_are_turned_where_numpy_turns_them() {
+fn big_endian_items_are_swapped_like_in_numpy() {
     let dtype = |name: &str| {
         [
             b"cnumpy\ndtype\n(U\x02",

@@ -1,4 +1,4 @@
-//! Pickles that want to hurt: each with the answer it must get, and memory in proportion.
+//! Hostile pickles: each with the required answer, and memory in proportion to its size.
 
 use opt_shared::capture::{CaptureFile, Value};
 
@@ -167,7 +167,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     ]
 }
 
-/// 2^30 by 2^30 items of dtype `V0` in Fortran order, all of them in no bytes at all.
+/// 2^30 by 2^30 items of dtype `V0` in Fortran order, which take no bytes at all.
 fn items_without_bytes() -> Vec<u8> {
     let mut pickle = b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(".to_vec();
     pickle.extend(b"c_codecs\nencode\n(X\0\0\0\0U\x06latin1tR");
@@ -193,7 +193,7 @@ fn each_kind_of_harm_has_its_answer() {
 }
 
 #[test]
-fn a_container_that_holds_itself_is_named_by_its_path() {
+fn container_that_contains_itself_is_named_by_its_path() {
     // {"k": [[<the first list>], <the dict>]}
     let (document, _) = inspected(&capture_of(b"\x80\x04}\x94\x8c\x01k]\x94(]h\x01ah\x00es."));
     let items = &document["root"]["items"][0][1]["items"];
@@ -202,8 +202,8 @@ fn a_container_that_holds_itself_is_named_by_its_path() {
 }
 
 #[test]
-fn many_containers_that_hold_themselves_are_refused() {
-    // Thirty lists, each of which holds all of them: paths through them are beyond number.
+fn many_containers_that_contain_themselves_are_refused() {
+    // Thirty lists, each of which contains all of them: there are far too many paths through them.
     let mut pickle = b"\x80\x04(".to_vec();
     pickle.extend((0..30).flat_map(|_| [b']', 0x94]));
     pickle.extend(b"l\x94(");
@@ -228,13 +228,13 @@ fn equal_keys_are_one() {
     });
 }
 
-/// Whoever walks the values of an opened capture need not keep count.
+/// Code that visits the values of an opened capture need not count them.
 #[test]
-fn what_unfolds_without_end_is_not_opened() {
+fn capture_that_unfolds_without_end_is_refused() {
     with_file(&capture_of(&laughs(40)), |path| {
         assert_eq!(CaptureFile::open(path).expect_err("it is too large").kind.name(), "limit");
     });
     with_file(&capture_of(&laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
-    // What may be opened may still be too much to write out.
+    // A capture that may be opened may still be too large to print.
     assert_eq!(outcome_of(&inspected(&capture_of(&laughs(20))).0), "limit");
 }

@@ -1,4 +1,4 @@
-//! Zips that contradict themselves, and what is no file at all.
+//! Zips that contradict themselves, and paths that are not files.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use opt_shared::capture::inspect::document;
 use crate::files::{inspected, outcome_of, tensor, zip};
 
 #[test]
-fn a_zip_that_contradicts_itself_is_refused() {
+fn contradictory_zip_is_refused() {
     let pickle = tensor("0", &["16"], &["1"]);
     let data = [7; 64];
     let records: [(&str, &[u8]); 3] =
@@ -48,7 +48,7 @@ fn a_zip_that_contradicts_itself_is_refused() {
         (
             "overlap",
             edited(&|bytes| {
-                // The storage's header is claimed to be the pickle's.
+                // The storage's entry points to the pickle's header.
                 bytes[storage_entry + 42..storage_entry + 46].fill(0);
             }),
             &["corrupt_zip"],
@@ -115,7 +115,7 @@ fn a_zip_that_contradicts_itself_is_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The storage's entry says, in a zip64 field, that its header is there.
+/// Puts this offset of the storage's header into a zip64 field.
 fn far_header(good: &[u8], entry: usize, offset: &[u8; 8]) -> Vec<u8> {
     let field = [&[1, 0, 8, 0], &offset[..]].concat();
     let mut bytes = good.to_vec();
@@ -129,7 +129,7 @@ fn far_header(good: &[u8], entry: usize, offset: &[u8; 8]) -> Vec<u8> {
     bytes
 }
 
-/// The end of the directory says, in its zip64 form, that the directory is there.
+/// Puts this offset of the directory into its zip64 end record.
 fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
     let last = good.len() - 22;
     let (zip, end) = good.split_at(last);
@@ -149,7 +149,7 @@ fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
     [zip, &end64, &locator(last as u64), &far_marks(end)].concat()
 }
 
-/// The locator of the zip64 form points behind 2^63.
+/// The zip64 locator points beyond 2^63.
 fn far_end(good: &[u8]) -> Vec<u8> {
     let (zip, end) = good.split_at(good.len() - 22);
     [zip, &locator(u64::MAX - 99), &far_marks(end)].concat()
@@ -165,9 +165,9 @@ fn far_marks(end: &[u8]) -> Vec<u8> {
     end
 }
 
-/// The second storage's header and data lie inside the first storage: each is whole, both cannot be.
+/// The second storage's header and data are within the first storage: each is valid, but not both.
 #[test]
-fn a_record_inside_another_is_refused() {
+fn record_inside_another_is_refused() {
     let pickle = tensor("0", &["4"], &["1"]);
     let inner = zip(&[("a/data/1", &[9; 16])]);
     // Its local header and data, without the directory.
@@ -188,16 +188,16 @@ fn a_record_inside_another_is_refused() {
     assert!(document["message"].as_str().is_some_and(|message| message.contains("overlap")), "{document}");
 }
 
-/// The old format says nowhere how long its pickles are: a length is held against what the file has.
+/// The old format does not store the length of its pickles, so lengths are compared with the file's.
 #[test]
-fn a_length_that_the_file_does_not_have_is_a_truncation() {
+fn length_beyond_the_file_is_a_truncation() {
     let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.\x80\x04";
     let behind = vec![0; 65 << 20];
     for (claim, expected) in [
         ([&[0x8d], &(1u64 << 60).to_le_bytes()[..]].concat(), "truncated"),
         ([&[0x8b], &0x7fff_ffff_u32.to_le_bytes()[..]].concat(), "truncated"),
         ([&[0x95], &u64::MAX.to_le_bytes()[..]].concat(), "truncated"),
-        // What is there, and more than is read.
+        // It is there, but exceeds the limit.
         ([&[0x8d], &(33u64 << 20).to_le_bytes()[..]].concat(), "limit"),
     ] {
         let (document, _) = inspected(&[&start[..], &claim, &behind].concat());
@@ -206,7 +206,7 @@ fn a_length_that_the_file_does_not_have_is_a_truncation() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_named() {
+fn file_of_another_kind_is_named() {
     let tar = [&[0; 257][..], b"ustar\0", &[0; 249]].concat();
     let safetensors = [
         &60u64.to_le_bytes()[..],
@@ -239,7 +239,7 @@ fn a_file_of_another_kind_is_named() {
 }
 
 #[test]
-fn what_is_no_file_is_an_io_error() {
+fn path_that_is_no_file_is_an_io_error() {
     let folder = tempfile::tempdir().expect("a folder");
     for path in [folder.path().to_owned(), folder.path().join("missing.pt"), PathBuf::from("/dev/zero")] {
         let document = document(&path, false);

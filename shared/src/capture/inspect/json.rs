@@ -1,7 +1,7 @@
 //! The JSON document of a capture: outcome, storages, and every value as a typed node.
 //!
-//! The format of a node is the one of the golden fixtures (`tests/data/README.md`), key order included. Shared values
-//! are written out in each place, so nodes and text are counted here once more.
+//! Nodes have the format of the golden fixtures (`tests/data/README.md`), including the order of keys. Shared
+//! values are written out at each occurrence, so nodes and text are counted again here.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,12 +24,12 @@ use crate::capture::{
 use crate::causes::chain;
 use crate::units::Bytes;
 
-/// How many bytes of its values a tensor's node shows.
+/// Bytes of a tensor's values shown in its node.
 const HEAD_BYTES: usize = 16;
 
-/// What `inspect --json` prints: `outcome`, `error_kind`, `storages`, `root`, and `message` where there is an error.
-/// With `digests`, the CRC of every storage is checked and digests of storages and values are filled in; without,
-/// no byte of any tensor is read.
+/// What `inspect --json` prints: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an error.
+/// With `digests`, the CRC of every storage is checked, and digests of storages and values are added; without, no
+/// tensor data is read.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
         Ok((storages, root)) => {
@@ -72,7 +72,7 @@ struct Renderer<'a> {
     text_left: usize,
     digested_left: u64,
     reads_left: u64,
-    /// Digests by tensor object: one tensor may stand in many places.
+    /// Digests by tensor object, because a tensor may occur in many places.
     tensors: HashMap<u32, Digests>,
 }
 
@@ -229,7 +229,7 @@ impl Renderer<'_> {
     }
 
     fn nodes(&mut self, values: &[Value]) -> Result<Vec<Json>, CaptureError> {
-        // Before they are made: a vector of so many has to fit as well.
+        // Checked before they are made, because a vector of them has to fit too.
         if values.len() > self.nodes_left {
             return Err(self.limit("it has too many values", MAX_JSON_NODES));
         }
@@ -256,7 +256,7 @@ impl Renderer<'_> {
         Ok(with(name, "items", items))
     }
 
-    /// Members in the order of their text, which is charged: sets in sets are written out once more at each level.
+    /// The members sorted by their text, which is charged: nested sets are written out again at each level.
     fn sorted(&mut self, members: Vec<Json>) -> Result<Vec<Json>, CaptureError> {
         let mut keyed = Vec::new();
         for member in members {
@@ -291,7 +291,7 @@ impl Renderer<'_> {
     }
 
     fn tensor(&mut self, tensor: &Tensor) -> Result<Json, CaptureError> {
-        // Its node has as many keys as some ten others.
+        // Its node has as many keys as about ten other nodes.
         self.charge_nodes(10 + 2 * tensor.shape.len())?;
         let mut node = typed("tensor");
         let fields: [(&str, Json); 12] = [
@@ -410,9 +410,9 @@ fn insert_digests(node: &mut Map<String, Json>, digests: Digests) {
     node.insert("head_hex".to_owned(), digests.head_hex);
 }
 
-/// The items of an array in Fortran order, in row-major order.
+/// Passes the items of a Fortran-order array in row-major order.
 fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
-    // Items without bytes may be beyond number.
+    // There may be an enormous number of items without bytes.
     if bytes.is_empty() {
         return;
     }
@@ -436,7 +436,7 @@ fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
     }
 }
 
-/// `json.dumps(node, sort_keys=True)`: the order in which the members of a set are listed.
+/// `json.dumps(node, sort_keys=True)`, by which the members of a set are sorted.
 fn sorting_text(node: &Json) -> String {
     let mut text = String::new();
     write_sorted(node, &mut text);

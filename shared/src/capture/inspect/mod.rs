@@ -1,4 +1,4 @@
-//! A capture shown: as one JSON document for programs (`document`), as a tree for people (`tree`).
+//! Shows a capture: as a JSON document for programs (`document`), or as a tree for people (`tree`).
 
 mod json;
 mod tree;

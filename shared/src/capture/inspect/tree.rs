@@ -1,4 +1,4 @@
-//! The tree of a capture for people: what is where, how large, and which tensors share a storage.
+//! The tree of a capture for people: its values, their sizes, and which tensors share a storage.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,22 +11,22 @@ use crate::capture::{
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// Items of one container that are shown; the rest is counted.
+/// Items of a container that are shown; the rest is counted.
 const SHOWN_ITEMS: usize = 16;
 
-/// A container of plain values stands on one line up to this many.
+/// Largest number of plain values in a container that is shown on one line.
 const INLINE_ITEMS: usize = 8;
 
-/// Lines of one tree: shared containers are shown in each place.
+/// Most lines of a tree; shared containers are shown at each occurrence.
 const MAX_LINES: usize = 2_000;
 
-/// Levels that are shown: what is deeper is counted.
+/// Levels that are shown; deeper values are counted.
 const SHOWN_LEVELS: usize = 32;
 
-/// Larger ints are described.
+/// Larger integers are described.
 const MAX_SHOWN_BITS: u64 = 128;
 
-/// One line for the file, one for each value, one for the storages.
+/// A line for the file, a line for each value, and a line for the storages.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
     let mut writer = Writer { uses: uses(capture.root()), out: String::new(), lines: 0 };
@@ -45,7 +45,7 @@ pub fn tree(capture: &CaptureFile) -> String {
     writer.out
 }
 
-/// How many tensors show each storage. Every shared value is visited once.
+/// How many tensors use each storage. Every shared value is visited once.
 fn uses(root: &Value) -> HashMap<StorageId, usize> {
     let mut uses = HashMap::new();
     let mut seen_tensors = std::collections::HashSet::new();
@@ -127,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// A value on one line; none for containers of more than a few plain values.
+    /// A value on one line; `None` for a container with more than a few plain values.
     fn inline(&self, value: &Value) -> Option<String> {
         Some(match value {
             Value::Tensor(tensor) => self.tensor(tensor),
@@ -235,7 +235,7 @@ fn object_text(object: &Object) -> String {
     }
 }
 
-/// A value in an object: what nests stays a word.
+/// A value in an object; nested values are described in a word.
 fn plain_scalar(value: &Value) -> Option<String> {
     match value {
         Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
@@ -247,7 +247,7 @@ fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
     let parts: Option<Vec<String>> = parts
         .iter()
         .map(|part| match part {
-            // A slice of slices of slices stays one word here.
+            // Nested slices are described in a word.
             Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
             other => scalar(other),
         })
@@ -255,7 +255,7 @@ fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
     Some(format!("{name}({})", parts?.join(", ")))
 }
 
-/// A key without quotes where that cannot be misread.
+/// A key, without quotes if it cannot be misread.
 fn plain_key(text: &str) -> String {
     let plain = !text.is_empty()
         && text.len() <= 64

@@ -1,7 +1,8 @@
-//! The objects of a pickle while it is being read: its nodes in one array.
+//! The objects of a pickle while it is read: an array of nodes.
 //!
-//! Numbers instead of pointers, so that containers can be filled after they were shared, may hold themselves, and
-//! are dropped without recursion. Owns the counts that limit a pickle; what becomes of the nodes is `convert`'s.
+//! Nodes refer to each other by number, so that containers can be filled after they were shared, may contain
+//! themselves, and are dropped without recursion. Owns the counts that limit a pickle; `convert` turns nodes into
+//! values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Arena {
         &mut self.nodes[id.0 as usize]
     }
 
-    /// Charges places in a container before they are taken.
+    /// Charges slots of a container before they are used.
     pub(super) fn charge_slots(&mut self, count: usize) -> Result<(), Fault> {
         self.slots_left = self
             .slots_left
@@ -56,7 +57,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Charges bytes that a call makes out of others, before they are made.
+    /// Charges bytes that a call derives from others, before they are created.
     pub(super) fn charge_derived(&mut self, bytes: usize) -> Result<(), Fault> {
         self.derived_left = self.derived_left.checked_sub(bytes as u64).ok_or_else(|| {
             Fault::limit("the calls of the pickle make too many bytes", "its own size and 1 MiB")
@@ -81,7 +82,7 @@ impl Arena {
         self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
     }
 
-    /// As Python does: an equal key keeps its place (and itself), the value is the last one.
+    /// As in Python, an equal key keeps its position and its identity, and gets the last value.
     pub(super) fn set_item(&mut self, dict: NodeId, key: NodeId, value: NodeId) -> Result<(), Fault> {
         self.charge_slots(2)?;
         let number = self.keys.number(&self.nodes, key)?;

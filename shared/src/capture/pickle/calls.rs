@@ -1,6 +1,6 @@
-//! What a "call" in a pickle makes: an arm for each allowed name, and no other.
+//! What a call in a pickle creates: an arm for each allowed name, and no others.
 //!
-//! Containers and plain values are made here, tensors in `rebuild`, numpy's objects in `numpy`.
+//! Creates containers and plain values; `rebuild` creates tensors, and `numpy` numpy's objects.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Machine {
                 self.arena.charge_slots(sizes.len())?;
                 Ok(Node::Sequence(SequenceKind::Size, sizes))
             }
-            // The second argument holds fields beyond the sequence, which no return type has.
+            // The second argument has fields in addition to the sequence; no return type uses them.
             (Global::ReturnType(class), &[items] | &[items, _]) => {
                 let items = self.arena.tuple(items).ok_or_else(|| mismatch(global))?.to_vec();
                 self.arena.charge_slots(items.len())?;
@@ -101,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// `text.encode("latin1")`: how protocol 2 spells bytes.
+    /// `text.encode("latin1")`, with which protocol 2 represents bytes.
     fn latin1(&mut self, text: NodeId, encoding: NodeId) -> Result<Arc<[u8]>, Fault> {
         let malformed = || Fault::bad_pickle("bytes are not spelled as latin1 text");
         let encoding = self.arena.text(encoding).ok_or_else(malformed)?;
@@ -165,11 +165,11 @@ impl Machine {
         Ok(set)
     }
 
-    /// State given to an object after it was made.
+    /// Sets the state of an object after its creation.
     pub(super) fn build(&mut self, target: NodeId, state: NodeId) -> Result<(), Fault> {
         match self.arena.get(target) {
             Node::NumpyDType(_) | Node::NumpyArray(_) => self.build_numpy(target, state),
-            // Attributes of a state dict (`_metadata`): nothing that a kernel could see.
+            // Attributes of a state dict (`_metadata`), which no kernel can see.
             Node::Dict(dict) if dict.kind == DictKind::Ordered => Ok(()),
             Node::Object(_) => self.extend_object(target, &[state]),
             _ => Err(Fault::bad_pickle("state is given to an object that takes none")),

@@ -1,8 +1,8 @@
-//! From the machine's nodes to the shared, immutable values that the rest of the program sees.
+//! Converts the machine's nodes to the shared, immutable values that the rest of the program uses.
 //!
-//! Walks depth first, which fixes the numbers of tensors and storages. A subtree without cycles is converted once
-//! and shared; one that leads back into an open container names that container by its path, which depends on the
-//! place, so it is converted in each place and counted.
+//! Visits nodes depth first, which determines the numbers of tensors and storages. A subtree without cycles is
+//! converted once and shared. A reference back to an open container becomes that container's path, which depends
+//! on where it occurs; such a subtree is converted at each occurrence, and counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::ids::StorageId;
 pub(super) struct Converter<'a> {
     arena: &'a Arena,
     done: HashMap<NodeId, Made>,
-    /// Open containers, by their level.
+    /// Open containers, with their levels.
     open: HashMap<NodeId, usize>,
     path: Vec<Step>,
     storage_ids: HashMap<u32, StorageId>,
@@ -34,23 +34,23 @@ pub(super) struct Converter<'a> {
     cycles_left: usize,
 }
 
-/// How large a value is to whoever walks it.
+/// How large a value is for code that visits it.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// Levels of containers in it, itself included.
+    /// Levels of containers in it, including itself.
     height: usize,
-    /// Values in it, itself included, each counted in every place.
+    /// Values in it, including itself, counted at each occurrence.
     unfolded: u64,
-    /// It names an open container by a path, so it means something in its place only.
+    /// It refers to an open container by path, so it is valid only where it occurs.
     placed: bool,
 }
 
 impl Extent {
     const LEAF: Self = Self { height: 0, unfolded: 1, placed: false };
-    /// Around nothing yet.
+    /// An empty container.
     const CONTAINER: Self = Self { height: 1, unfolded: 1, placed: false };
 
-    /// Of a container, with one more value in it.
+    /// The extent of a container with one more value in it.
     fn around(self, inner: Self) -> Result<Self, Fault> {
         let unfolded = self.unfolded.saturating_add(inner.unfolded);
         if unfolded > MAX_UNFOLDED {
@@ -60,13 +60,13 @@ impl Extent {
     }
 }
 
-/// How a value was reached from the one around it.
+/// How a value is reached from its container.
 #[derive(Clone, Copy)]
 enum Step {
     Index(usize),
     Value(NodeId),
     Key(NodeId),
-    /// A member of something that has no paths into it: names start anew.
+    /// A member of something without paths into it; paths start anew there.
     Member,
 }
 
@@ -276,14 +276,14 @@ impl<'a> Converter<'a> {
 
     fn storage(&mut self, index: u32) -> StorageId {
         *self.storage_ids.entry(index).or_insert_with(|| {
-            // Storages are limited well below u32::MAX.
+            // Storages are limited to far fewer than u32::MAX.
             let id = StorageId(u32::try_from(self.storage_order.len()).unwrap_or(u32::MAX));
             self.storage_order.push(index);
             id
         })
     }
 
-    /// The path of the container that is open at this level: `$['args'][0]`.
+    /// The path of the open container at this level: `$['args'][0]`.
     fn path_to(&self, level: usize) -> Result<Arc<str>, Fault> {
         let steps = &self.path[..level];
         let start = steps.iter().rposition(|step| matches!(step, Step::Member)).map_or(0, |place| place + 1);
@@ -305,7 +305,7 @@ impl<'a> Converter<'a> {
         Ok(path.into())
     }
 
-    /// A key as Python shows it, where it is plain.
+    /// A key as Python shows it, if it is plain.
     fn key_text(&self, key: NodeId) -> String {
         match self.arena.get(key) {
             Node::None => "None".to_owned(),
@@ -314,7 +314,7 @@ impl<'a> Converter<'a> {
             Node::Int(value) => value.to_string(),
             Node::BigInt(value) => value.to_string(),
             Node::Float(value) => float_text(*value),
-            // A longer one is over the limit of the path anyway.
+            // A longer one exceeds the limit of a path anyway.
             Node::Str(text) if text.len() <= MAX_CYCLE_PATH_BYTES => quoted_text(text),
             Node::Str(text) => "x".repeat(text.len().min(2 * MAX_CYCLE_PATH_BYTES)),
             _ => "…".to_owned(),

@@ -1,12 +1,12 @@
-//! The names that mean something here, and what each stands for. Nothing is ever imported or called: a name is looked up in
-//! this list, and the list ends. One that is not on it stands for nothing, or is refused.
+//! The names that are known here, and their meaning. Nothing is ever imported or called: a name is looked up in
+//! this list. Other names stay names, or are refused.
 
 use std::sync::Arc;
 
 use crate::capture::DType;
 use crate::capture::error::{ErrorKind, Fault, quoted};
 
-/// A thing that a pickle names. Most mean something only in a call that `machine` acts out.
+/// Something that a pickle names. Most names are meaningful only in a call that `machine` performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     RebuildTensor,
@@ -15,11 +15,11 @@ pub(super) enum Global {
     RebuildParameter,
     RebuildParameterWithState,
     RebuildFromType,
-    /// `torch.Tensor`, `Parameter`, `Buffer`: named as the type to rebuild into.
+    /// `torch.Tensor`, `Parameter` or `Buffer`, as the type to rebuild into.
     TensorType {
         parameter: bool,
     },
-    /// A storage class; none for untyped ones.
+    /// A storage class; `None` for untyped storages.
     Storage(Option<DType>),
     Size,
     Device,
@@ -37,14 +37,14 @@ pub(super) enum Global {
     Slice,
     Range,
     Encode,
-    /// `list`, `int`, …: named as the factory of a `defaultdict`.
+    /// `list`, `int`, …, as the factory of a `defaultdict`.
     Factory,
     NumpyReconstruct,
     NumpyFromBuffer,
     NumpyScalar,
     NumpyArray,
     NumpyDType,
-    // Values that are pickled by their name.
+    // Values that are pickled by name.
     Ellipsis,
     DType(DType),
     OtherDType(&'static str),
@@ -52,7 +52,7 @@ pub(super) enum Global {
     MemoryFormat(&'static str),
 }
 
-/// dtypes torch knows and no dense tensor here can have.
+/// dtypes that torch has, but no dense tensor here.
 const OTHER_DTYPES: [&str; 25] = [
     "quint8",
     "qint8",
@@ -87,7 +87,7 @@ const LAYOUTS: [&str; 8] =
 const MEMORY_FORMATS: [&str; 4] =
     ["contiguous_format", "channels_last", "channels_last_3d", "preserve_format"];
 
-/// The classes of `torch.return_types`, whose instances are tuples with names.
+/// The classes of `torch.return_types`, whose instances are named tuples.
 const RETURN_TYPES: [&str; 34] = [
     "aminmax",
     "cummax",
@@ -125,7 +125,7 @@ const RETURN_TYPES: [&str; 34] = [
     "triangular_solve",
 ];
 
-/// Typed storage classes of `torch` (and, under the same names, of `torch.cuda`).
+/// Typed storage classes of `torch` and, with the same names, of `torch.cuda`.
 const STORAGES: [(&str, DType); 12] = [
     ("FloatStorage", DType::Float32),
     ("DoubleStorage", DType::Float64),
@@ -141,14 +141,14 @@ const STORAGES: [(&str, DType); 12] = [
     ("ComplexDoubleStorage", DType::Complex128),
 ];
 
-/// What a name stands for.
+/// The meaning of a name.
 pub(super) enum Name {
     Known(Global),
-    /// Nothing here: whatever is made of it stays what the pickle says of it.
+    /// Unknown: an object made from it stays as the pickle describes it.
     Unknown(Arc<str>),
 }
 
-/// Looks a name up, or says why it is refused.
+/// Looks up a name; the error says why it is refused.
 pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     match known(module, name) {
         Some(global) => Ok(Name::Known(global)),
@@ -158,8 +158,8 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call has a reason to name: a pickle that does is meant to do harm, elsewhere. The names of
-/// the last line are ours to know, and one that we do not know is told of as such.
+/// Packages that no captured call needs: a pickle that names one is meant to do harm elsewhere. We should know
+/// all names of the last line, so an unknown one is reported as such.
 const REFUSED_PACKAGES: [&str; 32] = [
     "os",
     "posix",
@@ -212,7 +212,7 @@ fn known(module: &str, name: &str) -> Option<Global> {
             Global::Storage(None)
         }
         ("torch" | "torch.cuda", _) => return torch_attribute(name),
-        // How torch itself names a memory format; nothing but protocol 4 can spell such a name.
+        // How torch names a memory format; only protocol 4 can write such a name.
         ("torch._utils", dotted) if dotted.starts_with("torch.") => {
             return among(&MEMORY_FORMATS, &dotted["torch.".len()..]).map(Global::MemoryFormat);
         }
@@ -258,18 +258,18 @@ fn builtin(name: &str) -> Option<Global> {
         "slice" => Global::Slice,
         "range" | "xrange" => Global::Range,
         "Ellipsis" => Global::Ellipsis,
-        // The last two are what protocol 2 calls int and str.
+        // In protocol 2, the last two stand for int and str.
         "list" | "dict" | "tuple" | "int" | "float" | "str" | "bool" | "long" | "unicode" => Global::Factory,
         _ => return None,
     })
 }
 
-/// The layout that `torch.serialization._get_layout` finds under this name.
+/// The layout that `torch.serialization._get_layout` finds by this name.
 pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
 
-/// Why a name that is not on the list is refused; none where it may stand as it is.
+/// Why an unknown name is refused; `None` if it may stay a name.
 fn refuse(module: &str, name: &str) -> Option<Fault> {
     let shown = quoted(&format!("{module}.{name}"));
     let what = match (module, name) {
@@ -289,7 +289,7 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
         _ if module.starts_with("__torch__.") => "a TorchScript object",
         _ => {
             let package = module.split('.').next().unwrap_or(module);
-            // Attributes of a module can be reached by a name with dots: `torch` has `os`.
+            // A dotted name can reach attributes of a module: `torch` has `os`.
             let is_refused = REFUSED_PACKAGES.contains(&package)
                 || name.contains('.') && name.split('.').any(|part| REFUSED_PACKAGES.contains(&part))
                 || OURS.contains(&module);
@@ -304,6 +304,6 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
     Some(Fault::unsupported(format!("the pickle holds {what} ({shown}; record dense tensors only)")))
 }
 
-/// Modules of torch that rebuild what was saved: what we do not know of them is no value that could be left alone.
+/// Modules of torch that rebuild saved objects: an unknown name in them is no value that could stay as it is.
 const OURS: [&str; 5] =
     ["torch._utils", "torch._tensor", "torch.storage", "torch.serialization", "torch.return_types"];

@@ -1,13 +1,13 @@
-//! The stack machine: acts out opcodes on inert nodes.
+//! The stack machine: executes opcodes on inert nodes.
 //!
 //! # Why our own
 //!
 //! A pickle is a program: in Python its opcodes import names and call them, so opening a file runs whatever its
-//! author wrote. This machine has no such power to take away. It knows a closed list of names (`globals`), and a
-//! "call" of one is an arm of a `match` that builds a node (`calls`); nothing is imported, looked up at run time
-//! or executed. General pickle crates decode into trees (a file of a few hundred bytes can unfold to terabytes), or
-//! know nothing of torch's persistent ids; here objects are shared, and stack, memo, depth, objects, lengths and
-//! sums are limited (`limits`) before anything is allocated.
+//! author wrote. This machine cannot do that. It knows a fixed list of names (`globals`), and a "call" of one is
+//! an arm of a `match` that builds a node (`calls`); nothing is imported, looked up at run time or executed.
+//! General pickle crates decode into trees (a file of a few hundred bytes can expand to terabytes), or do not
+//! support torch's persistent ids. Here objects are shared, and stack, memo, depth, objects, lengths and sums are
+//! limited (`limits`) before anything is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::capture::{DType, DictKind, SequenceKind};
 pub(super) struct Machine {
     pub(super) arena: Arena,
     stack: Vec<NodeId>,
-    /// Heights of the stack at each open mark.
+    /// Height of the stack at each open mark.
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
     pub(super) storages: Vec<StorageName>,
@@ -32,7 +32,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Runs the first pickle in `bytes`; returns its result and its length.
+    /// Executes the first pickle in `bytes`; returns its result and its length.
     pub(super) fn run(bytes: &[u8]) -> Result<(Self, NodeId, usize), Fault> {
         let mut machine = Self {
             arena: Arena::new(bytes.len()),
@@ -57,7 +57,7 @@ impl Machine {
         match opcode {
             Opcode::Protocol | Opcode::Frame | Opcode::Stop => Ok(()),
             Opcode::Pop => {
-                // Python's own rule: POP right above a mark takes the mark.
+                // Python's own rule: a POP directly above a mark removes the mark.
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
                     return Ok(());
@@ -142,7 +142,7 @@ impl Machine {
             Opcode::AddItems => {
                 let items = self.pop_mark()?;
                 let set = self.top()?;
-                // A frozen set may be a key already, and keys are compared once.
+                // A frozen set may be a key already, and keys are compared only once.
                 if matches!(self.arena.get(set), Node::Set(set) if set.kind == SequenceKind::FrozenSet) {
                     return Err(Fault::bad_pickle("a member is added to a frozenset"));
                 }
@@ -186,7 +186,7 @@ impl Machine {
                 let mut arguments = self.arguments(parts[1])?;
                 match (self.arena.get(parts[0]), self.arena.get(parts[2])) {
                     (_, Node::Dict(keywords)) if keywords.items.is_empty() => {}
-                    // Kept as one more argument: nothing is made of it.
+                    // Kept as one more argument; it is not interpreted.
                     (Node::Object(_), Node::Dict(_)) => arguments.push(parts[2]),
                     _ => return Err(Fault::unsupported("an object is made with keyword arguments")),
                 }
@@ -208,7 +208,7 @@ impl Machine {
             }
             Opcode::Memoize => {
                 let top = self.top()?;
-                // The memo is limited well below u32::MAX.
+                // The memo is limited to far fewer than u32::MAX.
                 let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
                 self.memoize(index, top)
             }
@@ -264,7 +264,7 @@ impl Machine {
         self.arena.add(node)
     }
 
-    /// Acts out a call of a name on the list. A call of another is written down.
+    /// Performs a call of a known name. A call of an unknown one is recorded.
     fn push_call(
         &mut self,
         callee: NodeId,
@@ -287,7 +287,7 @@ impl Machine {
         self.push(result)
     }
 
-    /// To a list, or to an object of an unknown class, which may be one.
+    /// Appends to a list, or to an object of an unknown class, which may be a list.
     fn append(&mut self, list: NodeId, items: &[NodeId]) -> Result<(), Fault> {
         if matches!(self.arena.get(list), Node::Object(_)) {
             return self.extend_object(list, items);
@@ -306,7 +306,7 @@ impl Machine {
         }
     }
 
-    /// Nothing below the last mark may be taken.
+    /// Height of the last mark; nothing below it may be taken.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -362,7 +362,7 @@ impl Machine {
             .tuple(node)
             .ok_or_else(|| Fault::bad_pickle("the arguments of a call are no tuple"))?
             .to_vec();
-        // A long tuple can be shared by many calls: charged, so that copying it stays linear.
+        // A long tuple can be shared by many calls; charging it keeps the copies linear.
         self.arena.charge_slots(arguments.len())?;
         Ok(arguments)
     }

@@ -1,11 +1,11 @@
-//! Pickles as data: bytes in, a `Value` and the storages it names out.
+//! Pickles as data: converts bytes to a `Value` and the storages that it names.
 //!
 //! # The security boundary
 //!
-//! Nothing a pickle names is ever called. `globals` is the closed list of names that mean something and what each stands for, `machine`
-//! (which says why we have our own) acts on inert nodes, `arena` counts them, `convert` turns them into shared
-//! values of limited depth. All limits are in `capture::limits`. This module knows no files: where a storage's
-//! bytes lie is for `archive` and `legacy` to say.
+//! Nothing that a pickle names is ever called. `globals` has the fixed list of known names and their meaning,
+//! `machine` (which says why we have our own) works on inert nodes, `arena` counts them, and `convert` turns them
+//! into shared values of limited depth. All limits are in `capture::limits`. This module knows no files:
+//! `archive` and `legacy` locate the bytes of storages.
 
 mod arena;
 mod calls;
@@ -33,16 +33,16 @@ pub(super) use opcode::pickle_length;
 pub(super) struct StorageName {
     pub(super) key: Arc<str>,
     pub(super) bytes: u64,
-    /// Of the class it was named with; 1 for untyped ones.
+    /// Element size of its storage class; 1 for untyped storages.
     pub(super) element_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Unpickled {
     pub(super) root: Value,
-    /// Those in the root, by their `StorageId`.
+    /// Storages in the root, by `StorageId`.
     pub(super) storages: Vec<StorageName>,
-    /// Those that the pickle names and the root does not hold: they must be in the file all the same.
+    /// Storages that the pickle names but the root does not contain; they must be in the file too.
     pub(super) unused: Vec<StorageName>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pickle is made of while it is being read: nodes that name each other by number.
+//! The parts of a pickle while it is read: nodes that refer to each other by number.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) enum Node {
     Str(Arc<str>),
     Bytes(Arc<[u8]>),
     ByteArray(Arc<[u8]>),
-    /// Everything but sets.
+    /// All sequences except sets.
     Sequence(SequenceKind, Vec<NodeId>),
     Set(Box<Set>),
     Dict(Box<Dict>),
@@ -32,7 +32,7 @@ pub(super) enum Node {
     Global(Global),
     Object(Box<ObjectNode>),
     Device(Arc<str>),
-    /// Its place in the machine's list of storages.
+    /// Its index in the machine's list of storages.
     Storage {
         index: u32,
         dtype: DType,
@@ -46,7 +46,7 @@ pub(super) enum Node {
     },
 }
 
-/// What has a name that is not on the list.
+/// An object whose name is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectNode {
     pub(super) name: Arc<str>,
@@ -65,7 +65,7 @@ pub(super) enum MadeNode {
 pub(super) struct Set {
     pub(super) kind: SequenceKind,
     pub(super) items: Vec<NodeId>,
-    /// Items by the number that equal keys share.
+    /// Items by the number of their key; equal keys have the same number.
     pub(super) members: HashSet<u32>,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct TensorNode {
 pub(super) struct NumpyDType {
     /// `f`, `i`, `O`, …
     pub(super) kind: char,
-    /// What stands after the kind: `4` in `<f4`; empty for objects.
+    /// The text after the kind: `4` in `<f4`; empty for objects.
     pub(super) count: String,
     /// `<`, `>` or `|`.
     pub(super) order: char,

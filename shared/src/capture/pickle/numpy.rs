@@ -1,6 +1,6 @@
-//! numpy's arrays, scalars and dtypes as their pickles spell them: bytes with a description, nothing computed.
+//! numpy's arrays, scalars and dtypes as pickles describe them: bytes with a description, nothing computed.
 //!
-//! Plain dtypes only. Structured ones and dates carry a description of their own that no kernel here takes.
+//! Only plain dtypes. Structured dtypes and dates have a description of their own, which no kernel here takes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::units::Bytes;
 impl Machine {
     pub(super) fn call_numpy(&mut self, global: Global, arguments: &[NodeId]) -> Result<Node, Fault> {
         match (global, arguments) {
-            // The other arguments say "an empty array": the state that follows fills it.
+            // The other arguments describe an empty array; the state that follows fills it.
             (Global::NumpyReconstruct, &[class, _shape, _code])
                 if matches!(self.arena.get(class), Node::Global(Global::NumpyArray)) =>
             {
@@ -85,7 +85,7 @@ impl Machine {
                     _ => return Err(malformed()),
                 };
                 let mut array = self.array(dtype, shape, fortran_order, data)?;
-                // An array made of a buffer keeps its order; one that is given its state does not.
+                // An array made from a buffer keeps its byte order; one that is given its state does not.
                 if let ArrayContents::Bytes(bytes) = array.contents {
                     let (dtype, bytes) = self.native(array.dtype, bytes)?;
                     (array.dtype, array.contents) = (dtype, ArrayContents::Bytes(bytes));
@@ -98,7 +98,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Items in the order of this machine, as numpy turns them on a little-endian one.
+    /// Items in this machine's byte order, as numpy converts them on a little-endian machine.
     fn native(
         &mut self,
         dtype: Arc<NumpyDType>,
@@ -149,7 +149,7 @@ impl Machine {
             }
             _ => return Err(malformed()),
         };
-        // With at most one axis that is longer than one, both orders are the same.
+        // With at most one axis longer than one, both orders are the same.
         let orders_differ = !shape.contains(&0) && shape.iter().filter(|&&size| size > 1).count() > 1;
         Ok(ArrayNode { dtype, shape, fortran_order: fortran_order && orders_differ, contents })
     }

@@ -1,7 +1,7 @@
-//! The pickle alphabet: bytes to opcodes with their arguments, protocols 0 to 5.
+//! The opcodes of pickles, protocols 0 to 5: decodes bytes to opcodes with their arguments.
 //!
-//! Owns lengths and text forms of arguments; every length is checked against what is there before anything is
-//! taken. What an opcode does is `machine`'s.
+//! Owns lengths and text forms of arguments; every length is checked against the remaining bytes before anything
+//! is allocated. `machine` executes the opcodes.
 
 use num_bigint::BigInt;
 
@@ -10,7 +10,7 @@ use crate::capture::limits::{
     MAX_INTEGER_BYTES, MAX_INTEGER_DIGITS, MAX_LINE_BYTES, MAX_PICKLE_BYTES, MAX_STRING_BYTES,
 };
 
-/// The newest protocol there is.
+/// The newest protocol.
 const NEWEST_PROTOCOL: u8 = 5;
 
 #[derive(Debug)]
@@ -35,9 +35,9 @@ pub(super) enum Opcode<'a> {
     EmptyTuple,
     EmptyDict,
     EmptySet,
-    /// A tuple of the topmost 1, 2 or 3.
+    /// A tuple of the topmost 1, 2 or 3 values.
     ShortTuple(usize),
-    /// Of everything above the mark, as the five below.
+    /// A tuple of everything above the mark, like the next five.
     Tuple,
     List,
     Dict,
@@ -67,23 +67,23 @@ pub(super) enum Opcode<'a> {
     Put(u32),
     Memoize,
     Get(u32),
-    /// A code of `copyreg`'s registry: a global by number.
+    /// A code of `copyreg`'s registry, which stands for a global.
     Extension,
-    /// Opcodes that only make sense with something outside the pickle.
+    /// An opcode that needs something outside the pickle.
     OutOfBand(&'static str),
 }
 
 pub(super) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// Bytes of the file behind `bytes` that were not read yet.
+    /// Bytes of the file after `bytes` that have not been read.
     unread: u64,
-    /// What failed was that `bytes` ended: with more of them it might not.
+    /// The failure was that `bytes` ended; with more of them it might succeed.
     starved: bool,
 }
 
 impl<'a> Decoder<'a> {
-    /// Of all bytes that there are.
+    /// A reader of all bytes there are.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0, unread: 0, starved: false }
     }
@@ -104,7 +104,7 @@ impl<'a> Decoder<'a> {
                 Opcode::Protocol
             }
             0x95 => {
-                // Framing only tells a reader how far it may read ahead; here everything is in memory.
+                // A frame only says how far to read ahead; here everything is in memory.
                 let length = u64::from_le_bytes(self.array()?);
                 self.require(length)?;
                 if length > MAX_PICKLE_BYTES {
@@ -149,7 +149,7 @@ impl<'a> Decoder<'a> {
             }
             b'S' => Opcode::EscapedStr(unquote(self.line()?)?),
             b'V' => Opcode::EscapedStr(unescape(self.line()?)?),
-            // Strings of Python 2, which torch reads as text.
+            // Python 2 strings, which torch reads as text.
             b'T' => {
                 let length = u32::from_le_bytes(self.array()?);
                 self.text(length.into())?
@@ -239,7 +239,7 @@ impl<'a> Decoder<'a> {
         Fault::new(ErrorKind::Truncated, "the pickle ends too early")
     }
 
-    /// A length that the whole file does not have is a lie, however long it is: not a limit that was broken.
+    /// A length that exceeds the whole file is an error of the file, not a broken limit.
     fn require(&self, length: u64) -> Result<(), Fault> {
         let there = self.remaining().saturating_add(self.unread);
         if length <= there {
@@ -309,7 +309,7 @@ impl<'a> Decoder<'a> {
         line.parse().map_err(|_| Fault::bad_pickle(format!("{} is not a memo index", quoted(line))))
     }
 
-    /// Up to the next newline, which is taken too.
+    /// Takes the bytes up to the next newline, and the newline.
     fn line(&mut self) -> Result<&'a str, Fault> {
         let rest = &self.bytes[self.position..];
         let window = &rest[..rest.len().min(MAX_LINE_BYTES)];
@@ -330,7 +330,8 @@ fn narrowed<'a>(value: BigInt) -> Opcode<'a> {
     i64::try_from(&value).map_or(Opcode::BigInt(value), Opcode::Int)
 }
 
-/// The text opcode `STRING` holds a Python literal. Only plain ones are read: no writer here makes others.
+/// Parses the Python literal in the text opcode `STRING`. Only plain ones are supported; no writer here produces
+/// others.
 fn unquote(line: &str) -> Result<String, Fault> {
     let inner = ['\'', '"']
         .iter()
@@ -342,7 +343,7 @@ fn unquote(line: &str) -> Result<String, Fault> {
     Ok(inner.to_owned())
 }
 
-/// The text opcode `UNICODE`: `\uXXXX` and `\UXXXXXXXX` stand for characters, all else for itself.
+/// Parses the text opcode `UNICODE`: `\uXXXX` and `\UXXXXXXXX` are escapes, everything else is literal.
 fn unescape(line: &str) -> Result<String, Fault> {
     let mut text = String::with_capacity(line.len());
     let mut rest = line;
@@ -372,8 +373,8 @@ fn unescape(line: &str) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Where the first pickle in these bytes ends, by its opcodes alone; none where it needs some of the `unread` bytes that
-/// the file has behind them.
+/// Length of the first pickle in these bytes, found from its opcodes alone; `None` if that needs some of the
+/// `unread` bytes that follow in the file.
 pub(in crate::capture) fn pickle_length(bytes: &[u8], unread: u64) -> Result<Option<usize>, Fault> {
     let mut decoder = Decoder { unread, ..Decoder::new(bytes) };
     loop {

@@ -1,4 +1,4 @@
-//! Tensors out of their recorded geometry: every number checked before it is believed.
+//! Rebuilds tensors from their recorded geometry; every number is checked before it is used.
 
 use super::calls::mismatch;
 use super::globals::Global;
@@ -53,8 +53,8 @@ impl Machine {
         Ok(Node::Tensor(Box::new(tensor)))
     }
 
-    /// `_rebuild_from_type_v2(function, type, arguments, state)`: a tensor that carries Python attributes. They are
-    /// dropped; a type of its own could mean anything by its bytes.
+    /// `_rebuild_from_type_v2(function, type, arguments, state)`: a tensor with Python attributes, which are
+    /// dropped. A type of its own is refused, because it could interpret its bytes in any way.
     pub(super) fn rebuild_from_type(&mut self, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let refuse = || mismatch(Global::RebuildFromType);
         let &[function, class, inner, _state] = arguments else { return Err(refuse()) };
@@ -127,7 +127,7 @@ impl Machine {
         Ok(tensor)
     }
 
-    /// One tuple of sizes can be shared by many tensors, each of which gets its own.
+    /// Charges the shape: many tensors may share one tuple of sizes, but each gets its own copy.
     pub(super) fn charge_tensor(&mut self, rank: usize) -> Result<(), Fault> {
         self.arena.charge_slots(TENSOR_SLOTS + 2 * rank)
     }
@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// The conj and neg bits, where the writer recorded any.
+    /// Applies the conj and neg bits, if the writer recorded any.
     fn apply_metadata(&self, tensor: &mut TensorNode, rest: &[NodeId]) -> Result<(), Fault> {
         let malformed = || Fault::bad_pickle("a tensor has malformed metadata");
         let Some(&metadata) = rest.first() else { return Ok(()) };
@@ -171,8 +171,8 @@ impl Machine {
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        // Bools have no negative, the fnuz floats no negative zero to flip a sign bit into, scales no sign; and torch
-        // negates no packed values.
+        // Bools have no negatives, fnuz floats no negative zero whose sign bit could be flipped, scales no sign;
+        // and torch negates no packed values.
         let no_sign = [
             DType::Bool,
             DType::Float8E4M3FnUz,
@@ -188,12 +188,12 @@ impl Machine {
     }
 }
 
-/// Whether all elements lie inside a storage of so many bytes. Numbers whose products or sums overflow are refused
-/// here once, so that nobody after has to ask.
+/// Whether all elements are within a storage of this size. Sizes whose products or sums overflow are refused
+/// here, so that no later code has to check.
 fn fits(tensor: &TensorNode, storage_bytes: u64) -> Result<bool, Fault> {
     let overflow = || Fault::new(ErrorKind::OutOfBounds, "the size of a tensor overflows");
     let element = tensor.dtype.size();
-    // With ones for zeros: the products of an empty tensor are formed too.
+    // Zeros are replaced by ones, because products are computed for an empty tensor too.
     tensor
         .shape
         .iter()

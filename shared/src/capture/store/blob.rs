@@ -1,4 +1,4 @@
-//! One distinct storage: its name, its place in a store, and opening it without leaving the store.
+//! A distinct storage in a store: its name, its path, and opening it without leaving the store.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::BLOBS;
 
-/// BLAKE3 of a blob's bytes, and so its name.
+/// BLAKE3 of a blob's bytes, which is its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub [u8; 32]);
 
@@ -34,7 +34,7 @@ impl From<blake3::Hash> for BlobId {
     }
 }
 
-/// Not 64 lower-case hexadecimal digits.
+/// The text is not 64 lower-case hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not a BLAKE3 digest (64 lower-case hexadecimal digits)")]
 pub struct NoDigest;
@@ -43,7 +43,7 @@ impl FromStr for BlobId {
     type Err = NoDigest;
 
     fn from_str(text: &str) -> Result<Self, NoDigest> {
-        // A file has one name: the library takes digits in upper case too.
+        // A file has only one name, and the library also accepts upper-case digits.
         if text.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(NoDigest);
         }
@@ -64,7 +64,8 @@ impl<'de> Deserialize<'de> for BlobId {
     }
 }
 
-/// Below the store: `blobs/ab/ab12…`. Two levels, because some file systems are slow in folders of a million.
+/// Relative to the store: `blobs/ab/ab12…`. Two levels, because some file systems are slow with a million files
+/// in a folder.
 pub fn blob_path(id: BlobId) -> PathBuf {
     let name = id.to_string();
     Path::new(BLOBS).join(&name[..2]).join(&name)
@@ -74,7 +75,8 @@ pub fn blob_path(id: BlobId) -> PathBuf {
 const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens a blob for reading. Links are refused at every level below the store, and so is anything but a regular file.
+/// Opens a blob for reading. Links are refused at every level below the store, and so is anything except a
+/// regular file.
 pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let blobs = open(root.join(BLOBS), folder_flags, Mode::empty())?;
@@ -83,7 +85,7 @@ pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
 }
 
-/// Opens another file of a store for reading, unless it is a link or no regular file.
+/// Opens another file of a store for reading, unless it is a link or not a regular file.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     plain(open(path, FILE_FLAGS, Mode::empty())?)
 }
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_64_digits_in_lower_case() {
+    fn blob_name_is_64_lower_case_digits() {
         let id = BlobId::from(blake3::hash(b"a storage"));
         assert_eq!(id.to_string().parse::<BlobId>().expect("its own name"), id);
         for wrong in ["", "ab", &id.to_string()[1..], &id.to_string().to_uppercase(), &"é".repeat(32)] {
@@ -118,11 +120,11 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("made");
         std::os::unix::fs::symlink(outside.path().join(&name), folder.join(&name)).expect("linked");
         assert!(open_blob(root.path(), id).is_err());
-        // Its folder is.
+        // Its folder is a link.
         std::fs::remove_dir_all(&folder).expect("removed");
         std::os::unix::fs::symlink(outside.path(), &folder).expect("linked");
         assert!(open_blob(root.path(), id).is_err());
-        // As a plain file it is found.
+        // It is found if it is a regular file.
         std::fs::remove_file(&folder).expect("removed");
         std::fs::create_dir_all(&folder).expect("made");
         std::fs::write(folder.join(&name), "secret").expect("written");

@@ -1,6 +1,6 @@
-//! The index of a store: where it comes from and what is in it, as JSON, with its digest beside it.
+//! The index of a store: its provenance and entries, as JSON, with its digest in a second file.
 //!
-//! Runs do not need it: each manifest stands for itself. `unpack` and `check` do.
+//! Runs do not need it, because each manifest is self-contained; `unpack` and `check` do.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -12,9 +12,9 @@ use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STO
 
 const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
-/// 100,000 entries with names of a hundred bytes are half of it.
+/// 100,000 entries with names of a hundred bytes take half of it.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// One line of `b3sum`.
+/// A line of `b3sum`.
 const MAX_DIGEST_LINE_BYTES: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,14 +26,14 @@ pub struct Index {
     pub entries: Vec<IndexEntry>,
 }
 
-/// Who packed what, when and with what.
+/// Who packed the store, when, and with which program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     pub tool: String,
     /// `user@host`.
     pub packed_by: String,
-    /// When the packing was begun, RFC 3339, UTC.
+    /// When packing began; RFC 3339, UTC.
     pub started: String,
     /// The folder that was packed.
     pub source: String,
@@ -42,9 +42,9 @@ pub struct Provenance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// Below the folder that was packed, and below `entries`.
+    /// Path below the packed folder, and below `entries`.
     pub name: String,
-    /// Of the file that was packed.
+    /// Size of the packed file.
     pub bytes: u64,
     pub blake3: BlobId,
     /// BLAKE3 of the whole manifest.
@@ -86,7 +86,7 @@ impl Index {
         Self::parse(&text, &line)
     }
 
-    /// Of the bytes of the index and of its digest's file.
+    /// Parses the bytes of the index and of its digest's file.
     pub fn parse(text: &[u8], digest_line: &[u8]) -> Result<Self, IndexError> {
         let line = std::str::from_utf8(digest_line).map_err(|_| IndexError::NoDigest)?;
         let digest: BlobId = line
@@ -115,7 +115,7 @@ impl Index {
         Ok(index)
     }
 
-    /// The index and the line of its digest.
+    /// The index, and the line with its digest.
     pub fn encode(&self) -> Result<(Vec<u8>, Vec<u8>), IndexError> {
         let mut text = serde_json::to_vec_pretty(self).map_err(IndexError::Json)?;
         text.push(b'\n');
@@ -139,7 +139,7 @@ fn read_bounded(root: &Path, file: &'static str, limit: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// A relative path in its plainest form that ends in `.pt`: no `..`, no empty part, no control characters.
+/// Whether it is a normalised relative path that ends in `.pt`: no `..`, no empty part, no control characters.
 pub fn is_entry_name(name: &str) -> bool {
     let parts = name.split('/');
     name.len() <= MAX_NAME_BYTES
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out_of_the_store() {
+    fn entry_name_cannot_leave_the_store() {
         for good in ["entry_000000.pt", "op/entry_1.pt", "a b.pt", "…é.pt"] {
             assert!(is_entry_name(good), "{good}");
         }
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_listed_once() {
+    fn repeated_entry_is_refused() {
         let (text, line) = sample(&["a.pt", "a.pt"]).encode().expect("encoded");
         assert!(matches!(Index::parse(&text, &line), Err(IndexError::Twice(_))));
     }
 
     proptest! {
         #[test]
-        fn every_change_is_found(at in any::<prop::sample::Index>(), bit in 0u8..8, of_line: bool) {
+        fn any_changed_bit_is_detected(at in any::<prop::sample::Index>(), bit in 0u8..8, of_line: bool) {
             let index = sample(&["a.pt", "b/c.pt"]);
             let (mut text, mut line) = index.encode().expect("encoded");
             prop_assert_eq!(&Index::parse(&text, &line).expect("good"), &index);
@@ -215,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn parser_never_panics(text in prop::collection::vec(any::<u8>(), 0..300)) {
             let line = format!("{}  {INDEX}\n", blake3::hash(&text).to_hex());
             prop_assert!(Index::parse(&text, line.as_bytes()).is_err());
             let _ = Index::parse(&text, &text);

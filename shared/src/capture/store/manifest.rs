@@ -9,7 +9,8 @@
 //!     64  segments
 //! ```
 //!
-//! Numbers are little-endian. The reader takes any bytes: it refuses what is not exactly this.
+//! Numbers are little-endian. The reader accepts arbitrary bytes, and refuses whatever does not have exactly this
+//! form.
 
 use super::BlobId;
 
@@ -19,12 +20,12 @@ const HEAD_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 48;
 const DIGEST_BYTES: usize = 32;
 
-/// Blobs of one entry, each a descriptor that is handed to a runner in one message (the kernel's limit is 253).
-/// An entry with more storages keeps its smallest ones in the manifest.
+/// Most blobs of an entry. Each is a descriptor that is passed to a runner in one message, where the kernel's
+/// limit is 253. An entry with more storages keeps its smallest ones in the manifest.
 pub const MAX_BLOBS: usize = 200;
-/// Bytes kept in a manifest. Zip structure and pickle are a few KiB; an entry that has more is kept as one blob.
+/// Most bytes in a manifest. Zip structure and pickle take a few KiB; an entry with more becomes a single blob.
 pub const MAX_LITERAL_BYTES: u64 = 4 << 20;
-/// A literal before, between and behind blobs.
+/// A literal before, between and after blobs.
 const MAX_SEGMENTS: usize = 2 * MAX_BLOBS + 1;
 pub const MAX_MANIFEST_BYTES: u64 =
     (HEAD_BYTES + MAX_SEGMENTS * SEGMENT_BYTES + DIGEST_BYTES) as u64 + MAX_LITERAL_BYTES;
@@ -32,7 +33,7 @@ pub const MAX_MANIFEST_BYTES: u64 =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     pub file_bytes: u64,
-    /// BLAKE3 of the file that was packed.
+    /// BLAKE3 of the packed file.
     pub file_digest: BlobId,
     /// In the file's order, without gaps.
     pub segments: Vec<Segment>,
@@ -40,7 +41,7 @@ pub struct Manifest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// In the file that was packed.
+    /// Offset in the packed file.
     pub start: u64,
     pub bytes: u64,
     pub content: Content,
@@ -55,7 +56,7 @@ pub enum Content {
     Blob(BlobId),
 }
 
-/// Why bytes are no manifest.
+/// Why bytes are not a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     #[error("it does not begin like the manifest of a packed capture")]
@@ -75,7 +76,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Of a whole manifest. Literals must be those of the segments, one after the other.
+    /// Parses a whole manifest. Literals must be those of the segments, one after the other.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() as u64 > MAX_MANIFEST_BYTES {
             return Err(ManifestError::Limit("it is too long", MAX_MANIFEST_BYTES));
@@ -114,7 +115,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The whole manifest; `literals` are the bytes of all literal segments.
+    /// Encodes the whole manifest; `literals` are the bytes of all literal segments.
     pub fn encode(&self, literals: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.segments.len() * SEGMENT_BYTES + literals.len());
         bytes.extend(MAGIC);
@@ -142,7 +143,7 @@ impl Manifest {
         self.segments.iter().filter(|segment| matches!(segment.content, Content::Literal { .. }))
     }
 
-    /// Every blob with its size, once.
+    /// Every distinct blob with its size.
     pub fn blobs(&self) -> Vec<(BlobId, u64)> {
         let mut blobs: Vec<(BlobId, u64)> = self
             .segments
@@ -157,7 +158,7 @@ impl Manifest {
         blobs
     }
 
-    /// The segment that holds this byte of the file.
+    /// The segment that contains this byte of the file.
     pub fn segment_at(&self, offset: u64) -> Option<&Segment> {
         let after = self.segments.partition_point(|segment| segment.start <= offset);
         self.segments[..after].last().filter(|segment| offset - segment.start < segment.bytes)
@@ -247,7 +248,7 @@ mod tests {
         (Manifest { file_bytes: start, file_digest: BlobId([7; 32]), segments }, literals)
     }
 
-    /// Gives changed bytes their digest again, so that the checks behind it are reached.
+    /// Recomputes the digest of changed bytes, so that the later checks are reached.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some(length) = bytes.len().checked_sub(DIGEST_BYTES) {
             let digest = blake3::hash(&bytes[..length]);
@@ -258,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_what_is_read(parts in prop::collection::vec((any::<bool>(), any::<u16>()), 0..40)) {
+        fn manifest_reads_back(parts in prop::collection::vec((any::<bool>(), any::<u16>()), 0..40)) {
             let (manifest, literals) = made(&parts);
             let bytes = manifest.encode(&literals);
             prop_assert_eq!(Manifest::parse(&bytes), Ok(manifest.clone()));
@@ -270,7 +271,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let mut begun = MAGIC.to_vec();
             begun.extend(&bytes);
             let _ = (Manifest::parse(&bytes), Manifest::parse(&begun), Manifest::parse(&sealed(begun.clone())));
