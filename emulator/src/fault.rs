@@ -209,7 +209,17 @@ impl fmt::Display for Access {
         let Some(nearest) = self.nearest else { return Ok(()) };
         let (start, bytes) = (nearest.start, nearest.bytes);
         match nearest.distance {
-            None => write!(f, ", in a buffer of {} at {start:#x}", count(bytes, "byte")),
+            None => {
+                let past = self.address.saturating_add(self.bytes).saturating_sub(start + bytes);
+                let reach = if past == 0 {
+                    String::new()
+                } else {
+                    format!("reaching {} past the end of", count(past, "byte"))
+                };
+                let place = if past == 0 { "in" } else { &reach };
+                write!(f, ", {place} a buffer of {} at {start:#x}", count(bytes, "byte"))
+            }
+            Some(0) => write!(f, ", right behind a buffer of {} at {start:#x}", count(bytes, "byte")),
             Some(distance) => {
                 let side = if distance < 0 { "before" } else { "past the end of" };
                 let gap = count(distance.unsigned_abs(), "byte");

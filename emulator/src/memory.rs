@@ -306,11 +306,13 @@ impl View {
         let before = after.checked_sub(1).map(|index| &self.live[index]);
         let behind = self.live.get(after);
         let past = |a: &Arc<Allocation>| address.saturating_sub(a.start + a.bytes);
-        let ahead = |a: &Arc<Allocation>| a.start.saturating_sub(address.saturating_add(bytes));
+        let ahead = |a: &Arc<Allocation>| a.start.saturating_sub(address);
         let nearest = |a: &Arc<Allocation>, distance| Nearest { start: a.start, bytes: a.bytes, distance };
         match (before, behind) {
             (Some(a), _) if address < a.start + a.bytes => Some(nearest(a, None)),
-            (Some(a), Some(b)) if ahead(b) < past(a) => Some(nearest(b, Some(-(ahead(b).cast_signed())))),
+            (Some(a), Some(b)) if ahead(b).saturating_sub(bytes) < past(a) => {
+                Some(nearest(b, Some(-(ahead(b).cast_signed()))))
+            }
             (Some(a), _) => Some(nearest(a, Some(past(a).cast_signed()))),
             (None, Some(b)) => Some(nearest(b, Some(-(ahead(b).cast_signed())))),
             (None, None) => None,

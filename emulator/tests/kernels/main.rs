@@ -1,0 +1,8 @@
+//! What NVRTC makes of some sixty kernels, on the emulated device, against truth that is computed here in `f64`.
+
+mod algorithms;
+mod elementwise;
+mod kit;
+mod matrices;
+mod mistakes;
+mod rows;

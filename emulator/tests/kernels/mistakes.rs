@@ -1,0 +1,198 @@
+//! Planted mistakes: each is found, with the line that it stands in.
+
+use std::time::Duration;
+
+use opt_emulator::{AccessKind, Config, Device, Fault, FaultKind, Launch, Limit, Memory};
+
+const TEXT: &str = include_str!("../data/kernels/mistakes.ptx");
+const SOURCE: &str = include_str!("../data/kernels/mistakes.cu");
+
+/// Two buffers of 256 bytes, `x` and `y`, the former with small integers.
+struct Planted {
+    device: Device,
+    x: u64,
+    y: u64,
+}
+
+impl Planted {
+    fn new(threads: usize) -> Self {
+        let mut device = Device::new(Config { memory: 1 << 20, threads, ..Config::default() });
+        let (x, y) = (device.alloc(256).expect("memory"), device.alloc(256).expect("memory"));
+        let numbers: Vec<u8> = (0..64_u32).flat_map(|i| (i % 13).to_le_bytes()).collect();
+        device.write(x, &numbers).expect("a live buffer");
+        device.fill(y, 0, 256).expect("a live buffer");
+        Self { device, x, y }
+    }
+
+    fn run(&mut self, name: &str, grid: u32, block: u32, params: Vec<Vec<u8>>) -> Fault {
+        let module = self.device.load(TEXT).unwrap_or_else(|error| panic!("{error}"));
+        let function = module.function(name).unwrap_or_else(|| panic!("there is no kernel `{name}`"));
+        let shared_bytes = if name == "too_little_dynamic_shared" { 64 } else { 0 };
+        let limit = Limit { steps: 100_000, time: Duration::from_secs(60) };
+        let launch = Launch { grid: [grid, 1, 1], block: [block, 1, 1], shared_bytes, params, limit };
+        let fault = self.device.launch(&function, &launch).expect_err(name);
+        let line = SOURCE.lines().position(|line| line.ends_with(&format!("mistake: {name}")));
+        let place = fault.place.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
+        let source = place.source.as_ref().unwrap_or_else(|| panic!("{name}: {fault}"));
+        assert_eq!(Some(source.line as usize), line.map(|index| index + 1), "{fault}");
+        assert_eq!(source.file, "mistakes.cu");
+        fault
+    }
+}
+
+fn address(value: u64) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+fn number(value: i32) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+/// What an access's fault says: kind, code, bytes, and how far from the nearest buffer.
+#[track_caller]
+fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64, distance: Option<i64>) {
+    let (FaultKind::IllegalAddress(access)
+    | FaultKind::UseAfterFree(access)
+    | FaultKind::Misaligned(access)
+    | FaultKind::Uninitialised(access)) = &fault.kind
+    else {
+        panic!("{fault}");
+    };
+    assert_eq!(
+        (fault.code(), access.kind, access.memory, access.bytes),
+        (code, kind, memory, bytes),
+        "{fault}"
+    );
+    assert_eq!(access.nearest.and_then(|nearest| nearest.distance), distance, "{fault}");
+}
+
+#[test]
+fn accesses_outside_of_buffers_are_found() {
+    use AccessKind::{Atomic, Read, Write};
+    for threads in [1, 2] {
+        let planted = || Planted::new(threads);
+        let xy = |p: &Planted| vec![address(p.x), address(p.y)];
+        let xyn = |p: &Planted, n| vec![address(p.x), address(p.y), number(n)];
+        let mut p = planted();
+        let y = address(p.y);
+        let fault = p.run("one_past_the_end", 1, 96, vec![y, number(64)]);
+        access(&fault, 700, Write, Memory::Global, 4, Some(0));
+        assert_eq!(fault.place.expect("a thread").thread, [64, 0, 0]);
+
+        let mut p = planted();
+        let params = xyn(&p, 64);
+        let fault = p.run("missing_guard", 3, 32, params);
+        access(&fault, 700, Read, Memory::Global, 4, Some(0));
+        assert_eq!(fault.place.expect("a thread").block, [2, 0, 0]);
+
+        let mut p = planted();
+        let params = xyn(&p, 64);
+        access(&p.run("before_the_start", 1, 64, params), 700, Read, Memory::Global, 4, Some(-4));
+        let mut p = planted();
+        let params = xyn(&p, 64);
+        access(&p.run("wrong_stride", 1, 64, params), 700, Read, Memory::Global, 4, Some(0));
+        let mut p = planted();
+        let params = vec![address(p.x), address(p.y), number(8), number(4)];
+        access(&p.run("swapped_axes", 8, 4, params), 700, Read, Memory::Global, 4, Some(0));
+        let mut p = planted();
+        let params = xyn(&p, 64);
+        access(&p.run("vector_past_the_end", 1, 20, params), 700, Read, Memory::Global, 16, Some(0));
+        let mut p = planted();
+        let params = vec![address(0), address(p.y)];
+        let fault = p.run("null_pointer", 1, 32, params);
+        assert!(fault.to_string().contains("at 0x0 in global memory"), "{fault}");
+        let mut p = planted();
+        let fault = p.run("host_pointer", 1, 32, vec![address(0x7fff_1234_5600)]);
+        assert_eq!(fault.code(), 700);
+        let mut p = planted();
+        let index = p.device.alloc(256).expect("memory");
+        p.device.fill(index, 0, 256).expect("a live buffer");
+        p.device.write(index + 40, &64_i64.to_le_bytes()).expect("a live buffer");
+        let params = vec![address(index), address(p.x), address(p.y)];
+        let fault = p.run("index_from_data", 1, 32, params);
+        access(&fault, 700, Read, Memory::Global, 4, Some(0));
+        assert_eq!(fault.place.expect("a thread").lane, 5);
+        let mut p = planted();
+        let params = xyn(&p, 40_000);
+        assert_eq!(p.run("index_overflows", 1, 32, params).code(), 700);
+        let mut p = planted();
+        let small = p.device.alloc(48).expect("memory");
+        p.device.fill(small, 0, 48).expect("a live buffer");
+        let params = vec![address(small), address(p.x)];
+        access(&p.run("atomic_past_the_end", 1, 64, params), 700, Atomic, Memory::Global, 4, Some(0));
+        let mut p = planted();
+        let params = xy(&p);
+        p.device.free(p.x).expect("a live buffer");
+        let fault = p.run("used_after_free", 1, 32, params);
+        assert!(matches!(fault.kind, FaultKind::UseAfterFree(_)), "{fault}");
+        let mut p = planted();
+        let y = address(p.y);
+        access(&p.run("constant_past_the_end", 1, 8, vec![y]), 700, Read, Memory::Global, 4, Some(0));
+    }
+}
+
+#[test]
+fn misaligned_accesses_are_found() {
+    let mut p = Planted::new(2);
+    let params = vec![address(p.x), address(p.y), number(1)];
+    access(&p.run("misaligned_vector", 1, 8, params), 716, AccessKind::Read, Memory::Global, 16, None);
+    let mut p = Planted::new(2);
+    let y = address(p.y);
+    let fault = p.run("misaligned_store", 1, 8, vec![y]);
+    access(&fault, 716, AccessKind::Write, Memory::Global, 4, None);
+    assert_eq!(fault.place.expect("a thread").lane, 1);
+}
+
+#[test]
+fn mistakes_in_shared_and_local_memory_are_found() {
+    use AccessKind::{Read, Write};
+    let run = |name: &str, block| {
+        let mut p = Planted::new(2);
+        let y = p.device.alloc(1024).expect("memory");
+        p.run(name, 1, block, vec![address(y)])
+    };
+    let fault = run("uninitialised_shared", 64);
+    access(&fault, 719, Read, Memory::Shared, 4, None);
+    assert_eq!(fault.place.expect("a thread").thread, [32, 0, 0]);
+    access(&run("missing_barrier", 128), 719, Read, Memory::Shared, 4, None);
+    let fault = run("shared_past_the_end", 64);
+    access(&fault, 700, Write, Memory::Shared, 4, None);
+    assert_eq!(fault.place.expect("a thread").thread, [63, 0, 0]);
+    let fault = run("too_little_dynamic_shared", 32);
+    access(&fault, 700, Write, Memory::Shared, 4, None);
+    let mut p = Planted::new(2);
+    let params = vec![address(p.x), address(p.y)];
+    access(&p.run("local_past_the_end", 1, 32, params), 700, Write, Memory::Local, 4, None);
+}
+
+#[test]
+fn threads_that_do_not_meet_are_found() {
+    let run = |name: &str, block| {
+        let mut p = Planted::new(1);
+        let y = address(p.y);
+        p.run(name, 1, block, vec![y])
+    };
+    assert_eq!(run("divergent_barriers", 64).kind, FaultKind::BarrierDivergence);
+    let fault = run("barrier_that_nobody_reaches", 64);
+    assert_eq!((&fault.kind, fault.code()), (&FaultKind::Deadlock, 702));
+    assert_eq!(run("shuffle_of_the_missing", 32).kind, FaultKind::WarpDivergence);
+}
+
+#[test]
+fn kernels_that_end_by_themselves_or_never_are_found() {
+    let mut p = Planted::new(2);
+    let y = address(p.y);
+    let fault = p.run("endless", 2, 32, vec![y]);
+    assert!(matches!(fault.kind, FaultKind::Timeout(_)), "{fault}");
+    assert_eq!(fault.code(), 702);
+    let mut p = Planted::new(2);
+    let x = address(p.x);
+    let fault = p.run("traps", 1, 32, vec![x]);
+    assert_eq!((&fault.kind, fault.code()), (&FaultKind::Trap, 719));
+    assert_eq!(fault.place.expect("a thread").lane, 6);
+    let mut p = Planted::new(2);
+    let x = address(p.x);
+    let fault = p.run("asserts", 1, 32, vec![x]);
+    assert_eq!(fault.kind, FaultKind::Assert("mistakes.cu:99: asserts: `x[i] == 1`".to_owned()));
+    assert_eq!(fault.code(), 710);
+}
