@@ -1,4 +1,5 @@
-//! `captures pack | add | unpack | check`, and runs from a store: the same bytes, the same verdicts, and no damage unseen.
+//! `captures pack | add | unpack | check`, and runs from a store: the same bytes, the same verdicts, and all
+//! damage is found.
 
 mod adding;
 mod damage;
@@ -13,7 +14,7 @@ use opt_shared::capture::inspect::document;
 use opt_tests::places::files_below;
 use opt_tests::{Scenario, data};
 
-/// Files below a folder with their bytes, by their name in it.
+/// Files below a folder, by relative path, with their bytes.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let named = |path: PathBuf| {
         let name = path.strip_prefix(folder).expect("below the folder").to_owned();
@@ -42,7 +43,7 @@ fn blobs(store: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_fixture_comes_out_as_it_went_in() {
+fn every_fixture_is_unpacked_unchanged() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data(""), "store");
     let outcome = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
@@ -52,7 +53,7 @@ fn every_fixture_comes_out_as_it_went_in() {
     let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
     checked.expect_equal(&checked.json()["entries"], &before.len().into(), "entries");
     checked.expect_equal(checked.json()["findings"].as_array().map(Vec::len), Some(0), "findings");
-    // No two blobs are alike, and each is named by what is in it.
+    // All blobs differ, and each is named after its contents.
     for path in blobs(&store) {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let bytes = std::fs::read(&path).expect("a readable blob");
@@ -60,16 +61,17 @@ fn every_fixture_comes_out_as_it_went_in() {
     }
 }
 
-/// Values, digests, kinds of errors: what a reader makes of a file does not depend on where its bytes lie.
+/// The result of reading a capture does not depend on where its bytes are stored: values, digests, kinds of
+/// errors.
 #[test]
-fn a_packed_capture_is_read_as_the_file_it_was() {
+fn packed_capture_is_read_like_the_original_file() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data(""), "store");
     for name in captures_below(&data("")).keys() {
         let (file, packed) = (data("").join(name), store.join("entries").join(name));
         let mut documents = [document(&file, true), document(&packed, true)];
         for document in &mut documents {
-            // Both name the file that was read.
+            // Both documents name the file that was read.
             document.as_object_mut().expect("an object").retain(|key, _| key != "path");
         }
         let text = documents.map(|document| {
@@ -82,7 +84,7 @@ fn a_packed_capture_is_read_as_the_file_it_was() {
 }
 
 #[test]
-fn a_store_has_every_storage_once() {
+fn store_has_every_storage_once() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_nn_functional_embedding");
     let copies = scenario.copy_captures(&folder, "set");
@@ -95,7 +97,7 @@ fn a_store_has_every_storage_once() {
 }
 
 #[test]
-fn nothing_is_written_over() {
+fn existing_files_are_not_overwritten() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let folder = folder.to_str().expect("UTF-8");
@@ -125,7 +127,7 @@ fn nothing_is_written_over() {
         .collect();
     inside.expect_equal(left, Vec::new(), "nothing is left of what was refused");
     assert!(set.is_dir());
-    // Of what is there, the same is taken and another refused.
+    // An identical existing file is accepted, and a different one refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);
     assert_eq!(tree(&scenario.path().join("out")).len(), 1);
     let rest = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(0);
@@ -139,7 +141,7 @@ fn nothing_is_written_over() {
 }
 
 #[test]
-fn a_store_is_inspected_as_a_folder_is() {
+fn store_is_inspected_like_a_folder() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     pack(&scenario, &folder, "store");

@@ -1,4 +1,4 @@
-//! The control socket and `ctl` while a real run goes on: every verb, hostile clients, other users.
+//! The control socket and `ctl` during a real run: every command, hostile clients, other users.
 
 pub mod client;
 mod foreign;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use self::client::{Client, Going};
 
-/// A verification that takes a while: the captures of the demo's softmax, many times over.
+/// A verification that takes a while: the captures of the demo's softmax, repeated many times.
 fn slow_plan(candidates: &[&str]) -> String {
     let root = repository().display();
     let kernel = |name: &str| format!("'{root}/configs/demo/softmax/{name}.c'");
@@ -44,7 +44,7 @@ fn outcome(answer: &Value) -> &str {
 }
 
 #[test]
-fn every_verb_works_on_a_run_that_goes_on() {
+fn every_command_works_on_a_live_run() {
     let scenario = slow(&["fast", "bad/segfaults"]);
     let run = Going::start(&scenario, &["--quiet"]);
     let ctl = |arguments: &[&str]| run.ctl(arguments);
@@ -65,7 +65,7 @@ fn every_verb_works_on_a_run_that_goes_on() {
     ctl(&["resume"]).expect_exit(0).expect_stdout(&["nothing to do"]);
 
     ctl(&["workers"]).expect_exit(0).expect_stdout(&["verifier", "owed"]);
-    // What is cancelled later is not to have come to its end by then.
+    // The candidate that is cancelled below must not have ended by then.
     ctl(&["pause"]).expect_exit(0).expect_stdout(&["done"]);
     let workers = ctl(&["workers", "--json"]).expect_exit(0).json();
     let worker = &list(&workers["workers"])[0];
@@ -133,13 +133,13 @@ fn every_verb_works_on_a_run_that_goes_on() {
 }
 
 #[test]
-fn a_verifier_that_is_recycled_in_the_middle_changes_no_verdict() {
+fn verifier_recycled_during_a_lease_changes_no_verdict() {
     let candidates = ["fast", "bad/wrong_by_nine_percent"];
     let verdicts = |scenario: &Scenario, disturb: bool| {
         let run = Going::start(scenario, &["--quiet"]);
         if disturb {
             let mut client = run.client();
-            // In the middle of a verification, as its progress tells.
+            // During a verification, as its progress shows.
             until("an entry is verified", || {
                 let status = client.call("status", &json!({})).expect("the status");
                 list(&status["leases"]).iter().any(|lease| {
@@ -174,9 +174,9 @@ fn a_verifier_that_is_recycled_in_the_middle_changes_no_verdict() {
 }
 
 #[test]
-fn a_running_job_is_cancelled_within_a_second() {
+fn running_job_is_cancelled_long_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
-    // Its call would be waited for a minute.
+    // Its call may take up to a minute.
     let run = Going::start(&scenario, &["--quiet"]);
     let mut client = run.client();
     until("the loop is verified", || {
@@ -190,7 +190,7 @@ fn a_running_job_is_cancelled_within_a_second() {
         client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
     assert_eq!(result["status"], "SKIPPED", "{result}");
     assert_eq!(result["blame"], "plan");
-    // Long before the call's own time limit: how the run ends proves it.
+    // Long before the call's own time limit, as the end of the run proves.
     let (outcome, summary) = run.finish(1);
     let kills = summary.policy("kill_worker");
     outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));
@@ -201,14 +201,14 @@ fn a_running_job_is_cancelled_within_a_second() {
 }
 
 #[test]
-fn a_run_is_found_by_what_one_says_of_it() {
+fn ctl_finds_a_run_by_folder_socket_or_default() {
     let scenario = slow(&[]);
     let none = scenario.run(&["ctl", "status"]).expect_exit(2);
     none.expect_stderr(&["you have no run on this machine"]);
     let first = Going::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
-    // Who looks into another folder does not see it, but can name it.
+    // A user with another runtime folder does not see the run, but can name it.
     let elsewhere = |arguments: &[&str]| {
         let mut command = scenario.command(arguments);
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
@@ -225,7 +225,8 @@ fn a_run_is_found_by_what_one_says_of_it() {
     let socket = socket.to_str().expect("UTF-8");
     let one = scenario.run(&["ctl", "status", "--json", "--socket", socket]).expect_exit(0).json();
     assert_eq!(one["run"]["pid"], first.pid());
-    // A supervisor that was killed leaves a socket and a link; nobody takes them for a run, and the next one clears them.
+    // A killed supervisor leaves a socket and a link. They are not taken for a run, and the next run removes
+    // them.
     first.kill();
     scenario.run(&["ctl", "status"]).expect_exit(0);
     scenario
@@ -242,7 +243,7 @@ fn a_run_is_found_by_what_one_says_of_it() {
 }
 
 #[test]
-fn events_are_streamed_to_their_end() {
+fn events_are_streamed_until_the_run_ends() {
     let scenario = slow(&["fast"]);
     let run = Going::start(&scenario, &["--quiet"]);
     let mut client = Client::connect(&run.socket());

@@ -1,4 +1,5 @@
-//! Fifty times from verification to timing and back: not one sample shows a verifier and a profiler at work together.
+//! Fifty switches from verification to timing and back: no sample shows a verifier and a profiler working at the
+//! same time.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ fn cycles(verifiers: u32) {
     outcome.expect_clean(&run, &scenario.runtime());
 
     let evidence = evidence::read(&run, &summary.document).unwrap_or_else(|trouble| outcome.fail(trouble));
-    // Timing on a busy machine may turn one down; what is asked here is that all were tried.
+    // On a busy machine timing may reject a candidate; what matters here is that all were tried.
     let right = COUNT * TIMED;
     outcome.expect(
         (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
@@ -37,18 +38,18 @@ fn cycles(verifiers: u32) {
         let idle = evidence.idle.get(role).copied().unwrap_or(0);
         outcome.expect(idle <= IDLE_WORKER.get(), format_args!("an idle {role} owes {idle} bytes"));
         let seen = evidence.at_work.get(role).copied().unwrap_or(0);
-        // Not in every cycle: a runner can be dead before a sample is due.
+        // Not in every cycle: a runner may be dead before a sample is due.
         outcome.expect(0 < seen, format_args!("a {role} was seen at work {seen} times"));
         outcome.expect(evidence.ready_ms.contains_key(role), format_args!("a {role} was started"));
     }
 }
 
 #[test]
-fn one_verifier_and_the_profiler_are_never_at_work_together() {
+fn one_verifier_and_the_profiler_never_work_at_the_same_time() {
     cycles(1);
 }
 
 #[test]
-fn four_verifiers_and_the_profiler_are_never_at_work_together() {
+fn four_verifiers_and_the_profiler_never_work_at_the_same_time() {
     cycles(4);
 }

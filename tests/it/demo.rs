@@ -1,11 +1,11 @@
-//! The demo is what it says: every candidate ends as it was made to, and nothing is left of any of them.
+//! The demo: every candidate ends as intended, and nothing is left of any of them.
 
 use std::collections::BTreeMap;
 
 use opt_tests::{Scenario, Summary, repository, summary::list};
 use serde_json::Value;
 
-/// What each kind of misbehaviour comes to (DESIGN, "Verdicts"); the others pass.
+/// The status of each kind of misbehaviour (DESIGN, "Verdicts"); other candidates pass.
 const BAD: &[(&str, &str)] = &[
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL"),
     ("stale_after_first_call", "NONDETERMINISTIC"),
@@ -19,7 +19,7 @@ const BAD: &[(&str, &str)] = &[
     ("eats_memory", "HOST_MEMORY_LIMIT"),
 ];
 
-/// Ten candidates that misbehave in a way of their own, and two that only try to and pass all the same.
+/// Ten candidates that misbehave, each in its own way, and two that only try to, and pass.
 const GOOD: &[(&str, &[&str])] = &[
     ("embedding", &["naive", "fast"]),
     ("layer_norm", &["naive", "fast"]),
@@ -53,7 +53,7 @@ fn verdicts(summary: &Summary) -> Verdicts {
 }
 
 #[test]
-fn the_published_expectations_are_the_table() {
+fn expected_json_matches_the_table() {
     let text = std::fs::read_to_string(repository().join("configs/demo/expected.json")).expect("it is there");
     let expected: Verdicts = serde_json::from_str(&text).expect("statuses and blames by JOB/CANDIDATE");
     assert_eq!(expected, table());

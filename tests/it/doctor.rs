@@ -1,4 +1,4 @@
-//! `doctor`: what it says of a machine is what runs on it find, and what it cannot prove it does not claim.
+//! `doctor`: reports what runs on this machine find, and claims nothing that it cannot test.
 
 use std::process::{Command, Stdio};
 
@@ -16,7 +16,8 @@ fn protection<'d>(document: &'d Value, name: &str) -> &'d Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Every protection of the list, in order, each with what was done to prove it or with why it is missing.
+/// Checks that every protection of the list is present in order, each with its proof or with the reason why it is
+/// missing.
 #[track_caller]
 fn check(outcome: &Outcome, document: &Value) {
     let names: Vec<&str> =
@@ -44,7 +45,7 @@ fn check(outcome: &Outcome, document: &Value) {
 }
 
 #[test]
-fn a_machine_is_examined_by_every_user() {
+fn doctor_works_for_every_user() {
     for user in users() {
         let scenario = Scenario::create();
         let program = user.program(&scenario);
@@ -56,7 +57,7 @@ fn a_machine_is_examined_by_every_user() {
         let outcome = scenario.finish(child, &DOCTOR);
         let document = outcome.json();
         check(&outcome, &document);
-        // Where these tests run at all, these hold.
+        // These protections exist wherever these tests can run.
         for name in ["memory_limit", "address_space_limit", "sealed_memory", "poll_and_kill", "system_calls"]
         {
             outcome.expect(
@@ -72,7 +73,7 @@ fn a_machine_is_examined_by_every_user() {
 }
 
 #[test]
-fn its_text_has_a_line_for_every_protection() {
+fn text_has_a_line_for_every_protection() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
@@ -96,9 +97,9 @@ fn its_text_has_a_line_for_every_protection() {
     ]);
 }
 
-/// With so few descriptors no canary can be started: nothing is claimed then.
+/// With so few descriptors no canary can be started, and nothing is claimed.
 #[test]
-fn what_cannot_be_tried_is_not_claimed() {
+fn untested_protection_is_not_claimed() {
     let scenario = Scenario::create();
     let script = format!("ulimit -n 8; exec '{}' doctor --json", binary().display());
     let child = Command::new("sh")
@@ -114,9 +115,9 @@ fn what_cannot_be_tried_is_not_claimed() {
     outcome.expect(protection(&document, "memory_limit")["present"] == false, "nothing was proved");
 }
 
-/// The result of a run says what the doctor says, before anything foreign ran.
+/// A run reports the same protections as doctor, before any foreign code ran.
 #[test]
-fn a_run_finds_what_the_doctor_found() {
+fn run_reports_the_protections_of_the_doctor() {
     let root = repository().display();
     let scenario = Scenario::with_plan(&format!(
         "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\n[[job]]\nname = \"job\"\n\
@@ -130,20 +131,20 @@ fn a_run_finds_what_the_doctor_found() {
         let name = it["name"].as_str().unwrap_or_default();
         outcome.expect_equal(&protection(host, name)["present"], &it["present"], name);
     }
-    // What a runner reports is in the list that the doctor has.
+    // What a runner reports is in doctor's list.
     for it in list(&host["protections"]) {
         outcome.expect(!protection(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
     }
-    // Aloud, once each.
+    // Each missing one is printed, once.
     for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
         let said = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
         outcome.expect_equal(outcome.stderr.matches(&said).count(), 1, said);
     }
 }
 
-/// How well it went is this machine's affair.
+/// Its figures depend on the machine.
 #[test]
-fn its_timing_trial_has_bounds_of_every_copy() {
+fn timing_trial_has_bounds_of_every_copy() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor", "--timing", "--json"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
@@ -153,7 +154,7 @@ fn its_timing_trial_has_bounds_of_every_copy() {
     let bounds = trial["low"].as_f64().zip(trial["high"].as_f64());
     outcome.expect(bounds.is_some_and(|(low, high)| 0.0 < low && low <= 1.05 && low < high), trial);
     outcome.expect(document["timing"]["no_trial_because"].is_null(), "there was one");
-    // Without a compiler there is none, and the rest of the answer stands.
+    // Without a compiler there is no trial, and the rest of the answer is unaffected.
     let mut command = Command::new(binary());
     command.args(["doctor", "--timing"]).env("PATH", "").current_dir(scenario.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -163,7 +164,7 @@ fn its_timing_trial_has_bounds_of_every_copy() {
 }
 
 #[test]
-fn the_papers_name_every_protection_and_field() {
+fn documentation_names_every_protection_and_field() {
     let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");
     for kind in PROTECTIONS {
         assert!(

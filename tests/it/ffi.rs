@@ -1,9 +1,8 @@
-//! Kernels built for tvm-ffi run unchanged: their library is found wherever it lies, their errors are shown, and what
-//! cannot be loaded is explained.
+//! Kernels built for tvm-ffi run unchanged: their library is found wherever it is, their errors are shown, and
+//! load failures are explained.
 //!
-//! A stand-in takes the place of `libtvm_ffi.so`, built here. With OPT_TVM_FFI naming a folder that has the real
-//! headers in `include` and the real library in `lib` (a Python package's `tvm_ffi` folder is one), the real ones are
-//! used as well.
+//! A stand-in built here replaces `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
+//! `include` and the real library in `lib` (such as a Python package's `tvm_ffi` folder), those are used as well.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ fn kernel(name: &str) -> PathBuf {
     data("kernels/ffi").join(name)
 }
 
-/// `cc` as a user would call it.
+/// Runs `cc` as a user would.
 fn build(output: &Path, source: &Path, arguments: &[&str]) {
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O1", "-I"]).arg(data("../../worker/include"));
@@ -31,7 +30,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("tests run in folders with plain names").to_owned()
 }
 
-/// Captures, kernels, and the stand-in in `private`; the plan is the test's.
+/// Captures, kernels, and the stand-in library in `private`; each test adds its plan.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     scenario.copy_captures(&data(CAPTURES), "captures");
@@ -45,7 +44,7 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// A plan over the float32 captures, verified only: what is loaded for a profile is loaded the same way.
+/// A plan over the float32 captures, verification only, because a profile loads in the same way.
 fn plan(candidates: &[&str], build: &str) -> String {
     format!(
         "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\"]\n{build}\n\
@@ -75,14 +74,14 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
     }
 }
 
-/// Root's runners have a user of their own, which cannot enter the folder or read the library; as an ordinary user
-/// they share the one who may.
+/// As root, a runner has its own user, which cannot enter the folder or read the library; as an ordinary user, it
+/// shares the user who can.
 #[test]
-fn the_library_is_found_in_a_folder_that_only_its_owner_may_enter() {
+fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
     for user in users() {
         let scenario = scenario();
         let library = scenario.path().join("private/libtvm_ffi.so");
-        // What some code generators write: the library's symbols are used, and it is not named.
+        // As some code generators link: the library's symbols are used, but it is not named.
         build(&scenario.path().join("does_not_name_it.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
         scenario.write(
             "plan.toml",
@@ -109,7 +108,7 @@ fn the_library_is_found_in_a_folder_that_only_its_owner_may_enter() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_explained_with_the_loaders_words() {
+fn load_failure_has_the_loaders_message_and_advice() {
     let scenario = scenario();
     let here = text(scenario.path());
     let nowhere = scenario.path().join("libnowhere.so");
@@ -141,11 +140,11 @@ fn what_cannot_be_loaded_is_explained_with_the_loaders_words() {
     expect(&outcome, &summary, "other_name", "LOAD_ERROR", &["`__tvm_ffi_run`", "`run`", "`symbol`"]);
 }
 
-/// The real library and its headers, if the environment says where they are.
+/// Uses the real library and its headers, if the environment says where they are.
 #[test]
 fn kernels_with_the_real_headers_run_unchanged() {
     let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        // Past the test harness, which shows nothing of a test that passes.
+        // Written directly to standard error, because the test harness hides the output of a passing test.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)"
@@ -182,7 +181,8 @@ fn kernels_with_the_real_headers_run_unchanged() {
         expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
         let wants = "Expected `Array<int>` but got `DLTensor*`";
         expect(&outcome, &summary, "wants_an_array", "RUNTIME_ERROR", &["TypeError: ", wants]);
-        // Reflecting and replicating are recorded too, and are not done by it: the error names them.
+        // Reflection and replication were recorded too, and this kernel does not support them; the error names
+        // them.
         let pad = summary.candidate("pad", "pad");
         let detail = pad["detail"].as_str().unwrap_or_default();
         outcome.expect(

@@ -1,11 +1,11 @@
-//! Every golden fixture through the command line: what `inspect FILE --json --digests` prints is what torch said.
+//! Every golden fixture through the command line: `inspect FILE --json --digests` prints what torch says.
 
 use std::path::Path;
 
 use opt_tests::{Outcome, Scenario, data};
 use serde_json::Value;
 
-/// There are so many; fewer would mean that some were not found.
+/// The number of fixtures, so that missing ones are noticed.
 const FIXTURES: usize = 140;
 
 fn read(path: &Path) -> Value {
@@ -41,7 +41,7 @@ fn every_fixture_is_inspected_as_expected() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ; the first: {}", wrong.len(), wrong[0]);
 }
 
-/// What is wrong with an answer.
+/// What is wrong with an answer, if anything.
 fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     let found = outcome.json();
     let wanted = expected["outcome"].as_str().expect("an expectation has an outcome");
@@ -62,7 +62,7 @@ fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     }
 }
 
-/// The first place in which two documents differ, with what stands there.
+/// The first difference between two documents, with both values.
 fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<String> {
     match (found, expected) {
         (Value::Object(left), Value::Object(right)) => {
@@ -86,7 +86,7 @@ fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<Strin
 }
 
 #[test]
-fn a_tree_for_people_shows_dtypes_shapes_and_bytes() {
+fn tree_shows_dtypes_shapes_and_bytes() {
     let scenario = Scenario::create();
     let path = data("captures/torch_nn_functional_embedding/entry_000000.pt");
     let outcome = scenario.run(&["inspect".as_ref(), path.as_os_str()]).expect_exit(0);

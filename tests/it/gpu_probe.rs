@@ -1,9 +1,9 @@
-//! `gpu-probe` on whatever machine this is: a table where there is a driver, and a plain word where there is none.
+//! `gpu-probe` on this machine: a table if there is a driver, otherwise a message.
 
 use opt_tests::{Scenario, binary};
 
 #[test]
-fn without_a_driver_it_says_so_and_ends_with_3() {
+fn probe_without_a_driver_says_so_and_exits_with_3() {
     let scenario = Scenario::create();
     let probe = binary().with_file_name("gpu-probe");
     assert!(

@@ -1,4 +1,4 @@
-//! Inputs that once did harm, and those that fuzzing begins with: every reader has an answer to each of them.
+//! Inputs that once did harm, and seeds of fuzzing: every reader handles each of them.
 
 use std::sync::mpsc;
 

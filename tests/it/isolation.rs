@@ -1,7 +1,7 @@
 //! Hostile candidates achieve nothing, and the result says what they tried.
 //!
-//! Owns the plans over `tests/data/kernels/hostile` and the table of how each of those kernels must end. Each kernel
-//! says what it tries; those whose attempt must have no effect compute the right result and pass.
+//! Owns the plans with `tests/data/kernels/hostile`, and the table of how each of those kernels has to end. Each
+//! kernel prints what it tries; those whose attempt must have no effect compute the right result and pass.
 
 mod bombs;
 mod builds;
@@ -18,7 +18,7 @@ use run::{Run, generate, generate_embedding, plan_path, run};
 struct Expected {
     file: &'static str,
     statuses: &'static [&'static str],
-    /// In the detail, or on standard error, or both.
+    /// Part of the detail or of standard error.
     says: &'static str,
 }
 
@@ -31,7 +31,7 @@ const CRASHED: &[&str] = &["CRASHED"];
 const TIMEOUT: &[&str] = &["TIMEOUT"];
 const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
 
-/// Kernels that run over inputs of many pages, mapped in place, and are only verified.
+/// Kernels that run on inputs of many pages, mapped in place; they are only verified.
 const AGAINST_INPUTS: &[Expected] = &[
     ends("reads_beside_its_inputs.c", PASSED, ""),
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
@@ -39,7 +39,7 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Kernels that show that one kind of check works.
+/// Kernels that show that a check works.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
@@ -47,7 +47,7 @@ const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_AROUND", "before anything"),
 ];
 
-/// Kernels that run over small inputs, and are verified and, if they pass, timed.
+/// Kernels that run on small inputs; they are verified and, if they pass, timed.
 const AGAINST_THE_RUN: &[Expected] = &[
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
     ends("stores_after_map_fixed.c", &["INPUT_MUTATED"], "`input`"),
@@ -76,7 +76,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("signals_itself.c", PASSED, ""),
     ends("runs_under_timers.c", PASSED, ""),
     ends("blocks_signals_and_hangs.c", TIMEOUT, ""),
-    // Refused, and it gives up.
+    // Its allocation is refused, and it gives up.
     ends("eats_shared_memory.c", CRASHED, "SIGABRT"),
     ends("eats_page_tables.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),
     ends("makes_files_of_memory.c", PASSED, ""),
@@ -84,12 +84,12 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("works_three_times.c", NONDETERMINISTIC, ""),
     ends("works_every_other_time.c", NONDETERMINISTIC, ""),
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
-    // It knows what lies where, and not yet what will lie there.
+    // It knows where the inputs are, but not yet their values.
     ends("works_when_nobody_looks.c", &["DEFERRED_WORK", "NONDETERMINISTIC"], ""),
     ends("works_after_it_returned.c", &["DEFERRED_WORK"], ""),
 ];
 
-/// Before Linux 6.10 nothing keeps a candidate from changing its own view of an input.
+/// Before Linux 6.10, a candidate can change its own view of an input.
 const SEALED_ONLY: &[&str] = &[
     "reads_beside_its_inputs",
     "stores_after_mprotect",
@@ -130,7 +130,7 @@ fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
     rows.iter().map(|expected| (stem(expected.file), expected.statuses, expected.says))
 }
 
-/// Reports every kernel that ended otherwise, not only the first.
+/// Fails with every kernel that ended in another way, not only the first.
 fn must_all_end<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let sealed = run.has_protection("sealed_inputs");
     let mut astray = Vec::new();
@@ -153,7 +153,7 @@ fn runner_reads_no_byte_outside_its_inputs() {
     scenario.write("include/markers.h", markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
-    // A scan of everything takes its time on a busy machine, and nothing in this plan hangs.
+    // Scanning everything takes time on a busy machine, and nothing in this plan hangs.
     plan = plan.replace("\"10s\"", "\"60s\"");
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
     plan += &candidate("good", "good.c", "");
@@ -172,7 +172,7 @@ fn runner_reads_no_byte_outside_its_inputs() {
 }
 
 #[test]
-fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
+fn hostile_candidates_end_as_expected_and_the_run_continues() {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 2);
     let mut plan = LIMITS.to_owned();
@@ -181,7 +181,7 @@ fn hostile_candidates_end_as_they_should_and_the_run_goes_on() {
     for (number, Expected { file, statuses, .. }) in AGAINST_THE_RUN.iter().enumerate() {
         plan += &candidate(stem(file), file, "");
         if statuses.contains(&"TIMEOUT") {
-            // It hangs: no machine is too busy for that.
+            // It hangs, so even a busy machine can use a short limit.
             plan += "verify = { call_timeout = \"2s\" }\n";
         }
         if number % 12 == 11 {

@@ -1,4 +1,4 @@
-//! The log of a run: JSON lines in its folder, readable lines on standard error, as far as `RUST_LOG` lets them.
+//! The log of a run: JSON lines in its folder, and readable lines on standard error, filtered by `RUST_LOG`.
 
 use opt_tests::summary::list;
 use opt_tests::{Outcome, Scenario, Summary};
@@ -24,7 +24,7 @@ fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>, Summary) {
 }
 
 #[test]
-fn a_run_writes_json_for_programs_and_lines_for_people() {
+fn run_writes_json_lines_and_readable_lines() {
     for (filter, is_shown) in
         [(None, false), (Some("opt_supervisor::driver=debug"), true), (Some("off"), false)]
     {
@@ -52,7 +52,7 @@ fn a_run_writes_json_for_programs_and_lines_for_people() {
             names.iter().map(|name| list(&summary.candidate(SOFTMAX, name)["attempts"]).len()).sum();
         outcome.expect_equal(attempts, all, "attempts");
         let standing: usize = names.iter().map(|name| summary.standing_attempts(SOFTMAX, name)).sum();
-        // Three each, and the faster one is confirmed.
+        // Three each, plus the confirmation of the faster one.
         outcome.expect_equal(standing, 7, "attempts that count");
     }
 }

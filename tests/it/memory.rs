@@ -1,17 +1,17 @@
-//! Law 3 and law 5 on real runs: what `check` names is what a run needs, and what is predicted is what is measured.
+//! Laws 3 and 5 on real runs: `check` names what a run needs, and measurements agree with predictions.
 
 use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// The slack on what is predicted or named, where a tenth would be less.
+/// Tolerance for predicted figures, if a tenth would be less.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
 }
 
-/// One matmul job; the candidates' limits are what they really take.
+/// A matmul job; the candidates' limits are what they really take.
 fn plan(head: &str, candidates: &str) -> String {
     format!(
         "{head}\n[profile]\nentry_timeout = \"200ms\"\n[limits]\nmemory = \"1MiB\"\nthreads = 1
@@ -46,14 +46,14 @@ fn run_under(scenario: &Scenario, ceiling: u64, exit: i32) -> (Outcome, Summary)
 }
 
 #[test]
-fn under_every_ceiling_a_run_fits_or_is_refused_before_anything_starts() {
+fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
     let smallest = named(&scenario);
     let mut peak = 0;
     for ceiling in [smallest * 2, smallest + smallest / 4, smallest + MIB, smallest] {
         let (outcome, summary) = run_under(&scenario, ceiling, 0);
         let memory = &summary.document["memory"];
-        // The highest of all samples of the whole tree.
+        // The highest sample of the whole tree.
         peak = bytes(&outcome, memory, "peak_owed_bytes");
         outcome.expect(peak <= ceiling, format_args!("{peak} owed under a ceiling of {ceiling}"));
         for phase in list(&memory["phases"]) {
@@ -67,7 +67,8 @@ fn under_every_ceiling_a_run_fits_or_is_refused_before_anything_starts() {
     let most = (peak + peak / 10).max(peak + SLACK);
     assert!(smallest <= most, "{smallest} is named, {peak} was measured, {most} may be named");
 
-    // One MiB less: the candidate that does not fit is refused, the baseline still runs, and the exit says so.
+    // With one MiB less, the candidate that does not fit is refused, the baseline still runs, and the exit code
+    // shows it.
     let (outcome, summary) = run_under(&scenario, smallest - MIB, 1);
     outcome.expect_equal(
         summary.verdict("matmul", "workspace"),
@@ -80,7 +81,7 @@ fn under_every_ceiling_a_run_fits_or_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_plan_that_never_fits_starts_no_worker() {
+fn plan_that_never_fits_starts_no_worker() {
     let scenario = Scenario::with_plan(&plan("", ""));
     let smallest = named(&scenario);
     let (outcome, summary) = run_under(&scenario, smallest - MIB, 3);
@@ -90,9 +91,9 @@ fn a_plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// Captures are gone through with nothing that allocates: what is owed is the formula.
+/// The kernel walks its inputs and allocates nothing, so what is owed follows the formula.
 #[test]
-fn what_is_predicted_is_what_is_measured() {
+fn measurements_agree_with_predictions() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     let mut seen = 0;
@@ -113,7 +114,7 @@ fn what_is_predicted_is_what_is_measured() {
 }
 
 #[test]
-fn a_spare_is_ready_before_it_is_needed() {
+fn spare_is_ready_before_it_is_needed() {
     let scenario = Scenario::with_plan(&plan("[recycle]\nbefore_profile = \"always\"\n", ""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     let workers = list(&summary.document["workers"]);
@@ -129,9 +130,9 @@ fn a_spare_is_ready_before_it_is_needed() {
 }
 
 #[test]
-fn without_room_for_a_spare_phases_go_one_after_the_other_and_that_is_said() {
+fn missing_room_for_a_spare_is_reported() {
     let head = "[recycle]\nbefore_profile = \"always\"\n";
-    // An output of eight bytes: a profile takes next to nothing more than a verification, so that nobody fits beside it.
+    // With an output of eight bytes a profile takes hardly more than a verification, so nothing fits beside it.
     let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
     let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
@@ -151,7 +152,7 @@ fn without_room_for_a_spare_phases_go_one_after_the_other_and_that_is_said() {
 }
 
 #[test]
-fn several_verifiers_work_side_by_side_and_nobody_beside_a_profile() {
+fn verifiers_work_side_by_side_and_a_profile_runs_alone() {
     let many: String = (0..6)
         .map(|number| {
             let path = data("kernels/naive/matmul.c");

@@ -1,7 +1,8 @@
-//! Every text that the program shows, in one file per kind, so that a change of tone is seen: `tests/data/messages`.
+//! Every text that the program shows, in a file for each kind in `tests/data/messages`, so that changes of
+//! wording are seen.
 //!
-//! Where a text has changed, the test writes what it found beside the kept file, as `NAME.txt.new`; move it over the old one
-//! if it reads well. Mistakes of plans and feedback are kept there too, by tests of the supervisor.
+//! If a text has changed, the test writes the new version beside the kept file as `NAME.txt.new`; move it over
+//! the old one if it reads well. Tests of the supervisor keep mistakes of plans and feedback there too.
 
 mod source;
 
@@ -11,7 +12,7 @@ use opt_tests::{Scenario, data, repository};
 
 use source::{Message, messages};
 
-/// Fails if `found` is not what is kept.
+/// Fails if `found` differs from the kept file.
 fn same_as_kept(name: &str, found: &str) {
     let kept = data("messages").join(name);
     if std::fs::read_to_string(&kept).unwrap_or_default() != found {
@@ -28,7 +29,7 @@ fn help(scenario: &Scenario, command: &[String]) -> String {
     scenario.finish(child, &arguments).expect_exit(0).stdout
 }
 
-/// Appends the help of a command and of all below it.
+/// Appends the help of a command and of its subcommands.
 fn write_help(scenario: &Scenario, command: &[String], text: &mut String) {
     let own = help(scenario, command);
     write!(text, "==== opt-supervisor {}\n{own}\n", command.join(" ")).expect("a string takes all");
@@ -36,7 +37,7 @@ fn write_help(scenario: &Scenario, command: &[String], text: &mut String) {
         own.split("\nCommands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
     for line in listed.lines().filter_map(|line| line.strip_prefix("  ")) {
         let name = line.split(' ').next().unwrap_or_default();
-        // A line that begins further in goes on with the text of the one above.
+        // An indented line continues the text of the line above.
         if !name.is_empty() && name != "help" {
             write_help(scenario, &[command, &[name.to_owned()]].concat(), text);
         }
@@ -44,7 +45,7 @@ fn write_help(scenario: &Scenario, command: &[String], text: &mut String) {
 }
 
 #[test]
-fn help_is_as_it_was_read() {
+fn help_matches_its_snapshot() {
     let mut text = String::new();
     write_help(&Scenario::create(), &[], &mut text);
     assert!(text.contains("==== opt-supervisor ctl submit\n"), "subcommands are found:\n{text}");
@@ -52,7 +53,7 @@ fn help_is_as_it_was_read() {
 }
 
 #[test]
-fn errors_are_as_they_were_read() {
+fn errors_match_their_snapshot() {
     let mut text = String::new();
     let mut last = String::new();
     for Message { file, name, example } in messages(repository()) {

@@ -1,6 +1,6 @@
-//! A candidate may have its threads: as root and as an ordinary user, however many processes that user has besides.
+//! A candidate gets its threads, as root and as an ordinary user, however many processes that user has.
 //!
-//! The kernel fails if OpenMP starts fewer than it was told to, which is how a limit on processes would show.
+//! The kernel fails if OpenMP starts fewer threads than requested, which is the effect of a limit on processes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use opt_tests::{Scenario, Summary, data};
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
 
-/// Processes of a user, gone with this.
+/// Processes of a user, which end when this is dropped.
 struct Others(Vec<Child>);
 
 impl Others {

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use opt_tests::{Scenario, Summary, binary, data, repository, summary::list};
 
-/// Op, and how many of its entries hold floats of the four dtypes only; complex, float8 and integer ones are left out.
+/// The op, and how many of its entries have only the four float dtypes; complex, float8 and integer entries are
+/// left out.
 const OPS: &[(&str, u64)] = &[
     ("embedding", 6),
     ("linear", 5),
@@ -21,7 +22,7 @@ const OPS: &[(&str, u64)] = &[
     ("batch_norm", 5),
 ];
 
-/// Those of them with one dtype: what `dtypes` selects by itself.
+/// The entries of one dtype, which `dtypes` selects by itself.
 const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     (
         "float32",
@@ -58,7 +59,7 @@ fn head() -> String {
 }
 
 #[test]
-fn naive_kernels_pass_on_every_entry_of_plain_floats() {
+fn naive_kernels_pass_every_float_entry() {
     let dtypes = "\"float32\", \"float64\", \"float16\", \"bfloat16\"";
     let jobs: String = OPS.iter().map(|(op, _)| job(op, dtypes)).collect();
     let scenario = Scenario::with_plan(&(head() + &jobs));
@@ -82,7 +83,7 @@ fn naive_kernels_pass_on_every_entry_of_plain_floats() {
         .collect();
     outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
     outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
-    // These kernels allocate nothing: what they owe is the formula, within a tenth or 8 MiB.
+    // These kernels allocate nothing, so what they owe follows the formula, within a tenth or 8 MiB.
     for phase in list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "verify") {
         let figure =
             |field: &str| phase[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{phase}")));
@@ -92,10 +93,10 @@ fn naive_kernels_pass_on_every_entry_of_plain_floats() {
     }
 }
 
-/// Sixty-four entries could share a runner. Their descriptors alone are more than this machine gives, and the runner and the
-/// entries after them want some too.
+/// Sixty-four entries could share a runner. Their descriptors alone would exceed the limit here, and the runner
+/// and the next entries need some too.
 #[test]
-fn entries_that_share_a_runner_get_by_with_few_descriptors() {
+fn shared_runners_work_with_few_descriptors() {
     let linear = data("captures/torch_nn_functional_linear");
     let plan = head()
         + "[[job]]\nname = \"linear\"\ncaptures = 'captures'\nbaseline = 'linear.c'\ndtypes = [\"float32\"]\n";
@@ -116,7 +117,7 @@ fn entries_that_share_a_runner_get_by_with_few_descriptors() {
 }
 
 #[test]
-fn dtypes_pick_entries() {
+fn dtypes_select_entries() {
     for (dtype, ops) in BY_DTYPE {
         let jobs: String = ops.iter().map(|(op, _)| job(op, &format!("{dtype:?}"))).collect();
         let scenario = Scenario::with_plan(&(head() + &jobs));
@@ -134,9 +135,9 @@ fn dtypes_pick_entries() {
     }
 }
 
-/// The tables above speak of all captures there are.
+/// The tables above cover all captures.
 #[test]
-fn no_op_is_forgotten() {
+fn tables_cover_every_op() {
     let folders = std::fs::read_dir(repository().join("tests/data/captures")).expect("the captures");
     assert_eq!(folders.count(), OPS.len());
 }

@@ -1,8 +1,8 @@
-//! Plans with mistakes: one clear message each, at its place, exit code 2, and nothing is started.
+//! Plans with mistakes: each is reported once with its position, the exit code is 2, and nothing is started.
 
 use opt_tests::{Outcome, Scenario, data, repository};
 
-/// A job that is right, in the first three lines; mistakes are written below it, from line 4 on.
+/// A valid job in the first three lines; mistakes follow from line 4 on.
 fn job() -> String {
     format!(
         "[[job]]\ncaptures = '{}'\nbaseline = '{}'\n",
@@ -11,7 +11,7 @@ fn job() -> String {
     )
 }
 
-/// What stands below the job; line and column; parts of what is said.
+/// The text below the job, the line and column of its mistake, and parts of the message.
 const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("[verify]\nrepeat = 3\n", "5:1", &["unknown key", "repeat = 3", "did you mean `repeats`?"]),
     ("[verifi]\nrepeats = 3\n", "4:2", &["verifi", "did you mean `verify`?"]),
@@ -36,7 +36,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("name = \"abc\n", "4:12", &["not TOML"]),
 ];
 
-/// Refused as a plan, with nothing done.
+/// Checks that a plan is refused and nothing was done.
 fn refused(scenario: &Scenario, arguments: &[&str]) -> Outcome {
     let outcome = scenario.run(arguments).expect_exit(2);
     outcome.expect(outcome.stdout.is_empty(), "standard output is for results");
@@ -49,7 +49,7 @@ fn errors(outcome: &Outcome) -> usize {
 }
 
 #[test]
-fn every_mistake_is_told_once_at_its_place() {
+fn every_mistake_is_reported_once_with_its_position() {
     for (mistake, place, said) in MISTAKES {
         let scenario = Scenario::with_plan(&(job() + mistake));
         for command in ["run", "check"] {
@@ -62,7 +62,7 @@ fn every_mistake_is_told_once_at_its_place() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let text = job()
         + "[verify]\nrepeat = 3\nseed = -1\n[build]\nmemory = \"much\"\n[[job]]\ncaptures = \"nowhere\"\nbaseline = 3\n";
     let scenario = Scenario::with_plan(&text);
@@ -80,7 +80,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn what_is_typed_is_checked_too() {
+fn command_line_is_checked_too() {
     let scenario = Scenario::with_plan(&job());
     for (arguments, said) in [
         (&["run", "no-such-plan.toml"][..], "no-such-plan.toml"),
@@ -102,9 +102,9 @@ fn what_is_typed_is_checked_too() {
     }
 }
 
-/// An existing folder is never written over.
+/// An existing folder is never overwritten.
 #[test]
-fn a_folder_with_something_in_it_is_left_alone() {
+fn non_empty_folder_is_left_alone() {
     let scenario = Scenario::with_plan(&job());
     scenario.write("mine/notes.txt", "precious");
     let outcome = scenario.run(&["run", "plan.toml", "--dir", "mine"]).expect_exit(2);

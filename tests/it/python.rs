@@ -7,7 +7,7 @@ use opt_tests::{Outcome, Scenario, binary, repository};
 
 use crate::report::browser::skipped;
 
-/// Runs the tests below `python/tests` whose files match `pattern`.
+/// Runs the tests below `python/tests` in files that match `pattern`.
 fn unittest(scenario: &Scenario, python: &Path, pattern: &str) -> Outcome {
     let folder = repository().join("python");
     let folder = folder.to_str().expect("a path in UTF-8");
@@ -19,7 +19,7 @@ fn unittest(scenario: &Scenario, python: &Path, pattern: &str) -> Outcome {
 }
 
 #[test]
-fn recorder_keeps_what_its_own_tests_say() {
+fn recorder_passes_its_own_tests() {
     let Some(python) = python_with("torch.overrides", "torch") else {
         skipped("the recorder was not tried: there is no python3 with torch here");
         return;
@@ -32,8 +32,8 @@ fn recorder_keeps_what_its_own_tests_say() {
 }
 
 #[test]
-fn client_keeps_what_its_own_tests_say() {
-    // The plugin is tried where pytest is; the rest needs no package at all.
+fn client_passes_its_own_tests() {
+    // The plugin is tested if pytest is installed; the rest needs no package.
     let found = python_with("pytest", "torch").or_else(|| python_with("tomllib", "torch"));
     let Some(python) = found else {
         skipped("the Python client was not tried: there is no python3 of version 3.11 or newer here");

@@ -1,5 +1,5 @@
-//! Kernels written in Python: right ones in every form, and the misbehaviours of the demo. All of them need an interpreter with
-//! torch: OPT_TEST_PYTHON, or the environment that `.ci/run` makes, or `python3`.
+//! Kernels written in Python: correct ones in every form, and the demo's misbehaviours. They need an interpreter
+//! with torch: OPT_TEST_PYTHON, the environment that `.ci/run` makes, or `python3`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// Candidates that pass, and how their outputs come about.
+/// Candidates that pass, and how their outputs are produced.
 const GOOD: [(&str, &str); 6] = [
     ("returns", "returned"),
     ("writes", "written"),
@@ -20,7 +20,7 @@ const GOOD: [(&str, &str); 6] = [
     ("reads_what_it_may_not", "returned"),
 ];
 
-/// What each misbehaviour comes to, and what is said of it.
+/// Each misbehaviour, with its status and a part of its detail.
 const BAD: [(&str, &str, &str); 21] = [
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
     ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
@@ -71,7 +71,7 @@ fn plan(python: &PathBuf, stages: &str, candidates: &[&str], more: &str) -> Stri
 }
 
 #[test]
-fn every_kernel_in_python_ends_as_it_was_made_to() {
+fn every_python_kernel_ends_as_expected() {
     let Some(python) = interpreter() else { return };
     let good = GOOD.iter().map(|(name, _)| *name);
     let all: Vec<&str> = good.chain(BAD.iter().map(|(name, ..)| *name)).collect();
@@ -104,7 +104,7 @@ fn every_kernel_in_python_ends_as_it_was_made_to() {
     );
 }
 
-/// One table: the recorded function, kernels in Python and one in C.
+/// One table: the recorded function, kernels in Python, and one in C.
 #[test]
 fn kernels_of_both_languages_are_timed_beside_torch() {
     let Some(python) = interpreter() else { return };
@@ -131,13 +131,13 @@ fn kernels_of_both_languages_are_timed_beside_torch() {
         faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
         "there is a speed-up against torch",
     );
-    // What is printed of the plan is a plan.
+    // The printed plan can be used as a plan.
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 
-/// No name of a capture leads out of torch.
+/// A name in a capture cannot lead out of torch.
 #[test]
-fn a_capture_that_names_no_function_of_torch_is_refused() {
+fn capture_of_a_function_outside_torch_is_refused() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
     scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "captures");
@@ -164,14 +164,14 @@ fn a_capture_that_names_no_function_of_torch_is_refused() {
 }
 
 #[test]
-fn check_says_what_the_interpreter_of_a_plan_is() {
+fn check_describes_the_plans_interpreter() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::with_plan(&plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));
     scenario.run(&["check", "plan.toml"]).expect_exit(0).expect_stdout(&["with torch", "runners"]);
 }
 
 #[test]
-fn an_interpreter_without_torch_is_nobodys_kernels_fault() {
+fn interpreter_without_torch_is_not_the_kernels_fault() {
     let scenario = Scenario::create();
     let answer =
         r#"{"version": [3, 11, 0], "free_threaded": false, "folders": [], "libraries": [], "torch": null}"#;

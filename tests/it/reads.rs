@@ -1,5 +1,5 @@
-//! What a verification reads of captures that are not in the page cache: a sparse kernel about what it touches, a dense
-//! one everything. Neither leaves anything behind, and timing them does not.
+//! What a verification reads of captures that are not in the page cache: with a sparse kernel about what it
+//! touches, with a dense one everything. Neither leaves anything in the cache, and neither does timing.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use opt_tests::users::{User, users};
 use opt_tests::{Scenario, Summary, binary, repository, summary::list};
 use rustix::fs::{Advice, fadvise};
 
-/// Two tables: one of about 100 MB, one of about 20.
+/// Two tables, of about 100 MB and 20 MB.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     let program = binary().with_file_name("gen-captures");
     assert!(
@@ -30,7 +30,8 @@ fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// Pages of the files in the cache after they were dropped. None where the kernel does not tell, or keeps them.
+/// Drops the files from the cache and returns the pages still there; `None` if the kernel does not report this,
+/// or keeps them.
 fn dropped(files: &[PathBuf]) -> Option<u64> {
     for file in files {
         let file = File::open(file).expect("a capture");
@@ -61,7 +62,7 @@ fn reads(user: User) {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // A quarter of it is less than the captures: what is read of them is dropped.
+    // A quarter of the ceiling is less than the captures, so what is read of them is dropped.
     scenario.write("plan.toml", plan("512MiB", scenario.path()));
     let program = user.program(&scenario);
     user.owns(&scenario);
@@ -106,20 +107,21 @@ fn reads(user: User) {
         );
     }
     let after = cached(&files).unwrap_or_default();
-    // What was looked at to check the plan may stay: headers.
+    // Headers that were read to check the plan may stay.
     outcome.expect(after <= before + 512, format_args!("{after} pages after {before}"));
 }
 
 #[test]
-fn a_run_reads_what_is_used_and_leaves_the_cache_as_it_was() {
+fn run_reads_what_is_used_and_leaves_the_cache_unchanged() {
     for user in users() {
         reads(user);
     }
 }
 
-/// Entries of a store lie in other files than their own, some of them in the same: what timing reads of those goes, too.
+/// Entries of a store keep their data in other files, some of them shared; what timing reads of those is dropped
+/// too.
 #[test]
-fn a_profile_from_a_store_leaves_the_cache_as_it_was() {
+fn profile_from_a_store_leaves_the_cache_unchanged() {
     let scenario = Scenario::create();
     captures(&scenario);
     scenario.run(&["captures", "pack", "captures", "packed"]).expect_exit(0);
@@ -128,7 +130,7 @@ fn a_profile_from_a_store_leaves_the_cache_as_it_was() {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // Its tolerances depend on the recorded outputs, which are read for them before anything is timed.
+    // Its tolerances depend on the recorded outputs, which are therefore read before timing.
     let plan = plan("512MiB", scenario.path()).replace("captures = 'captures'", "captures = 'packed'");
     scenario.write("plan.toml", plan + "verify = { tolerance = \"gpu\" }\n");
     let folders = std::fs::read_dir(scenario.path().join("packed/blobs")).expect("a store");

@@ -1,5 +1,5 @@
-//! Law 4: after a large validation job the verifier is gone before a profiler is given anything, and the record
-//! proves it.
+//! Law 4: after a large validation the verifier has ended before a profiler gets a lease, and the record proves
+//! it.
 
 use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};
 use serde_json::Value;
@@ -25,14 +25,14 @@ fn workers<'s>(summary: &'s Summary, role: &str) -> Vec<&'s Value> {
     list(&summary.document["workers"]).iter().filter(|worker| worker["role"] == role).collect()
 }
 
-/// Times of one format, so texts are ordered like them.
+/// All times have the same format, so texts sort like times.
 fn time<'v>(outcome: &Outcome, row: &'v Value, field: &str) -> &'v str {
     row[field].as_str().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
 }
 
 #[test]
-fn a_large_job_ends_the_verifier_before_profiling() {
-    // A spare that starts meanwhile owes what the old one gave back.
+fn large_job_ends_the_verifier_before_profiling() {
+    // A spare that starts meanwhile would owe what the old worker freed.
     let scenario = Scenario::with_plan(&plan("large_job = \"1KiB\"\n[memory]\nspare = false"));
     let (outcome, summary) = scenario.run_plan(0, &[]);
 
@@ -83,7 +83,7 @@ fn a_large_job_ends_the_verifier_before_profiling() {
 }
 
 #[test]
-fn a_small_job_keeps_its_verifier() {
+fn small_job_keeps_its_verifier() {
     let scenario = Scenario::with_plan(&plan("large_job = \"1GiB\""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     outcome.expect_equal(workers(&summary, "verifier").len(), 1, "one verifier for all");
@@ -92,11 +92,11 @@ fn a_small_job_keeps_its_verifier() {
 }
 
 #[test]
-fn a_worker_is_replaced_after_its_leases() {
+fn worker_is_replaced_after_its_leases() {
     let scenario = Scenario::with_plan(&plan("after_leases = 1\nbefore_profile = \"never\""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     let mut verifiers = workers(&summary, "verifier");
-    // A spare goes when the machine is short of memory, without having done anything.
+    // A spare without leases ends if the machine is short of memory.
     verifiers.retain(|worker| worker["leases"] != 0);
     // Two candidates, each built and verified.
     outcome.expect_equal(verifiers.len(), 4, "a verifier for every lease");

@@ -1,5 +1,5 @@
-//! Replays of recorded calls under a budget: the same outputs at each of them, never a byte above it, and nothing left of
-//! one that did not go as it was to go.
+//! Replays of recorded calls under a budget: the same outputs with every budget, never a byte above it, and no
+//! result unless everything went as scheduled.
 
 mod commands;
 mod trouble;
@@ -20,13 +20,13 @@ fn generate(scenario: &Scenario, folder: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Lookups in two tables in turn, and calls with a tensor of their own each.
+/// Lookups in two tables in turn, and calls that each have a tensor of their own.
 fn captures(scenario: &Scenario) {
     generate(scenario, "lookups", &["embedding", "--entries", "4", "--total", "3MB"]);
     generate(scenario, "rows", &["op", "--name", "softmax", "--shape", "64,1024", "--entries", "6"]);
 }
 
-/// Two jobs of a baseline each, and these replays: (name, budget, more keys).
+/// Two jobs with a baseline each, and these replays: (name, budget, more keys).
 fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     let kernel = |name: &str| repository().join(format!("configs/demo/{name}.c")).display().to_string();
     let mut text = format!(
@@ -60,7 +60,7 @@ fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     text
 }
 
-/// The floor and what everything takes, as `check` says.
+/// The floor and the size of all constants, according to `check`.
 fn floor(scenario: &Scenario, lookups: &str) -> (u64, u64) {
     scenario.write("plan.toml", plan(lookups, &[("asked", "1GiB", "")]));
     let checked = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
@@ -80,7 +80,7 @@ fn replay<'s>(summary: &'s Summary, name: &str) -> &'s Value {
 }
 
 #[test]
-fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
+fn every_budget_gives_the_same_outputs() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (floor, whole) = floor(&scenario, "lookups");
@@ -127,7 +127,7 @@ fn every_budget_from_the_floor_to_everything_gives_the_same_outputs() {
 }
 
 #[test]
-fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
+fn budget_below_the_floor_is_refused_with_the_size_needed() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (floor, _) = floor(&scenario, "lookups");
@@ -147,7 +147,7 @@ fn a_budget_below_the_floor_is_refused_with_the_number_needed() {
     scenario.run(&["run", "plan.toml"]).expect_exit(2).expect_stderr(&["no tensor is named `wieght`"]);
 }
 
-/// As a run that was interrupted before its replay: the recording is there, a result is not.
+/// Restores the state of a run interrupted before its replay: there is a recording, but no result.
 fn forget_result(scenario: &Scenario) {
     let store =
         rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
@@ -168,7 +168,7 @@ fn expect_refused(scenario: &Scenario, parts: &[&str]) {
 }
 
 #[test]
-fn a_schedule_that_is_not_what_happens_leaves_no_result() {
+fn wrong_schedule_leaves_no_result() {
     let scenario = Scenario::create();
     captures(&scenario);
     let text = plan("lookups", &[("model", "64MiB", "")]);
@@ -177,7 +177,7 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
     let path = scenario.run_folder().join("replay/model.recording");
     let recorded = std::fs::read(&path).expect("the recording");
 
-    // A result that stands is not made again; one that is gone is, from the same recording.
+    // An existing result is not computed again; a missing one is, from the same recording.
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     outcome.expect_equal(&replay(&summary, "model")["result"], &first, "the result stands");
     forget_result(&scenario);
@@ -187,14 +187,14 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
         outcome.expect_equal(&again[key], &first[key], key);
     }
 
-    // A byte of it changed.
+    // One byte of it is changed.
     forget_result(&scenario);
     let mut changed = recorded.clone();
     changed[recorded.len() / 2] ^= 1;
     std::fs::write(&path, &changed).expect("written");
     expect_refused(&scenario, &["cannot be relied upon"]);
 
-    // Two uses have changed places, and everything else agrees with that.
+    // Two uses are swapped, and everything else is adjusted to that.
     let mut swapped = Recording::decode(&recorded).expect("a recording");
     let at = swapped.uses.iter().position(|it| it.step == 3).expect("a use in step 3") - 1;
     let (one, other) = (swapped.uses[at], swapped.uses[at + 1]);
@@ -206,7 +206,7 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
     std::fs::write(&path, swapped.encode()).expect("written");
     expect_refused(&scenario, &["at use", &at.to_string(), "expected", "actual"]);
 
-    // Without it, it is made anew.
+    // Without the recording, a new one is made.
     std::fs::remove_file(&path).expect("removed");
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     outcome.expect_equal(
@@ -218,7 +218,7 @@ fn a_schedule_that_is_not_what_happens_leaves_no_result() {
 }
 
 #[test]
-fn a_store_replays_as_files_do() {
+fn replay_from_a_store_equals_one_from_files() {
     let scenario = Scenario::create();
     captures(&scenario);
     scenario.run(&["captures", "pack", "lookups", "store"]).expect_exit(0);
@@ -233,9 +233,9 @@ fn a_store_replays_as_files_do() {
     }
 }
 
-/// What a job does not give, a replay cannot have.
+/// A replay needs a kernel from each of its jobs.
 #[test]
-fn a_replay_of_a_job_without_a_kernel_that_passed_is_skipped() {
+fn replay_of_a_job_without_a_passing_kernel_is_skipped() {
     let scenario = Scenario::create();
     captures(&scenario);
     let text = plan("lookups", &[("model", "64MiB", "")]);

@@ -1,4 +1,4 @@
-//! `report` in every format: that each says what `summary.json` says, and that the page is a page in a real browser.
+//! `report` in every format: each agrees with `summary.json`, and the HTML page is valid in a real browser.
 
 pub mod browser;
 
@@ -13,7 +13,7 @@ use crate::results::plans::{Plan, SOFTMAX};
 
 const HOSTILE: &str = "</title><script>alert('1')</script>\\\" onload=\\\"x()\\\" &amp;";
 
-/// A fast candidate, one that crashes, one whose name and whose compiler's output are attacks on a page.
+/// A fast candidate, one that crashes, and one whose name and compiler output try to inject markup.
 fn mixed() -> Scenario {
     let mut plan = Plan::softmax(&["fast", "bad/segfaults", "bad/wrong_by_nine_percent"]);
     plan.extra = format!("[[job.candidate]]\nname = \"{HOSTILE}\"\nsources = [\"hostile.c\"]\n");
@@ -26,9 +26,9 @@ fn reported(scenario: &Scenario, format: &str) -> Outcome {
     scenario.run(&["report", "runs/plan", "--format", format]).expect_exit(0)
 }
 
-/// A wrong name is a matter of the command line; a database that is damaged, of the host.
+/// A wrong folder is a usage error; a damaged database is a host error.
 #[test]
-fn a_folder_that_holds_no_run_is_a_mistake_in_the_command_line() {
+fn folder_without_a_run_is_a_usage_error() {
     let scenario = Scenario::create();
     scenario.write("empty/file", "mine");
     scenario.write(
@@ -49,7 +49,7 @@ fn a_folder_that_holds_no_run_is_a_mistake_in_the_command_line() {
 }
 
 #[test]
-fn every_format_says_what_the_summary_says() {
+fn every_format_agrees_with_the_summary() {
     let scenario = mixed();
     let (_, summary) = scenario.run_plan(0, &[]);
     let candidates = list(&summary.job(SOFTMAX)["candidates"]);
@@ -69,7 +69,7 @@ fn every_format_says_what_the_summary_says() {
 
     let markdown = reported(&scenario, "md");
     markdown.expect_stdout(&[
-        // It wins, or is ahead where the machine does not let it be known by how much.
+        // It wins, or is ahead if the machine's noise hides by how much.
         "### `softmax`: `fast` ",
         "| 1 | `fast` |",
         "<details>",
@@ -108,7 +108,7 @@ fn every_format_says_what_the_summary_says() {
 }
 
 #[test]
-fn the_page_is_whole_in_a_browser() {
+fn page_is_complete_in_a_browser() {
     let scenario = mixed();
     let (outcome, summary) = scenario.run_plan(0, &[]);
     reported(&scenario, "html").expect(true, "to standard output");
@@ -143,7 +143,7 @@ fn the_page_is_whole_in_a_browser() {
     shown.expect(dom.matches("<svg").count() == 2, "both plots are in the page");
 }
 
-/// As a page writes a text.
+/// The text as it appears in the page's markup.
 fn as_markup(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -160,7 +160,7 @@ fn three_digits(value: &Value) -> String {
 }
 
 #[test]
-fn two_runs_are_compared() {
+fn two_runs_can_be_compared() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, first) = scenario.run_plan(0, &[]);
     let drawn = first.policy("seed");
@@ -197,7 +197,7 @@ fn blocks(scenario: &Scenario) -> Vec<(i64, i64)> {
 }
 
 #[test]
-fn samples_outlive_a_killed_supervisor_and_go_on_with_the_run() {
+fn samples_survive_a_killed_supervisor_and_continue_with_the_run() {
     let mut plan = Plan::softmax(&["bad/loops_forever"]);
     plan.extra = "verify.call_timeout = \"8s\"\n".to_owned();
     let scenario = Scenario::with_plan(&plan.text());

@@ -1,4 +1,4 @@
-//! What a run comes to: exit codes, statuses of jobs and candidates, and every way to read them.
+//! Results of runs: exit codes, statuses of jobs and candidates, and every way to read them.
 
 mod commands;
 pub mod plans;
@@ -8,7 +8,7 @@ use plans::{Plan, SOFTMAX};
 use serde_json::Value;
 
 #[test]
-fn a_good_run_ends_with_0_and_one_document_everywhere() {
+fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--json"]);
     outcome.expect_equal(outcome.json(), summary.document.clone(), "--json and summary.json");
@@ -22,7 +22,7 @@ fn a_good_run_ends_with_0_and_one_document_everywhere() {
     let stages: Vec<&str> =
         list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
     outcome.expect_equal(stages, vec!["build", "verify", "profile", "confirm"], "its attempts");
-    // Beside other work its interval may reach below the baseline's time: then nobody wins.
+    // Under load its interval may reach below the baseline; then there is no winner.
     let job = summary.job(SOFTMAX);
     let confirmed = job["winner_confirmed"].as_bool();
     outcome.expect_equal(confirmed, Some(!job["winner"].is_null()), "winner_confirmed");
@@ -35,22 +35,22 @@ fn a_good_run_ends_with_0_and_one_document_everywhere() {
     let written = scenario.run(&["report", "runs/plan", "-o", "report.txt"]).expect_exit(0);
     written.expect(written.stdout.is_empty(), "the report is in the file");
     let text = std::fs::read_to_string(scenario.path().join("report.txt")).expect("the report");
-    // The folder's name in its last line is the one that was typed.
+    // The last line has the folder's name as it was typed.
     let body = |text: &str| text.lines().take_while(|line| !line.starts_with("run ")).count();
     report.expect_equal(body(&text), body(&report.stdout), "lines of the same report");
 }
 
 #[test]
-fn a_run_that_is_told_to_be_quiet_is() {
+fn quiet_run_prints_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
     outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
-    // A job of a baseline alone counts by it.
+    // A job with only a baseline is judged by that.
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
 }
 
 #[test]
-fn a_speedup_that_nobody_reaches_ends_with_1() {
+fn unreached_min_speedup_exits_with_1() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(1, &["--min-speedup", "1000"]);
     outcome.expect_equal(
@@ -63,7 +63,7 @@ fn a_speedup_that_nobody_reaches_ends_with_1() {
 }
 
 #[test]
-fn nobody_who_passes_ends_with_1() {
+fn run_without_a_passing_candidate_exits_with_1() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["bad/wrong_by_nine_percent"]).text());
     let (outcome, summary) = scenario.run_plan(1, &[]);
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("NONE_PASSED"), "the job");
@@ -87,7 +87,7 @@ fn nobody_who_passes_ends_with_1() {
 }
 
 #[test]
-fn a_plan_that_does_not_fit_ends_with_3_and_says_what_it_needs() {
+fn plan_that_does_not_fit_exits_with_3_and_names_its_need() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(3, &["--set", "memory.host_ceiling=1MiB"]);
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("DOES_NOT_FIT"), "the job");
@@ -109,8 +109,8 @@ fn a_plan_that_does_not_fit_ends_with_3_and_says_what_it_needs() {
 }
 
 #[test]
-fn one_job_that_does_not_fit_leaves_the_other_running() {
-    // More than the machine of any test has.
+fn job_that_does_not_fit_leaves_the_other_running() {
+    // More than any test machine has.
     let text = Plan::softmax(&["fast"]).text()
         + &Plan {
             name: "greedy".to_owned(),
@@ -147,13 +147,13 @@ fn candidates_of_a_failed_baseline_are_verified_and_timed() {
 }
 
 #[test]
-fn a_damaged_capture_is_not_the_candidates_fault() {
+fn damaged_capture_is_not_the_candidates_fault() {
     let scenario = Scenario::create();
     let truncated = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "truncated");
     let entry = truncated.join("entry_000000.pt");
     let bytes = std::fs::read(&entry).expect("a capture");
     std::fs::write(&entry, &bytes[..bytes.len() / 2]).expect("half a capture");
-    // A byte of the true output, in the middle of the last record with data: only its CRC tells.
+    // A byte of the recorded output, in the middle of the last record with data; only its CRC shows it.
     let flipped = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "flipped");
     flip_a_byte_of_the_output(&flipped.join("entry_000001.pt"));
 
@@ -181,18 +181,20 @@ fn a_damaged_capture_is_not_the_candidates_fault() {
     outcome.expect_stdout(&["CAPTURE_ERROR"]);
 }
 
-/// Torch writes the storages in the order of first mention: the output's data is the last large record.
+/// Torch writes storages in the order in which they are first mentioned: the output's data is the last large
+/// record.
 fn flip_a_byte_of_the_output(path: &std::path::Path) {
     let mut bytes = std::fs::read(path).expect("a capture");
-    // The output of this entry has 2 x 6 x 56 x 60 floats; its record ends before the small ones that close the file.
+    // This entry's output has 2 x 6 x 56 x 60 floats; its record is followed only by the small records at the end
+    // of the file.
     let at = bytes.len() - 40_320 * 2;
     bytes[at] ^= 0x40;
     std::fs::write(path, bytes).expect("a damaged capture");
 }
 
-/// The demo's naive softmax does float32 only; the golden captures hold other dtypes.
+/// The demo's naive softmax supports only float32; the golden captures have other dtypes too.
 #[test]
-fn entries_that_a_kernel_does_not_do_are_its_own_affair() {
+fn unsupported_entries_are_allowed_only_for_partial_candidates() {
     let captures = data("captures/torch_nn_functional_softmax");
     let plan = |name: &str, extra: &str| Plan {
         name: name.to_owned(),
@@ -217,7 +219,7 @@ fn entries_that_a_kernel_does_not_do_are_its_own_affair() {
 }
 
 #[test]
-fn only_what_is_named_is_run() {
+fn only_runs_the_named_candidates() {
     let mut other = Plan::softmax(&["fast"]);
     "other".clone_into(&mut other.name);
     let text = Plan::softmax(&["fast", "bad/segfaults"]).text() + &other.job();
@@ -236,8 +238,8 @@ fn timed(summary: &Summary, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn candidates_that_cannot_be_timed_are_not_said_to_have_failed() {
-    // Its output lies on the bytes of its input: it is verified, and never scored.
+fn candidates_that_cannot_be_timed_do_not_count_as_failed() {
+    // Its output overlaps its input, so it is verified but not timed.
     let root = opt_tests::repository();
     let scenario = Scenario::with_plan(&format!(
         "[build]\nlibraries = [\"m\"]\n[[job]]\nname = \"relu\"\ncaptures = '{0}/tests/data/captures/torch_nn_functional_relu'\n\
@@ -252,7 +254,7 @@ fn candidates_that_cannot_be_timed_are_not_said_to_have_failed() {
 }
 
 #[test]
-fn cold_caches_are_reached_and_said() {
+fn cold_cache_state_is_reached_and_reported() {
     let plan = Plan::softmax(&["fast"]);
     let plan = Plan { profile: format!("{}cache_state = \"cold\"\n", plan.profile), ..plan };
     let scenario = Scenario::with_plan(&plan.text());
@@ -266,7 +268,7 @@ fn cold_caches_are_reached_and_said() {
 }
 
 #[test]
-fn the_kernelforge_protocol_times_a_hundred_calls() {
+fn kernelforge_protocol_times_a_hundred_calls() {
     let mut plan = Plan::softmax(&["fast"]);
     plan.profile.push_str("protocol = \"kernelforge\"\n");
     let scenario = Scenario::with_plan(&plan.text());
@@ -283,7 +285,7 @@ fn the_kernelforge_protocol_times_a_hundred_calls() {
 }
 
 #[test]
-fn copied_inputs_are_leased_for_and_time_the_same_kernels() {
+fn copied_inputs_are_leased_and_the_same_kernels_timed() {
     let reserved = |summary: &Summary| {
         let phases = list(&summary.document["memory"]["phases"]);
         let profiles = phases.iter().filter(|phase| phase["stage"] == "profile");
@@ -301,10 +303,10 @@ fn copied_inputs_are_leased_for_and_time_the_same_kernels() {
     outcome.expect(without < with, format_args!("copies are leased for: {with} bytes against {without}"));
 }
 
-/// Six entries of one content: from a store they are copied once, mapped once and counted once; from files nobody
-/// knows that they are alike.
+/// Six entries with the same content: from a store, it is copied, mapped and counted once; in files it is not
+/// known to be the same.
 #[test]
-fn what_entries_of_a_store_share_is_copied_once() {
+fn shared_inputs_of_a_store_are_copied_once() {
     let profile = |captures: std::path::PathBuf| {
         let mut plan = Plan { captures, ..Plan::softmax(&["fast"]) };
         plan.profile.push_str("inputs = \"copied\"\nentries = \"all\"\n");

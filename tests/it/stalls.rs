@@ -1,5 +1,5 @@
-//! What the run depends on stands still: a terminal that takes no lines, a database that takes no rows. The run goes on, or
-//! goes on later, and is steered meanwhile.
+//! Something that the run depends on hangs: a terminal that takes no lines, or a database that takes no rows. The
+//! run continues, or continues later, and can be controlled meanwhile.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::control::client::Going;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// Longer than a write used to wait for others.
+/// Longer than a write waits for other processes.
 const LOCKED: Duration = Duration::from_secs(12);
 
-/// A pipe with no room left, as a terminal after Ctrl-S: whoever writes waits.
+/// A full pipe, like a terminal after Ctrl-S: whoever writes to it waits.
 fn full_pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
     let flags = rustix::fs::fcntl_getfl(&write).expect("its flags");
@@ -89,7 +89,7 @@ fn lock(folder: &Path) -> Connection {
     database
 }
 
-/// One that never ends: it is killed for that, when the reason is on record.
+/// A candidate that never ends; it is killed once the reason is on record.
 fn endless() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -99,7 +99,7 @@ fn endless() -> Scenario {
 }
 
 #[test]
-fn run_whose_database_is_locked_grants_nothing_and_goes_on_afterwards() {
+fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
     let scenario = endless();
     let run = Going::start(&scenario, &["--quiet"]);
     run.ctl(&["pause"]).expect_exit(0);
@@ -128,7 +128,7 @@ fn run_whose_database_is_locked_grants_nothing_and_goes_on_afterwards() {
 }
 
 #[test]
-fn runner_that_is_to_die_stands_still_while_its_row_waits() {
+fn doomed_runner_stays_stopped_until_its_row_is_written() {
     let scenario = endless();
     let run = Going::start(&scenario, &["--quiet"]);
     until("it runs", || {
@@ -156,12 +156,12 @@ fn runner_that_is_to_die_stands_still_while_its_row_waits() {
 }
 
 #[test]
-fn run_whose_database_stays_locked_ends_after_two_signals() {
+fn run_with_a_locked_database_ends_after_two_signals() {
     let scenario = endless();
     let run = Going::start(&scenario, &["--quiet"]);
     let database = lock(run.folder());
     terminate(&run);
-    // Two that come at once are one.
+    // Two simultaneous signals count as one.
     until("the first was heard", || {
         run.ctl(&["status", "--json"]).expect_exit(0).json()["run"]["ending"] != "no"
     });

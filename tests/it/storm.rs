@@ -1,5 +1,5 @@
-//! Law 8, nothing is lost: whatever is killed or interrupted, whenever, every verdict comes out right, what was
-//! finished stays finished, and no process and no temporary file is left.
+//! Law 8, nothing is lost: whatever is killed or interrupted at whatever time, every verdict is right, finished
+//! work stays finished, and no process or temporary file is left.
 
 mod record;
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use self::record::Record;
 
-/// Moments at which a supervisor is killed; two to a run.
+/// Moments at which a supervisor is killed, two in each run.
 const SUPERVISOR_KILLS: usize = 8;
 /// Runs in which a worker or a runner is killed.
 const OTHER_KILLS: usize = 10;
@@ -30,11 +30,11 @@ fn must(checked: Checked) {
 
 fn signal(child: &std::process::Child, signal: Signal) {
     let pid = Pid::from_child(child);
-    // Not reaped yet, so the number is still its own.
+    // It has not been reaped, so the pid is still its own.
     let _ = kill_process(pid, signal);
 }
 
-/// Whether a worker of this role has a runner.
+/// Whether a worker with this role has a runner.
 fn is_at_work(fixture: &Fixture, role: &str) -> bool {
     let marked = fixture.marked();
     let workers: Vec<u32> = marked.iter().filter(|it| it.is_worker(role)).map(|it| it.pid).collect();
@@ -48,7 +48,7 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
     Record::read(&fixture.run).nothing_stands_twice()
 }
 
-/// How long a run takes here and now: the span that moments are drawn from.
+/// How long a run takes here and now; moments are drawn from this span.
 fn measure() -> Duration {
     let fixture = fixture();
     let started = Instant::now();
@@ -59,7 +59,7 @@ fn measure() -> Duration {
 }
 
 #[test]
-fn a_killed_supervisor_loses_nothing() {
+fn killed_supervisor_loses_nothing() {
     let span = measure();
     let mut chance = Chance::from_clock();
     for number in 0..SUPERVISOR_KILLS.div_ceil(2) {
@@ -70,7 +70,7 @@ fn a_killed_supervisor_loses_nothing() {
     }
 }
 
-/// Killed at each moment, then left in peace.
+/// Kills the supervisor at each moment, then lets the run finish.
 fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
     let mut before = Record::default();
     for &moment in moments {
@@ -92,7 +92,7 @@ fn survive(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
 }
 
 #[test]
-fn a_killed_worker_or_runner_changes_no_verdict() {
+fn killed_worker_or_runner_changes_no_verdict() {
     let mut span = measure();
     let mut chance = Chance::from_clock();
     let mut hits = 0;
@@ -104,7 +104,7 @@ fn a_killed_worker_or_runner_changes_no_verdict() {
         println!("{hits}: {victim} from {moment:?} of {span:?}: {killed:?}");
         match killed {
             Ok(Some(_)) => hits += 1,
-            // Too late for it in this run, which was quicker than the one that was measured.
+            // Too late: this run was faster than the one that was measured.
             Ok(None) => span = span.mul_f64(0.8),
             Err(trouble) => panic!("{trouble}"),
         }
@@ -114,7 +114,7 @@ fn a_killed_worker_or_runner_changes_no_verdict() {
 }
 
 #[test]
-fn an_interrupt_drains_and_two_of_them_kill() {
+fn first_interrupt_drains_and_the_second_kills() {
     for asked in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
         let mut child = fixture.start(&[]).expect("started");
@@ -125,7 +125,7 @@ fn an_interrupt_drains_and_two_of_them_kill() {
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         must(fixture.no_process_is_left());
         must(fixture.no_file_is_left());
-        // What was under way came to its end.
+        // Running attempts were finished.
         let record = Record::read(&fixture.run);
         let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
         assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
@@ -147,14 +147,14 @@ fn two_interrupts_kill_at_once() {
         assert_ne!(good, endless, "the kernel has no place for the loop");
         std::fs::write(&kernel, endless).expect("written");
         let mut child = fixture.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
-        // Nothing else is verified meanwhile: a runner is its, and stays.
+        // Nothing else is verified at that time, so the runner is its own, and stays.
         must(fixture.until("the endless call", || {
             let record = Record::read(&fixture.run);
             let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
                 && is_at_work(&fixture, "verifier")
         }));
-        // Equal signals that are not yet taken are one: the second goes when the first has been.
+        // Pending signals of the same kind are merged, so the second is sent after the first was handled.
         signal(&child, asked);
         must(fixture.until("the first to be taken", || pending(child.id()) == Some(0)));
         assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());
@@ -170,7 +170,7 @@ fn two_interrupts_kill_at_once() {
     }
 }
 
-/// Signals that wait for a process.
+/// The pending signals of a process.
 fn pending(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
@@ -178,18 +178,18 @@ fn pending(pid: u32) -> Option<u64> {
 }
 
 #[test]
-fn what_is_resumed_is_the_same_run_or_none() {
+fn resume_continues_the_same_run_or_is_refused() {
     let fixture = fixture();
     must(fixture.run_to(fixture.start(&[]).expect("started"), 0));
     let record = Record::read(&fixture.run);
     let said = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
 
-    // Not overwritten.
+    // The folder is not overwritten.
     must(fixture.run_to(fixture.start(&[]).expect("started"), 2));
     assert!(said().contains("--resume"), "{}", said());
     assert_eq!(Record::read(&fixture.run), record);
 
-    // Nothing is left to do.
+    // There is nothing left to do.
     must(fixture.run_to(fixture.resume().expect("started"), 0));
     assert_eq!(Record::read(&fixture.run), record);
     must(everything_is_in_order(&fixture));
@@ -200,7 +200,7 @@ fn what_is_resumed_is_the_same_run_or_none() {
     assert_eq!(Record::read(&fixture.run), record);
     must(fixture.verdicts_are_right());
 
-    // Another source is another candidate, and the others stand.
+    // Another source is another candidate, and the others keep their results.
     let changed = "wrong_by_nine_percent";
     let source = fixture.folder.join(format!("kernels/{changed}.c"));
     let text = std::fs::read_to_string(&source).expect("a kernel");
@@ -217,7 +217,7 @@ fn what_is_resumed_is_the_same_run_or_none() {
 }
 
 #[test]
-fn a_run_has_one_supervisor() {
+fn run_has_one_supervisor() {
     let fixture = fixture();
     let first = fixture.start(&[]).expect("started");
     must(fixture.until("a worker", || fixture.marked().iter().any(|it| it.is_worker("verifier"))));

@@ -1,7 +1,7 @@
-//! The repository follows its own rules: which modules may use which, what a file looks like, which words are used, and that
-//! papers and code agree.
+//! The repository follows its own rules: which modules may use which, what a file looks like, which words are
+//! used, and that documentation and code agree.
 //!
-//! Everything here reads text; nothing is built or started but `cargo metadata`.
+//! These tests read text; they build and start nothing except `cargo metadata`.
 
 mod circles;
 mod edges;
@@ -18,15 +18,15 @@ fn root() -> PathBuf {
 
 /// A text file of the repository.
 struct Text {
-    /// From the root, with `/`.
+    /// Relative to the root, with `/` as separator.
     path: String,
     text: String,
 }
 
-/// Folders that hold what was built, what was run, or what git keeps for itself.
+/// Folders with build outputs, runs, or git's own files.
 const NOT_OURS: [&str; 4] = [".git", "target", "runs", "node_modules"];
 
-/// Every file below `folder` with one of these endings, in the order of their paths.
+/// Every file below `folder` with one of these endings, sorted by path.
 fn texts(folder: &str, endings: &[&str]) -> Vec<Text> {
     let root = root();
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ impl Text {
     }
 }
 
-/// Fails with all of them at once.
+/// Fails with all findings at once.
 fn none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }

@@ -1,4 +1,5 @@
-//! The live view on a real terminal, of a real run: what is seen, what a key does, and that the terminal is given back.
+//! The live view on a real terminal, with a real run: what it shows, what keys do, and that the terminal is
+//! restored.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -37,8 +38,8 @@ impl View {
         let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
         let mut command = scenario.command(arguments);
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: between fork and exec only system calls are made. A session of its own has no other terminal, whose
-        // size would be asked for.
+        // SAFETY: only system calls are made between fork and exec. A new session has no other terminal whose
+        // size could be used.
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -60,7 +61,7 @@ impl View {
         Self { child, keys, terminal, seen, reader }
     }
 
-    /// The screen as it is now, line by line.
+    /// The current screen, line by line.
     fn seen(&self) -> String {
         let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
         let mut screen = vec![vec![' '; 80]; 24];
@@ -75,7 +76,7 @@ impl View {
                 column += 1;
                 continue;
             }
-            // `ESC [`, parameters, a letter: only places matter here.
+            // `ESC [`, parameters, and a letter; only cursor positions matter here.
             let sequence: String =
                 letters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
             if let Some((down, right)) = sequence.split_once(';')
@@ -100,7 +101,7 @@ impl View {
         self.keys.write_all(keys.as_bytes()).expect("pressed");
     }
 
-    /// Its exit code and all it has written; the terminal is as it was.
+    /// Its exit code and all output; the terminal is restored.
     fn finish(mut self) -> (Option<i32>, String) {
         assert!(ends_within(&self.child, LONG), "it does not end:\n{}", self.seen());
         let status = self.child.wait().expect("a child of ours");
@@ -113,14 +114,14 @@ impl View {
     }
 }
 
-/// The former screen and the cursor are back.
+/// Checks that the previous screen and the cursor are back.
 fn gave_back(seen: &str) {
     assert_eq!(seen.matches("\u{1b}[?1049h").count(), 1, "{seen:?}");
     assert!(seen.rfind("\u{1b}[?1049h") < seen.rfind("\u{1b}[?1049l"), "{seen:?}");
     assert!(seen.rfind("\u{1b}[?25l") < seen.rfind("\u{1b}[?25h"), "{seen:?}");
 }
 
-/// A plan of one job with a candidate that fails at once.
+/// A plan with one job and a candidate that fails at once.
 fn scenario() -> Scenario {
     let root = repository().display();
     Scenario::with_plan(&format!(
@@ -131,7 +132,7 @@ baseline = '{root}/configs/demo/softmax/naive.c'\ncandidates = ['{root}/configs/
 }
 
 #[test]
-fn a_run_is_seen_steered_and_left() {
+fn top_shows_and_controls_a_run() {
     let scenario = scenario();
     let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let folder = run.folder().to_str().expect("UTF-8").to_owned();
@@ -146,12 +147,12 @@ fn a_run_is_seen_steered_and_left() {
         client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
     };
     assert!(paused(&mut client), "the key has done it");
-    // The key means the opposite once the view has heard of it.
+    // The key has the opposite effect once the view knows that the run is paused.
     view.until("paused");
     view.press("p");
     view.until("done: leases are granted again");
     assert!(!paused(&mut client));
-    // Asked for, and taken back.
+    // It asks for confirmation, and is cancelled.
     view.press("R");
     view.until("sure?");
     view.press("n");
@@ -183,7 +184,7 @@ fn a_run_is_seen_steered_and_left() {
 }
 
 #[test]
-fn without_a_terminal_or_a_run_it_says_so() {
+fn top_without_a_terminal_or_a_run_says_so() {
     let scenario = Scenario::create();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
     let (code, said) = View::start(&scenario, &["top", "--run", "."]).finish();

@@ -1,7 +1,8 @@
-//! The tutorial and the how-to pages work as they are printed: tests take files and commands from the text of the pages.
+//! The tutorial and the how-to pages work as printed: files and commands are read from the pages.
 //!
-//! A comment before a fence says what it is: `<!-- file: NAME -->`, `<!-- run -->` or `<!-- run: EXIT_CODE -->`, `<!-- record -->`
-//! (needs torch; without it, captures that the same script made take its place), `<!-- output -->` (of the command before).
+//! A comment before a fence says what it is: `<!-- file: NAME -->`, `<!-- run -->` or `<!-- run: EXIT_CODE -->`,
+//! `<!-- record -->` (needs torch; without it, captures made by the same script are used), `<!-- output -->` (of
+//! the previous command).
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use opt_tests::{Outcome, Scenario, Summary, binary, data, repository, summary::l
 
 use crate::report::browser::skipped;
 
-/// A line of a printed output that stands for lines that are not shown.
+/// A line in a printed output that stands for omitted lines.
 const LEFT_OUT: &str = "[…]";
 
 enum Step {
@@ -46,11 +47,11 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// Runs commands of a page in the scenario's folder, as a user who has the program on the `PATH`.
+/// Runs a page's commands in the scenario's folder, like a user with the program on the `PATH`.
 fn shell(scenario: &Scenario, commands: &str) -> Outcome {
     let program = binary();
     let mut folders = vec![program.parent().expect("a program lies in a folder").to_owned()];
-    // The `python3` of the pages is one with torch, where there is one.
+    // The pages' `python3` has torch, if there is such an interpreter.
     let python = python_with("torch", "torch").and_then(|python| python.parent().map(Path::to_owned));
     folders.extend(python.filter(|folder| folder.is_absolute()));
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -70,7 +71,7 @@ fn has_torch(scenario: &Scenario) -> bool {
 }
 
 #[test]
-fn tutorial_runs_as_it_is_printed() {
+fn tutorial_runs_as_printed() {
     let scenario = Scenario::create();
     let records = has_torch(&scenario);
     let mut last = None;
@@ -87,7 +88,7 @@ fn tutorial_runs_as_it_is_printed() {
                 scenario.copy_captures(&data("tutorial/layer_norm"), "captures/layer_norm");
             }
             Step::Run { commands, code } => last = Some(shell(&scenario, &commands).expect_exit(code)),
-            // Sizes of files depend on the version of torch that wrote them.
+            // Sizes of files depend on the version of torch.
             Step::Output { .. } if records => {}
             Step::Output { text } => {
                 let outcome = last.as_ref().expect("a command before its output");

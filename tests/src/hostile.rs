@@ -1,8 +1,8 @@
-//! Everything that reads bytes of strangers, as functions of bytes: for the fuzzers in `fuzz/`, for `mutate` of `opt-tools`, and
-//! for the test that replays their corpora.
+//! Every reader of foreign bytes as a function of bytes: for the fuzzers in `fuzz/`, for `mutate` of `opt-tools`,
+//! and for the test that replays their corpora.
 //!
-//! A function returns whatever its reader makes of the bytes. What is wrong is a panic, a hang, or memory out of
-//! proportion; the last two are for the caller to see.
+//! A function ignores what its reader makes of the bytes. A panic, a hang, or memory out of proportion is a bug;
+//! the caller has to detect the last two.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 
 use crate::places::{data, repository};
 
-/// One reader of bytes.
+/// A reader of bytes.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -39,12 +39,12 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "plan", run: plan },
 ];
 
-/// Panics on a name that no target has.
+/// Panics if no target has this name.
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is called {name}"))
 }
 
-/// What a target begins with: its corpus in the repository, and for captures the fixtures, small ones first.
+/// The seeds of a target: its corpus in the repository and, for captures, the fixtures, small ones first.
 pub fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let mut inputs = files_of(&repository().join("fuzz/corpus").join(target.name));
     let fixtures = || files_of(&data("formats"));
@@ -66,7 +66,7 @@ fn files_of(folder: &Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a readable input")).collect()
 }
 
-/// Everything that is asked of a capture before a tensor of it is read, and its digests.
+/// Reads everything that is read of a capture before its tensors, and its digests.
 fn capture(bytes: &[u8]) {
     let memory =
         rustix::fs::memfd_create("opt-hostile", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
@@ -83,7 +83,7 @@ fn capture(bytes: &[u8]) {
     drop(document(path, true));
 }
 
-/// The plainest capture around a pickle. Its CRCs are 0, which says that there are none.
+/// The simplest capture around a pickle. Its CRCs are 0, which means that there are none.
 fn zip_around(pickle: &[u8]) -> Vec<u8> {
     let records: [(&str, &[u8]); 4] =
         [("a/data.pkl", pickle), ("a/data/0", &[7; 256]), ("a/data/1", &[9; 64]), ("a/version", b"3\n")];
@@ -106,7 +106,7 @@ fn zip_around(pickle: &[u8]) -> Vec<u8> {
     zip
 }
 
-/// The first pickle of a file in torch's old format, without which nothing else of it is read.
+/// The first pickle of a file in torch's old format; without it, nothing else is read.
 const LEGACY_MAGIC: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
 
 fn legacy_around(rest: &[u8]) -> Vec<u8> {
@@ -117,7 +117,7 @@ fn legacy_rest(file: &[u8]) -> Option<Vec<u8>> {
     file.strip_prefix(LEGACY_MAGIC).map(<[u8]>::to_vec)
 }
 
-/// The pickle of a capture that torch wrote: its first record, up to the descriptor behind it.
+/// The pickle of a capture that torch wrote: its first record, up to the descriptor after it.
 fn pickle_of(file: &[u8]) -> Option<Vec<u8>> {
     let find =
         |what: &[u8], from: usize| Some(from + file[from..].windows(what.len()).position(|it| it == what)?);
@@ -125,21 +125,21 @@ fn pickle_of(file: &[u8]) -> Option<Vec<u8>> {
     Some(file[start..find(b"PK\x07\x08", start)?].to_vec())
 }
 
-/// A manifest, and an index with the digest that it ought to have.
+/// Reads the bytes as a manifest, and as an index with a valid digest.
 fn store(bytes: &[u8]) {
     drop(Manifest::parse(bytes));
     let line = format!("{}  {INDEX}\n", blake3::hash(bytes).to_hex());
     drop(Index::parse(bytes, line.as_bytes()));
 }
 
-/// As it is, and with the seal that it ought to have.
+/// Reads the bytes as they are, and with a valid digest.
 fn recording(bytes: &[u8]) {
     drop(Recording::decode(bytes));
     let sealed = [bytes, blake3::hash(bytes).as_bytes()].concat();
     drop(Recording::decode(&sealed));
 }
 
-/// What a runner hears and what a worker hears of one.
+/// Reads the bytes as a runner does, and as a worker does.
 fn frame(bytes: &[u8]) {
     let pair = || {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -150,7 +150,7 @@ fn frame(bytes: &[u8]) {
         |socket: &std::os::fd::OwnedFd| drop(receive_from_worker(std::os::fd::AsFd::as_fd(socket))),
     ] {
         let (one, other) = pair();
-        // An empty packet would be taken for the end; one that is too long for a socket is not sent at all.
+        // An empty packet would mean the end, and one that is too long cannot be sent.
         if !bytes.is_empty() && send(&one, bytes, SendFlags::NOSIGNAL).is_ok() {
             hear(&other);
         }
@@ -159,7 +159,7 @@ fn frame(bytes: &[u8]) {
 
 fn plan(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    // A folder that is not there: globs of a mutated plan find nothing.
+    // The folder does not exist, so globs of a mutated plan find nothing.
     if let Err(errors) = Plan::parse(&text, Path::new("/nonexistent/plan.toml"), &[]) {
         drop(errors.render(false));
     }

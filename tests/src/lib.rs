@@ -1,7 +1,7 @@
-//! What tests of the built program stand on, and the benches of `opt-tools` with them: scenarios, what a command left
-//! behind, fixtures to kill in, interpreters of Python.
+//! Support for tests of the built program and for the benchmarks of `opt-tools`: scenarios, detecting what a
+//! command left behind, fixtures in which processes are killed, Python interpreters.
 //!
-//! Panics where a test would. The tests themselves are in `it/`.
+//! Panics as a test would. The tests themselves are in `it/`.
 
 pub mod cycles;
 pub mod hostile;

@@ -1,4 +1,4 @@
-//! What a command did, and everything around it for the one who has to find out why.
+//! What a command did, with everything needed to find out why.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use crate::places::files_below;
 use crate::processes;
 
-/// Most lines shown of a listing and of a log: enough to see what went on.
+/// Most lines shown of a listing or a log.
 const MOST_LINES: usize = 120;
 
 pub struct Outcome {
     pub command: Vec<String>,
-    /// The scenario's, in which it ran.
+    /// The folder of the scenario in which it ran.
     pub folder: PathBuf,
     pub pid: u32,
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// False: it was killed for not ending.
+    /// False if it was killed because it did not end.
     pub in_time: bool,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Outcome {
-    /// Fails the test, with all there is to see.
+    /// Fails the test and prints everything there is to see.
     #[track_caller]
     pub fn fail(&self, why: impl fmt::Display) -> ! {
         panic!("{why}\n{self}")
@@ -51,7 +51,7 @@ impl Outcome {
         self
     }
 
-    /// Each of `parts` stands in what was printed to standard output.
+    /// Checks that each of `parts` was printed to standard output.
     #[track_caller]
     pub fn expect_stdout(&self, parts: &[&str]) {
         expect_parts(self, "standard output", &self.stdout, parts);
@@ -70,7 +70,7 @@ impl Outcome {
         })
     }
 
-    /// Nothing is left of a run but its folder: no process, no half-written file, no socket.
+    /// Checks that a run left nothing except its folder: no process, no incomplete file, no socket.
     #[track_caller]
     pub fn expect_clean(&self, run_folder: &Path, runtime: &Path) {
         let left = processes::left(self.pid, run_folder);
@@ -93,7 +93,7 @@ impl Outcome {
 
 #[track_caller]
 fn expect_parts(outcome: &Outcome, stream: &str, text: &str, parts: &[&str]) {
-    // Messages are wrapped to the terminal's width: blanks of any kind are alike.
+    // Messages are wrapped to the terminal's width, so all whitespace is equal.
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
         if !flat.contains(part) {

@@ -1,4 +1,4 @@
-//! Where things lie: the repository, its test data, the built programs.
+//! Paths of the repository, its test data and the built programs.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ pub fn data(path: &str) -> PathBuf {
     repository().join("tests/data").join(path)
 }
 
-/// A built program of this workspace, of the profile that this process was built with.
+/// A built program of this workspace, from the same profile as this process.
 pub fn built(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("looking for this process's file: {error}"))?;
-    // Programs lie in `target/<profile>`, tests in `deps` below it.
+    // Programs are in `target/<profile>`, tests in `deps` below it.
     let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap_or(&own);
     let path = folder.join(name);
     if path.is_file() {
@@ -27,12 +27,12 @@ pub fn built(name: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// The built program.
+/// The built program `opt-supervisor`.
 pub fn binary() -> PathBuf {
     built("opt-supervisor").unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// All files, sockets and links; sorted. What vanishes meanwhile is not there.
+/// All files, sockets and links below a folder, sorted. Files that vanish meanwhile are left out.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

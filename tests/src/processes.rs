@@ -1,7 +1,7 @@
-//! Processes that a run may have left, told without a word of its own: from `/proc`.
+//! Finds processes that a run may have left behind, from `/proc` alone.
 //!
-//! A worker names its supervisor's pid in its arguments. A runner names nobody, so orphans come to this process (it is
-//! their subreaper): a child that no test started is somebody's leak.
+//! A worker has its supervisor's pid in its arguments. A runner has no such reference, so orphans come to this
+//! process (it is their subreaper): a child that no test started was leaked.
 
 use std::path::Path;
 use std::process::Child;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::waiting::holds_within;
 
-/// What dies by its parent's death is given this long to be gone.
+/// Time for processes to die with their parent.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,15 +22,15 @@ pub struct Process {
     pub arguments: Vec<String>,
 }
 
-/// Orphans of the whole tree become children of this process, where they can be seen.
+/// Makes orphans of the whole tree children of this process, where they can be seen.
 pub fn adopt_orphans() {
     rustix::process::set_child_subreaper(Pid::from_raw(1)).expect("Linux has subreapers");
 }
 
-/// What is still alive of the run, after a wait.
+/// The processes of a run that are still alive after waiting.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     let mut left = Vec::new();
-    // What is still there when the time is up is the answer.
+    // Whatever is still there when the time is up is returned.
     let _ = holds_within(TIMEOUT, || {
         left = alive(supervisor, folder);
         left.is_empty()
@@ -38,24 +38,24 @@ pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     left
 }
 
-/// Ends what a command that did not end has left.
+/// Kills what was left by a command that did not end.
 pub fn kill_left(supervisor: u32, folder: &Path) {
     for process in alive(supervisor, folder) {
         kill_if(process.pid, || look(process.pid).as_ref() == Some(&process));
     }
 }
 
-/// SIGKILL, to that process and no other of its number: between the look and the descriptor, the number may have been
-/// given away, so `same` looks again.
+/// Sends SIGKILL to this process and no other. The pid may have been reused before the pidfd was opened, so
+/// `same` checks again.
 pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     same() && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
 }
 
-/// Whether a child of ours, which nobody has reaped, ends in time.
+/// Whether our child, which has not been reaped, ends in time.
 pub fn ends_within(child: &Child, timeout: Duration) -> bool {
-    // An unreaped child of ours keeps its pid.
+    // An unreaped child keeps its pid.
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a pidfd of a child");
     readable(&pidfd, timeout).expect("waiting for the program")
 }
@@ -83,7 +83,7 @@ fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {
     }
 }
 
-/// Every process that is not dead, as far as `/proc` shows it.
+/// All live processes that `/proc` shows.
 fn all() -> Vec<Process> {
     pids().filter_map(look).collect()
 }
@@ -93,10 +93,10 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A process that is not dead. A zombie is: reaping it is for who holds it.
+/// A live process. Zombies do not count, because their parents have to reap them.
 pub fn look(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, which may hold anything: state, parent.
+    // After the name, which may contain anything: state, parent.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
     if matches!(state, "Z" | "X") {

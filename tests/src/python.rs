@@ -1,12 +1,12 @@
-//! Interpreters of Python that tests use where they are there.
+//! Python interpreters that tests use if they exist.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// The interpreter of a virtual environment that `.ci/run` makes below `target`, or else `python3`: whichever imports
-/// `module`.
+/// An interpreter that can import `module`: from the virtual environment that `.ci/run` makes below `target`, or
+/// else `python3`.
 pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {

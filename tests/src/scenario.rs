@@ -1,7 +1,7 @@
-//! What every test of the built program needs: a folder of its own, the program run to its end, and, when something is
-//! wrong, everything there is to see.
+//! What every test of the built program needs: its own folder, a way to run the program to its end and, on
+//! failure, everything there is to see.
 //!
-//! Builds nothing and decides nothing about what is right.
+//! Builds nothing, and does not decide what is right.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -14,10 +14,10 @@ use crate::places::binary;
 use crate::processes;
 use crate::summary::Summary;
 
-/// No command takes a tenth of this on an idle machine; a busy one may take its time.
+/// No command takes a tenth of this on an idle machine; a busy one may be slow.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// One test's folder; gone with it.
+/// A test's folder, which is removed with it.
 pub struct Scenario {
     folder: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ pub struct Scenario {
 impl Scenario {
     pub fn create() -> Self {
         processes::adopt_orphans();
-        // Short: a socket's path below it holds 107 bytes.
+        // Short, because a socket's path below it may have at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("ot").tempdir().expect("a temporary folder");
         let scenario = Self { folder };
         std::fs::create_dir(scenario.runtime()).expect("an empty folder");
@@ -48,7 +48,7 @@ impl Scenario {
         self.path().join("xdg")
     }
 
-    /// Writes a file, with the folders above it.
+    /// Writes a file, and creates its parent folders.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(path);
         let folder = path.parent().expect("a path below the scenario");
@@ -74,14 +74,14 @@ impl Scenario {
         self.command_of(&binary(), arguments)
     }
 
-    /// Likewise, of a copy of the program.
+    /// The same for a copy of the program.
     pub fn command_of<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Command {
         let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.path())
             .env("XDG_RUNTIME_DIR", self.runtime())
-            // Runs that somebody else has going here are none of a test's.
+            // Tests must not see runs that others started on this machine.
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
@@ -99,7 +99,7 @@ impl Scenario {
         self.finish(child, arguments)
     }
 
-    /// Waits for a started command and gathers what it said. One that does not end is killed with all its tree.
+    /// Waits for a started command and gathers its output. If it does not end, its whole tree is killed.
     pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
@@ -130,7 +130,7 @@ impl Scenario {
         self.path().join("runs/plan")
     }
 
-    /// `run plan.toml` and more arguments, with the expected exit code and the summary it left.
+    /// Runs `run plan.toml` with more arguments, checks the exit code, and returns the summary.
     pub fn run_plan(&self, code: i32, more: &[&str]) -> (Outcome, Summary) {
         let outcome = self.run(&[&["run", "plan.toml"], more].concat()).expect_exit(code);
         let summary = Summary::read(&self.run_folder(), &outcome);
@@ -143,7 +143,7 @@ fn drain<R: std::io::Read + Send + 'static>(stream: Option<R>) -> std::thread::J
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error still tells something.
+            // What was read before an error is still useful.
             let _ = stream.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

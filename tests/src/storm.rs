@@ -1,8 +1,8 @@
-//! A fixture to kill in: a small plan in a folder of its own, supervisors that carry a mark, and what is to be true
-//! when the dust has settled.
+//! A fixture in which processes are killed: a small plan in its own folder, marked supervisors, and what must be
+//! true afterwards.
 //!
-//! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years and which every descendant inherits
-//! whatever it does to its session, its parent or its environment. So we recognise our processes even
+//! The mark is a value of RLIMIT_LOCKS, which Linux has ignored for twenty years, and which every descendant
+//! inherits whatever it does to its session, its parent or its environment. So our processes are recognised even
 //! if they are orphaned, confined or not dumpable, whatever else runs on the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ const KERNELS: &[&str] =
 /// The kinds of process that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 
-/// Files that the folder of a finished run may hold.
+/// Files that the folder of a finished run may contain.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
 pub struct Fixture {
@@ -53,7 +53,7 @@ impl Process {
         self.has("__runner")
     }
 
-    /// A runner, a compiler, or something that a compiler started.
+    /// A runner, a compiler, or a process that a compiler started.
     pub fn is_below_a_worker(&self) -> bool {
         self.is_runner() || !(self.has("__worker") || self.has("run"))
     }
@@ -63,7 +63,7 @@ impl Process {
     }
 }
 
-/// A small source of random numbers: SplitMix64.
+/// A small random number generator: SplitMix64.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -90,7 +90,7 @@ impl Fixture {
     pub fn create(binary: PathBuf) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Not below TMPDIR: sockets lie in it, and a socket's path holds 107 bytes.
+        // Not below TMPDIR: it contains sockets, whose paths may have at most 107 bytes.
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
@@ -126,7 +126,7 @@ impl Fixture {
         )
     }
 
-    /// A marked supervisor that is to work in the run folder. What it says goes into files of the fixture.
+    /// Starts a marked supervisor for the run folder. Its output goes to files of the fixture.
     pub fn start(&self, more: &[&str]) -> Result<Child, String> {
         let file = |name: &str| {
             fs::File::options()
@@ -160,7 +160,7 @@ impl Fixture {
         command.spawn().map_err(|error| format!("starting {}: {error}", self.binary.display()))
     }
 
-    /// `--resume`, where there is something to resume.
+    /// Starts it with `--resume`, if there is a run to resume.
     pub fn resume(&self) -> Result<Child, String> {
         let begun = fs::read_dir(&self.run).is_ok_and(|mut entries| entries.next().is_some());
         self.start(if begun { &["--resume"] } else { &[] })
@@ -175,7 +175,7 @@ impl Fixture {
         status.ok_or_else(|| "no status".to_owned())
     }
 
-    /// Runs it to its end and expects this exit code.
+    /// Waits for its end and expects this exit code.
     pub fn run_to(&self, mut child: Child, code: i32) -> Result<(), String> {
         let status = self.end(&mut child)?;
         if status.code() == Some(code) {
@@ -191,7 +191,7 @@ impl Fixture {
         Err(format!("waited {LONG:?} in vain for {what}\n{}", self.state()))
     }
 
-    /// Every living process of this fixture.
+    /// Every live process of this fixture.
     pub fn marked(&self) -> Vec<Process> {
         pids().filter(|&pid| carries(pid, self.mark)).filter_map(look).collect()
     }
@@ -200,8 +200,8 @@ impl Fixture {
         kill_if(process.pid, || carries(process.pid, self.mark))
     }
 
-    /// One whole run, in which the first verifier, profiler or runner is killed that is alive from this moment on. Returns
-    /// which one it was, if there was one.
+    /// Runs the plan once, and kills the first verifier, profiler or runner that is alive from this moment on.
+    /// Returns which one it was, if any.
     pub fn kill_during_a_run(
         &self,
         victim: &str,
@@ -231,10 +231,11 @@ impl Fixture {
         self.until("the end of every process", || self.marked().is_empty())
     }
 
-    /// Nothing in the run folder, the runtime folder or the temporary folder that only a running supervisor needs.
+    /// Checks that the run folder, the runtime folder and the temporary folder contain nothing that only a
+    /// running supervisor needs.
     pub fn no_file_is_left(&self) -> Result<(), String> {
         let mut left = files_below(&self.folder.join("runtime"));
-        // The gate before the folders of supervisors: an empty file that stays.
+        // The lock file of the supervisors' folders: an empty file that stays.
         left.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
         left.extend(files_below(&self.folder.join("temporary")));
         for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
@@ -257,7 +258,7 @@ impl Fixture {
         serde_json::from_str(&text).map_err(|error| format!("the summary is torn: {error}"))
     }
 
-    /// Every candidate has its verdict, and no attempt of any ever had another one that spoke of it.
+    /// Checks that every candidate has its verdict, and that no attempt had a different one that counted.
     pub fn verdicts_are_right(&self) -> Result<(), String> {
         let summary = self.summary()?;
         let mut found = BTreeMap::new();
@@ -284,7 +285,7 @@ impl Fixture {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// Attempts that ended for no fault of the candidate.
+    /// Number of attempts that ended through no fault of the candidate.
     pub fn retried(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();

@@ -1,4 +1,4 @@
-//! `summary.json`, asked by name.
+//! `summary.json`, with access by name.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ impl Summary {
         (candidate["status"].as_str(), candidate["blame"].as_str())
     }
 
-    /// Those that speak of the candidate: whoever runs into trouble of the machine's is tried again.
+    /// Number of attempts that count: attempts that failed because of the machine are repeated.
     #[track_caller]
     pub fn standing_attempts(&self, job: &str, candidate: &str) -> usize {
         let attempts = list(&self.candidate(job, candidate)["attempts"]);

@@ -1,4 +1,4 @@
-//! Who runs the program: the one who runs the tests and, if that is root, an ordinary user as well.
+//! The users that run the program: the current one and, if that is root, an ordinary user too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::places::binary;
 use crate::scenario::Scenario;
 
-/// Users that no system hands out, so that nobody else's processes count as their own.
+/// User ids that no system assigns, so that no other processes count as theirs.
 const FIRST: u32 = 61_000;
-/// One process of tests has as many; another one, most likely, has others.
+/// Ids for one test process; other test processes most likely have others.
 const OF_A_PROCESS: u32 = 16;
 const PROCESSES: u32 = 256;
 
@@ -23,13 +23,13 @@ pub enum User {
     Ordinary(u32),
 }
 
-/// Only root can become another.
+/// Only root can become another user.
 pub fn users() -> Vec<User> {
     std::iter::once(User::Own).chain(User::ordinary()).collect()
 }
 
 impl User {
-    /// One whose processes no other test starts; none where we cannot become it.
+    /// A user whose processes no other test starts; `None` if we cannot become one.
     pub fn ordinary() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % OF_A_PROCESS;
@@ -37,7 +37,7 @@ impl User {
         rustix::process::geteuid().is_root().then_some(Self::Ordinary(FIRST + block * OF_A_PROCESS + number))
     }
 
-    /// The built program where the user can start it.
+    /// The built program at a path from which the user can start it.
     pub fn program(self, scenario: &Scenario) -> PathBuf {
         match self {
             Self::Own => binary(),
@@ -49,7 +49,7 @@ impl User {
         }
     }
 
-    /// Gives the scenario with all that is in it to this user. Modes stay as they are.
+    /// Makes this user the owner of the scenario and everything in it. Modes are unchanged.
     pub fn owns(self, scenario: &Scenario) {
         if let Self::Ordinary(number) = self {
             give(scenario.path(), number);

@@ -1,13 +1,13 @@
-//! Waiting for a state: a short poll under a long bound.
+//! Waits for a state, with a short poll interval and a long limit.
 
 use std::time::{Duration, Instant};
 
-/// For what takes a moment on a machine with time, and is only bounded here.
+/// For something that takes a moment unless the machine is busy.
 pub const LONG: Duration = Duration::from_secs(180);
-/// Most states that tests wait for last; a look costs little.
+/// Most awaited states persist, and checking costs little.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Whether it held before the time was up.
+/// Whether it became true in time.
 #[must_use]
 pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
@@ -20,7 +20,7 @@ pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool 
     true
 }
 
-/// Fails the test where it does not hold within `LONG`.
+/// Fails the test if it does not become true within `LONG`.
 #[track_caller]
 pub fn until(what: &str, holds: impl FnMut() -> bool) {
     assert!(holds_within(LONG, holds), "waited {LONG:?} in vain for {what}");

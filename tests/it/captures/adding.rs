@@ -1,4 +1,4 @@
-//! `captures add`: a store that grows file by file is the store that `pack` makes.
+//! `captures add`: a store built file by file equals the store that `pack` makes.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn add(scenario: &Scenario, file: &str, name: &str, code: i32, more: &[&str]) ->
 }
 
 #[test]
-fn files_added_one_by_one_make_the_store_that_pack_makes() {
+fn files_added_one_by_one_give_the_store_that_pack_makes() {
     let scenario = Scenario::create();
     scenario.copy_captures(&data(OP), "set/op");
     let packed = pack(&scenario, &scenario.path().join("set"), "packed");
@@ -27,7 +27,7 @@ fn files_added_one_by_one_make_the_store_that_pack_makes() {
     assert!(1 < names.len(), "several captures, which share a table");
     for name in &names {
         add(&scenario, name, name, 0, &[]);
-        // It is whole after each of them.
+        // The store is complete after each of them.
         scenario.run(&["captures", "check", "store"]).expect_exit(0);
     }
     let store = scenario.path().join("store");
@@ -41,7 +41,7 @@ fn files_added_one_by_one_make_the_store_that_pack_makes() {
 }
 
 #[test]
-fn entry_is_replaced_only_where_that_is_said() {
+fn entry_is_replaced_only_on_request() {
     let scenario = Scenario::create();
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let before = blobs(&scenario.path().join("store"));
@@ -70,7 +70,7 @@ fn packed_store_takes_more_files() {
 }
 
 #[test]
-fn file_that_cannot_be_added_leaves_the_store_as_it_was() {
+fn file_that_cannot_be_added_leaves_the_store_unchanged() {
     let scenario = Scenario::create();
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let before = tree(&scenario.path().join("store"));
@@ -81,11 +81,11 @@ fn file_that_cannot_be_added_leaves_the_store_as_it_was() {
 }
 
 #[test]
-fn addition_that_was_interrupted_is_continued() {
+fn interrupted_addition_is_continued() {
     let scenario = Scenario::create();
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let store = scenario.path().join("store");
-    // As a kill leaves it once the store was opened again: the journal knows the entry, and there is no index.
+    // The state after a kill, once the store was reopened: the journal has the entry, and there is no index.
     let index = std::fs::read_to_string(store.join("captures.json")).expect("the index");
     let index: serde_json::Value = serde_json::from_str(&index).expect("it is JSON");
     let entry = &index["entries"][0];

@@ -1,4 +1,4 @@
-//! Stores that were damaged: every flipped bit, every file too few or too many is found.
+//! Damaged stores: every flipped bit and every missing or superfluous file is found.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn checked(store: &Path) -> Checked {
 fn small_store(scenario: &Scenario) -> std::path::PathBuf {
     let folder = data("captures/torch_matmul");
     std::fs::create_dir(scenario.path().join("set")).expect("made");
-    // The smallest entry: this test is as long as its store.
+    // The smallest entry, because the test takes as long as the store is large.
     std::fs::copy(folder.join("entry_000004.pt"), scenario.path().join("set/entry_000004.pt"))
         .expect("copied");
     pack(scenario, &scenario.path().join("set"), "store")
@@ -47,7 +47,7 @@ fn every_flipped_bit_is_found() {
 }
 
 #[test]
-fn what_is_missing_or_too_much_is_named() {
+fn missing_and_superfluous_files_are_named() {
     let scenario = Scenario::create();
     let store = small_store(&scenario);
     let all = blobs(&store);
@@ -77,7 +77,7 @@ fn what_is_missing_or_too_much_is_named() {
         assert!(found.len() == 1 && found[0].contains(what), "{name}: {found:?}");
         std::fs::remove_file(store.join(&name)).expect("removed");
         let folder = store.join(&name).parent().expect("a folder").to_owned();
-        // Only the empty ones go.
+        // Only empty folders are removed.
         let _ = std::fs::remove_dir(folder);
     }
     std::fs::rename(store.join("entries/entry_000004.pt"), &away).expect("moved");
@@ -90,9 +90,9 @@ fn what_is_missing_or_too_much_is_named() {
     scenario.run(&["captures", "check", "set"]).expect_exit(2).expect_stderr(&["is no capture store"]);
 }
 
-/// A store from a stranger cannot make `unpack` write elsewhere or hand out files beside it.
+/// A store from a stranger cannot make `unpack` write elsewhere, or reveal files outside it.
 #[test]
-fn a_hostile_store_reaches_nothing_beside_it() {
+fn hostile_store_reaches_nothing_outside_it() {
     let scenario = Scenario::create();
     let store = small_store(&scenario);
     let index = std::fs::read_to_string(store.join("captures.json")).expect("an index");
@@ -107,7 +107,7 @@ fn a_hostile_store_reaches_nothing_beside_it() {
         refused.expect_stderr(&["a name that no entry can have"]);
     }
     with_index(&index);
-    // A blob that is a link to a file of the right length: no run may map it.
+    // A blob that is a link to a file of the right length; no run may map it.
     let blob = blobs(&store).remove(0);
     let secret = scenario.write("secret", vec![7; to_index(std::fs::metadata(&blob).expect("a blob").len())]);
     std::fs::remove_file(&blob).expect("removed");

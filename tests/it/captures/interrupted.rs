@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{captures_below, pack, tree};
 
 const KILLS: u32 = 50;
-/// How much further a store may come between two kills.
+/// Most files that may be added between two kills.
 const MOST_FILES: u64 = 40;
 
-/// All but the time at which it was begun.
+/// Compares everything except the time of the start.
 fn same_store(one: &Path, other: &Path) {
     let (mut one, mut other) = (tree(one), tree(other));
     let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
@@ -29,7 +29,7 @@ fn same_store(one: &Path, other: &Path) {
 }
 
 #[test]
-fn an_interrupted_pack_goes_on_to_the_same_store() {
+fn interrupted_pack_continues_to_the_same_store() {
     let scenario = Scenario::create();
     let whole = pack(&scenario, &data(""), "whole");
     let source = data("");
@@ -38,7 +38,7 @@ fn an_interrupted_pack_goes_on_to_the_same_store() {
     let mut chance = Chance(20);
     let (mut kills, mut finished) = (0, 0);
     while kills < KILLS {
-        // The last kill may have come after the end: a whole store is not packed over, and that is said.
+        // The last kill may have come after the end: a complete store is not packed again, and this is reported.
         let was_whole = store.join("captures.json").exists();
         let target = files_below(&store).len() + usize::try_from(chance.below(MOST_FILES)).expect("few");
         let mut child = scenario.command(&arguments).spawn().expect("started");
@@ -49,7 +49,7 @@ fn an_interrupted_pack_goes_on_to_the_same_store() {
         });
         child.kill().expect("killed or dead");
         child.wait().expect("reaped");
-        // Nothing that is under its final name is half there. A kill may have come before there was anything.
+        // Nothing with its final name is incomplete. A kill may have come before there was anything.
         let blobs = store.join("blobs");
         for (name, bytes) in if blobs.exists() { tree(&blobs) } else { Default::default() } {
             let digest = blake3::hash(&bytes).to_hex().to_string();
@@ -78,7 +78,7 @@ fn unfinished_store_is_reported_as_unfinished() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let store = pack(&scenario, &folder, "store");
-    // As it is before the last step.
+    // The state before the last step.
     let index: Value =
         serde_json::from_slice(&std::fs::read(store.join("captures.json")).expect("an index")).expect("JSON");
     std::fs::remove_file(store.join("captures.json")).expect("removed");
@@ -101,7 +101,7 @@ fn unfinished_store_is_reported_as_unfinished() {
 
 /// A capture that changed between two runs is packed again, and nothing of its old content stays in the store.
 #[test]
-fn a_capture_that_changed_in_between_is_packed_again() {
+fn changed_capture_is_packed_again() {
     let scenario = Scenario::create();
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     let arguments = ["captures", "pack", "set", "store"];
@@ -113,13 +113,13 @@ fn a_capture_that_changed_in_between_is_packed_again() {
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");
     if store.join("captures.json").exists() {
-        // It was faster than we looked; then there is nothing to go on with.
+        // It finished before we looked, so there is nothing to continue.
         return;
     }
     let other = data("captures/torch_matmul/entry_000007.pt");
     std::fs::copy(other, set.join("entry_000001.pt")).expect("changed");
     std::fs::remove_file(set.join("entry_000000.pt")).expect("removed");
-    // As a kill between an entry and its line in the journal leaves it.
+    // The state after a kill between an entry and its line in the journal.
     std::fs::write(store.join("entries/entry_000000.pt"), "of nobody").expect("written");
     scenario.run(&arguments).expect_exit(0);
     scenario.run(&["captures", "check", "store"]).expect_exit(0);

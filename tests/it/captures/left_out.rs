@@ -1,4 +1,5 @@
-//! One bad file does not end what goes over many: it is named, the others are done, and the exit code says so.
+//! One bad file does not stop a command on many: it is named, the others are processed, and the exit code reports
+//! it.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -12,7 +13,7 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
 }
 
-/// Two captures of an op, and what cannot be read beside them: `(the folder, what of it is no capture)`.
+/// Two captures of an op and three unreadable files beside them: the folder, and the names of these files.
 fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     fifo(&set.join("fifo.pt"));
@@ -39,7 +40,7 @@ fn pack_names_what_it_leaves_out() {
     packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it lies 16 folders deep"]);
     packed.expect_stderr(&["no store takes such a name"]);
     packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "what was left out");
-    // What is there and no capture is kept as it is.
+    // A file that is not a capture is kept as it is.
     packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "what was kept whole");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario
@@ -48,7 +49,7 @@ fn pack_names_what_it_leaves_out() {
 }
 
 #[test]
-fn init_and_inspect_go_on_behind_a_bad_file() {
+fn init_and_inspect_continue_after_a_bad_file() {
     let scenario = Scenario::create();
     let (_, bad) = mixed_set(&scenario);
     let made = scenario.run(&["init", "set", "-o", "plan.toml"]).expect_exit(1);
@@ -62,7 +63,7 @@ fn init_and_inspect_go_on_behind_a_bad_file() {
 }
 
 #[test]
-fn unpack_goes_on_behind_a_damaged_entry() {
+fn unpack_continues_after_a_damaged_entry() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data("captures/torch_matmul"), "store");
     let whole = tree(&data("captures/torch_matmul")).len();
@@ -73,9 +74,9 @@ fn unpack_goes_on_behind_a_damaged_entry() {
     unpacked.expect_equal(tree(&scenario.path().join("out")).len(), whole - 1, "files");
 }
 
-/// Links that lie where a file is about to be written lead nowhere.
+/// Links at the paths of files to be written are not followed.
 #[test]
-fn unpack_writes_through_no_link() {
+fn unpack_follows_no_link() {
     let scenario = Scenario::create();
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set/op");
     pack(&scenario, set.parent().expect("a folder"), "store");
@@ -91,7 +92,7 @@ fn unpack_writes_through_no_link() {
     assert!(tree(&scenario.path().join("away")).is_empty());
 }
 
-/// Neither waits for a writer, nor is read through.
+/// A FIFO is not waited for, and a link is not followed.
 #[test]
 fn fifos_and_links_in_a_store_are_refused() {
     let scenario = Scenario::create();

@@ -1,4 +1,4 @@
-//! Runs from a store: the same verdicts as from files, and a store that lacks something harms one job alone.
+//! Runs from a store: the same verdicts as from files, and a damaged store affects only its own job.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn run(captures: &Path) -> (Scenario, Summary) {
     (scenario, summary)
 }
 
-/// What a run found out about the candidates, without times.
+/// A run's verdicts on its candidates, without times.
 fn verdicts(summary: &Summary) -> Vec<Value> {
     let candidates = summary.job(SOFTMAX)["candidates"].as_array().expect("a list").clone();
     let keys = ["name", "status", "blame", "detail", "failures", "failed_stage"];
@@ -32,7 +32,7 @@ fn verdicts(summary: &Summary) -> Vec<Value> {
         "worst",
         "bytes_validated",
     ];
-    // Where a store hit an input differs from run to run.
+    // The address at which a store hit an input differs between runs.
     let text = serde_json::to_string(&candidates).expect("JSON");
     let mut parts = text.split("(address 0x");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -49,7 +49,7 @@ fn verdicts(summary: &Summary) -> Vec<Value> {
 }
 
 #[test]
-fn a_run_from_a_store_is_a_run_from_files() {
+fn run_from_a_store_gives_the_verdicts_of_a_run_from_files() {
     let files = data("demo/torch_nn_functional_softmax");
     let packing = Scenario::create();
     let store = pack(&packing, &files, "store");
@@ -65,7 +65,7 @@ fn a_run_from_a_store_is_a_run_from_files() {
 
 /// Every kind of input: shared storages, strided views, lazy conjugates, scalars, lists.
 #[test]
-fn checks_of_a_store_are_checks_of_files() {
+fn check_of_a_store_equals_the_check_of_its_files() {
     let scenario = Scenario::create();
     for folder in std::fs::read_dir(data("captures")).expect("fixtures") {
         let folder = folder.expect("a folder").path();
@@ -84,7 +84,7 @@ fn checks_of_a_store_are_checks_of_files() {
 }
 
 #[test]
-fn a_missing_blob_is_the_captures_fault_and_other_jobs_go_on() {
+fn missing_blob_is_the_captures_fault_and_other_jobs_continue() {
     let scenario = Scenario::create();
     let files = data("demo/torch_nn_functional_softmax");
     pack(&scenario, &files, "good");
@@ -105,9 +105,9 @@ fn a_missing_blob_is_the_captures_fault_and_other_jobs_go_on() {
     outcome.expect(detail.contains(&*name), format_args!("`{detail}` names the blob {name}"));
 }
 
-/// Damage that keeps the size shows only in the values; what looks like the candidate's fault is looked into.
+/// Damage that keeps the size shows only in the values, so a candidate's failure is checked against the store.
 #[test]
-fn a_damaged_blob_is_not_the_candidates_fault() {
+fn damaged_blob_is_not_the_candidates_fault() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data("demo/torch_nn_functional_softmax"), "store");
     let first = CaptureFile::open(&store.join("entries/entry_000000.pt")).expect("a packed capture");

@@ -1,4 +1,4 @@
-//! A run in the background, and a plain client of its socket: lines out, lines in.
+//! A run in the background, and a simple client of its socket.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,10 +10,10 @@ use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
 
-/// For something that happens soon, on a machine with other work.
+/// Longest wait for something that happens soon, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A run of `plan.toml` that goes on while the test does other things.
+/// A run of `plan.toml` that continues while the test does other things.
 pub struct Going<'s> {
     scenario: &'s Scenario,
     child: Child,
@@ -22,17 +22,17 @@ pub struct Going<'s> {
 }
 
 impl<'s> Going<'s> {
-    /// Started, and its socket is there.
+    /// Starts the run and waits for its socket.
     pub fn start(scenario: &'s Scenario, more: &[&str]) -> Self {
         Self::start_as(scenario, more, |_| {})
     }
 
-    /// Likewise, after the command was `changed`.
+    /// The same, after `changed` has modified the command.
     pub fn start_as(scenario: &'s Scenario, more: &[&str], changed: impl FnOnce(&mut Command)) -> Self {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
-        // As the program names them: the first free one.
+        // The program takes the first free name.
         let folder = (1..)
             .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
             .find(|folder| !folder.exists())
@@ -61,7 +61,7 @@ impl<'s> Going<'s> {
         Client::connect(&self.socket())
     }
 
-    /// `ctl` of this run.
+    /// Runs `ctl` on this run.
     pub fn ctl(&self, arguments: &[&str]) -> Outcome {
         let folder = self.folder.to_str().expect("UTF-8");
         let mut all = vec!["ctl", "--run", folder];
@@ -72,7 +72,7 @@ impl<'s> Going<'s> {
         self.scenario.run(&all)
     }
 
-    /// The sum of these lines of the supervisor's status, in KiB.
+    /// The sum of these fields of the supervisor's `/proc` status, in KiB.
     pub fn kib(&self, names: &[&str]) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
         let of = |name: &&str| -> u64 {
@@ -82,7 +82,7 @@ impl<'s> Going<'s> {
         names.iter().map(of).sum()
     }
 
-    /// To its end, with its summary.
+    /// Waits for its end, and returns its summary.
     pub fn finish(self, code: i32) -> (Outcome, Summary) {
         let outcome = self.scenario.finish(self.child, &self.arguments).expect_exit(code);
         let summary = Summary::read(&self.folder, &outcome);
@@ -90,12 +90,12 @@ impl<'s> Going<'s> {
         (outcome, summary)
     }
 
-    /// To its end, whatever that is.
+    /// Waits for its end, with any exit code.
     pub fn finish_any(self) -> Outcome {
         self.scenario.finish(self.child, &self.arguments)
     }
 
-    /// As by a signal that nobody can handle.
+    /// Kills the supervisor with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         let outcome = self.scenario.finish(self.child, &self.arguments);
@@ -120,7 +120,7 @@ impl Client {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// None at the end.
+    /// The next line, or `None` when the connection is closed.
     pub fn line(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// The error's stable word, if it is one.
+    /// Sends a request and returns its result, or the stable code of its error.
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
         self.id += 1;
         let mut line =

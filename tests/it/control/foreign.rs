@@ -1,5 +1,5 @@
-//! Programs that are not ours on the socket, as the paper shows them: a few lines of Python, and socat. Both read from the
-//! paper, so that what stands there works.
+//! Clients from the documentation: a few lines of Python, and socat. Both are read from the page, so that what it
+//! prints works.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::client::Going;
 use super::slow;
 use crate::report::browser::skipped;
 
-/// What the paper has between a fence of this kind and the next one, the first that holds the mark.
+/// The contents of the page's first fence of this kind that contains the mark.
 fn of_the_paper(kind: &str, mark: &str) -> String {
     let paper = std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("the paper");
     let fence = format!("```{kind}\n");
@@ -27,7 +27,7 @@ fn is_here(program: &str, argument: &str) -> bool {
     Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
 }
 
-/// Every method, in an order in which each has something to do: none may be answered with an error.
+/// Every method, in an order in which each has something to do, so that none is answered with an error.
 fn requests() -> Vec<(&'static str, Value)> {
     let fast = format!("{}/configs/demo/softmax/fast.c", repository().display());
     vec![
@@ -55,7 +55,7 @@ fn start(scenario: &Scenario) -> Going<'_> {
 }
 
 #[test]
-fn the_papers_python_client_has_every_method() {
+fn documented_python_client_can_call_every_method() {
     if !is_here("python3", "--version") {
         skipped("no Python client was tried: there is no python3 here");
         return;
@@ -92,7 +92,7 @@ fn the_papers_python_client_has_every_method() {
 }
 
 #[test]
-fn the_papers_line_of_socat_has_every_method() {
+fn documented_socat_command_can_call_every_method() {
     if !is_here("socat", "-V") {
         skipped("no socat was tried: there is none here");
         return;
@@ -105,7 +105,7 @@ fn the_papers_line_of_socat_has_every_method() {
     for (method, params) in requests() {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
         assert!(!request.contains('\''), "it is quoted so: {request}");
-        // One that is waited for takes longer than the paper's two seconds; a stream has no end.
+        // Waiting for a result takes longer than the page's two seconds, and a stream has no end.
         let line = match method {
             "result" => line.replace("-t 2", "-t 120"),
             _ => line.clone(),

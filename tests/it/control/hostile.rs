@@ -1,4 +1,4 @@
-//! Clients that mean harm, and people who may not: the run does not notice.
+//! Hostile clients, and users without permission: the run is not affected.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -14,13 +14,14 @@ use super::client::{Client, Going};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The law's bound, here for what is the supervisor's own: how much of its file is resident is the machine's affair.
+/// The limit of law 2, here for the supervisor's own memory. How much of its executable is resident depends on
+/// the machine.
 const MOST_KIB: u64 = 20 << 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
 const TALKERS: u64 = 16;
 
-/// A small generator, the same on every machine.
+/// A small random number generator, the same on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -30,7 +31,7 @@ impl Dice {
     }
 }
 
-/// None of these ends the run, or what it does: they are mutated, and some stay whole.
+/// None of these ends the run, or what it does. They are mutated, and some stay valid.
 const SEEDS: [&str; 6] = [
     r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#,
     r#"{"jsonrpc":"2.0","id":"x","method":"workers","params":{}}"#,
@@ -64,11 +65,11 @@ fn a_line(dice: &mut Dice) -> Vec<u8> {
 }
 
 #[test]
-fn ten_thousand_lines_two_hundred_clients_and_one_who_never_reads() {
+fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     let scenario = slow(&["fast"]);
     let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let socket = run.socket();
-    // Who never reads: it listens, asks, and its answers pile up.
+    // A client that never reads: it listens and sends requests, and its answers pile up.
     let mut deaf = Client::connect(&socket);
     deaf.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"events\"}\n").expect("sent");
     let peak = std::thread::scope(|scope| {
@@ -86,7 +87,7 @@ fn ten_thousand_lines_two_hundred_clients_and_one_who_never_reads() {
         drop(going_on);
         watch.join().expect("the supervisor lives")
     });
-    // The run is as it was: somebody who behaves is served.
+    // The run is unaffected: a well-behaved client is served.
     until("there is room", || Client::connect(&socket).call("workers", &json!({})).is_ok());
     println!("VmHWM: {} KiB", run.kib(&["VmHWM:"]));
     run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
@@ -97,7 +98,7 @@ fn ten_thousand_lines_two_hundred_clients_and_one_who_never_reads() {
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
 }
 
-/// Those who send nonsense, and the one who only asks.
+/// Starts clients that send nonsense, and the one that never reads.
 fn talk<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
@@ -105,7 +106,7 @@ fn talk<'scope>(
 ) {
     scope.spawn(move || {
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n".repeat(500);
-        // It is cut off at some point, which is the end of it.
+        // Its connection is closed at some point, which ends this loop.
         while deaf.send(&line).is_ok() {}
     });
     for talker in 0..TALKERS {
@@ -114,7 +115,7 @@ fn talk<'scope>(
             let mut client = Client::connect(socket);
             for _ in 0..LINES / usize::try_from(TALKERS).expect("a few") {
                 let line = a_line(&mut dice);
-                // A line of blanks has no answer, nor has one without an id: a second one is asked for.
+                // Neither an empty line nor one without an id is answered, so a second line follows.
                 let asked =
                     [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"].concat();
                 if client.send(&asked).is_err() {
@@ -136,14 +137,15 @@ fn talk<'scope>(
     }
 }
 
-/// Two hundred at once: 32 are served, every other one is told that we are busy.
+/// Two hundred clients at once: 32 are served, and each of the others is told that the server is busy.
 fn crowd(run: &Going<'_>) {
     until("nobody of before is left, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
         let answers: Vec<Value> = all
             .iter_mut()
             .map(|client| {
-                // Who was turned away may be so before it has asked; its answer is there all the same.
+                // A refused connection may be closed before its request is sent; the refusal can be read all the
+                // same.
                 let _ = client.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"workers\"}\n");
                 client.line().expect("everybody is answered")
             })
@@ -157,7 +159,7 @@ fn crowd(run: &Going<'_>) {
 }
 
 #[test]
-fn who_is_turned_away_is_told_why() {
+fn refused_client_is_told_why() {
     let scenario = slow(&[]);
     let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let mut kept: Vec<Client> = (0..32)
@@ -167,7 +169,8 @@ fn who_is_turned_away_is_told_why() {
             client
         })
         .collect();
-    // Whoever has said nothing for a minute may have lost the place: on a busy machine the first were long ago.
+    // A client that was silent for a minute may have lost its connection; on a busy machine the first ones
+    // connected long ago.
     for client in &mut kept {
         client.call("workers", &json!({})).expect("served");
     }
@@ -182,7 +185,7 @@ fn who_is_turned_away_is_told_why() {
     run.finish_any();
 }
 
-/// `ctl` by another user, at the socket itself.
+/// Runs `ctl` as another user, with the socket's path.
 fn by_another(scenario: &Scenario, other: User, socket: &str) -> opt_tests::Outcome {
     let program = scenario.path().join("opt-supervisor");
     if !program.exists() {
@@ -203,7 +206,7 @@ fn another() -> Option<User> {
     other
 }
 
-/// A run whose folders another user may walk through: what is left is the socket's own mode.
+/// A run whose folders another user may enter, so that only the socket's own mode protects it.
 fn with_open_folders(scenario: &Scenario) -> Going<'_> {
     set_mode(scenario.path(), 0o755);
     let run = Going::start(scenario, &["--quiet", "--keep-open"]);
@@ -212,9 +215,9 @@ fn with_open_folders(scenario: &Scenario) -> Going<'_> {
     run
 }
 
-/// The kernel refuses the connection itself: nobody's uid has been asked for.
+/// The kernel refuses the connection, before the peer's uid is checked.
 #[test]
-fn another_user_is_refused_by_the_mode() {
+fn another_user_is_refused_by_the_sockets_mode() {
     let Some(other) = another() else {
         return;
     };
@@ -224,7 +227,7 @@ fn another_user_is_refused_by_the_mode() {
     let (folder, name) = (socket.parent().expect("a folder"), socket.to_str().expect("UTF-8"));
     assert_eq!(std::fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
     by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
-    // As it really is, the folder keeps everybody out before that.
+    // With its real mode, the folder already keeps other users out.
     set_mode(folder, 0o700);
     set_mode(&socket, 0o666);
     by_another(&scenario, other, name).expect_exit(3).expect_stderr(&["connecting", "denied"]);
@@ -232,7 +235,7 @@ fn another_user_is_refused_by_the_mode() {
     run.finish_any();
 }
 
-/// With every door open, the kernel's word for who it is remains.
+/// Even with all permissions open, the kernel reports the peer's uid.
 #[test]
 fn another_user_is_refused_by_the_peer_check() {
     let Some(other) = another() else {
@@ -250,7 +253,7 @@ fn another_user_is_refused_by_the_peer_check() {
 }
 
 #[test]
-fn a_client_that_says_nothing_for_long_does_not_hold_the_end_up() {
+fn silent_client_does_not_delay_the_end_of_the_run() {
     let scenario = slow(&[]);
     let run = Going::start(&scenario, &["--quiet"]);
     let mut silent = run.client();

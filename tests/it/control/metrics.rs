@@ -1,4 +1,4 @@
-//! What is scraped from a run, against what its store says.
+//! The metrics of a run, compared with its store.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ fn scrape(address: &str, path: &str) -> String {
     answer
 }
 
-/// Name with labels in order, and value.
+/// Samples by name and sorted labels.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
@@ -34,7 +34,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The same by the official parser, from the package `prometheus_client`; None where it is not here.
+/// The same, parsed by the official parser from the package `prometheus_client`; `None` if it is not installed.
 fn official(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
     const READ: &str = "
 import json, sys
@@ -61,9 +61,9 @@ for family in read(sys.stdin.read()):
     Some(text.lines().map(sample).collect())
 }
 
-/// What a dashboard asks for is what is served.
+/// Every metric that the dashboard uses is served.
 #[test]
-fn the_dashboard_knows_no_metric_that_is_not_served() {
+fn every_metric_of_the_dashboard_is_served() {
     let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
     let mut asked = Vec::new();
@@ -79,7 +79,7 @@ fn the_dashboard_knows_no_metric_that_is_not_served() {
         }
     }
     assert!(5 < asked.len(), "it has panels: {asked:?}");
-    // A family without a sample is not served: each has one.
+    // A family without a sample is not served, so each gets one.
     let metrics = Metrics::default();
     metrics.granted("build");
     metrics.attempt_ended("build", "PASSED", std::time::Duration::from_secs(1));
@@ -88,7 +88,7 @@ fn the_dashboard_knows_no_metric_that_is_not_served() {
     let gauges =
         GaugeValues { workers: vec![("verifier", "idle")], leases: vec!["build"], ..GaugeValues::default() };
     let page = metrics.page(&gauges).expect("a page");
-    // Counters have an ending of their own in a sample.
+    // A counter's sample has a suffix.
     let served: Vec<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -113,9 +113,9 @@ fn the_dashboard_knows_no_metric_that_is_not_served() {
     }
 }
 
-/// The unit as it is, but for the program's place, which is where it was built.
+/// The unit file as it is, except for the program's path.
 #[test]
-fn the_unit_is_one_to_systemd() {
+fn systemd_accepts_the_unit_file() {
     let unit =
         std::fs::read_to_string(repository().join("configs/opt-supervisor@.service")).expect("the unit");
     for line in ["Type=notify", "Delegate=yes"] {
@@ -131,7 +131,7 @@ fn the_unit_is_one_to_systemd() {
         return;
     };
     let said = String::from_utf8_lossy(&output.stderr);
-    // Of other units of this machine it may have things to say as well.
+    // systemd may also report problems of other units on this machine.
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("opt-supervisor")).collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
 }
@@ -155,10 +155,10 @@ fn counters_agree_with_the_store() {
     let text = page;
     let page = samples(text);
     match official(&scenario, text) {
-        // Not our reading of the format, but that of those who made it.
+        // Parsed by the format's authors, not by us.
         Some(read) => {
             assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");
-            // JSON lies between the two: its last digit is not kept.
+            // The value passes through JSON, which may change its last digit.
             let is_same = |(one, other): (&f64, &f64)| (one - other).abs() <= other.abs() * 1e-12;
             assert!(read.values().zip(page.values()).all(is_same), "{read:#?}\n{page:#?}");
         }
@@ -179,7 +179,7 @@ fn counters_agree_with_the_store() {
             count(format!("opt_supervisor_leases_granted_total{{stage={stage}}}"));
         }
     }
-    // At the scrape, those that ended with the run still lived.
+    // Workers that ended with the run were alive at the scrape.
     let workers = list(&summary.document["workers"]);
     for reason in workers.iter().filter_map(|worker| worker["recycled_because"].as_str()) {
         count(format!("opt_supervisor_recycles_total{{reason=\"{reason}\"}}"));

@@ -1,4 +1,4 @@
-//! The inner loop: candidates handed in to an open run, and `eval`.
+//! Candidates submitted to an open run, and `eval`.
 
 use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn submit(client: &mut Client, params: Value) -> String {
 }
 
 #[test]
-fn ten_clients_submit_at_once_and_none_is_lost() {
+fn ten_simultaneous_submissions_are_all_evaluated() {
     let scenario = scenario();
     let run = Going::start(&scenario, &["--jsonl", "--keep-open"]);
     let socket = run.socket();
@@ -78,7 +78,7 @@ fn ten_clients_submit_at_once_and_none_is_lost() {
         assert_eq!(client.call("submit", &params), Err(code.to_owned()), "{params}");
     }
     assert_eq!(client.call("result", &json!({ "candidate": "x" })), Err("not_found".to_owned()));
-    // Whoever hands in the next candidate may read all of this.
+    // Authors of later candidates may read all of this.
     let told = |summary: &str| summary.contains("verify.seed=");
     let so_far = std::fs::read_to_string(scenario.run_folder().join("summary.json")).expect("a summary");
     let log = std::fs::read_to_string(scenario.run_folder().join("log.jsonl")).expect("a log");
@@ -100,13 +100,13 @@ fn ten_clients_submit_at_once_and_none_is_lost() {
         })
         .collect();
     outcome.expect_equal(lines.len(), 11, "a line for each");
-    // Workers and baseline were kept: nobody was started twice.
+    // Workers and the baseline were kept: each role was started once.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
     outcome.expect_equal(summary.standing_attempts("softmax", "naive"), 3, "attempts of the baseline");
 }
 
 #[test]
-fn what_was_submitted_is_known_again_after_any_end() {
+fn resumed_run_knows_its_submissions_after_any_end() {
     let scenario = scenario();
     let run = Going::start(&scenario, &["--quiet", "--keep-open"]);
     let mut client = run.client();
@@ -139,7 +139,7 @@ fn what_was_submitted_is_known_again_after_any_end() {
 }
 
 #[test]
-fn eval_uses_an_open_run_and_makes_one_where_there_is_none() {
+fn eval_uses_an_open_run_or_makes_a_short_one() {
     let scenario = scenario();
     let fast = kernel("fast");
     let alone = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
@@ -163,7 +163,7 @@ fn eval_uses_an_open_run_and_makes_one_where_there_is_none() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_the_run_can_be_reached() {
+fn service_manager_is_notified_when_the_run_is_ready() {
     let scenario = scenario();
     let path = scenario.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
@@ -183,7 +183,7 @@ fn a_service_manager_is_told_when_the_run_can_be_reached() {
 }
 
 #[test]
-fn completions_and_the_manual_name_every_command() {
+fn completions_and_manual_name_every_command() {
     let scenario = Scenario::create();
     for shell in ["bash", "zsh", "fish"] {
         scenario.run(&["completions", shell]).expect_exit(0).expect_stdout(&["opt-supervisor", "recycle"]);

@@ -1,5 +1,5 @@
-//! A build sees its sources with their headers, and the folders that the plan names: never a capture, a result, the plan or
-//! another candidate.
+//! A build sees its sources with their headers, and the folders that the plan names: never a capture, a result,
+//! the plan or another candidate.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{PASSED, must_all_end};
 const COMPILE_ERROR: &[&str] = &["COMPILE_ERROR"];
 const KERNELS: [&str; 2] = ["embeds_a_file", "includes_a_file"];
 
-/// What must not be read, below the scenario's folder; the kernels lie in `kernels`.
+/// Files that must not be read, relative to the scenario's folder; the kernels are in `kernels`.
 const SECRETS: [&str; 7] = [
     "captures/entry_000000.pt",
     "runs/plan/log.jsonl",
@@ -23,7 +23,7 @@ const SECRETS: [&str; 7] = [
     "kernels/other.c",
 ];
 
-/// Kernels with what they include lie in the scenario, which is a user's own folder, and so a stranger to any include folder.
+/// Kernels and their headers are in the scenario, which is a user's own folder and in no include path.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 1);
@@ -66,7 +66,7 @@ fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
 }
 
 #[test]
-fn build_reads_nothing_but_what_it_was_given() {
+fn build_reads_only_what_it_was_given() {
     for user in users() {
         let scenario = scenario();
         let mut plan = String::from(
@@ -87,13 +87,13 @@ fn build_reads_nothing_but_what_it_was_given() {
                 let whole = root.join(secret);
                 add(format!("{kernel}-whole-{number}"), kernel, &whole.display().to_string(), COMPILE_ERROR);
                 add(format!("{kernel}-beside-{number}"), kernel, &format!("../{secret}"), COMPILE_ERROR);
-                // From where the build runs, in the run's folder.
+                // Relative to the folder in which the build runs, in the run's folder.
                 let up = format!("../../../../../{secret}");
                 add(format!("{kernel}-up-{number}"), kernel, &up, COMPILE_ERROR);
             }
             add(format!("{kernel}-link"), kernel, "answers.h", COMPILE_ERROR);
             add(format!("{kernel}-environ"), kernel, "/proc/self/environ", COMPILE_ERROR);
-            // The same text with what it may read shows that nothing else is wrong with it.
+            // The same source with a file that it may read shows that nothing else is wrong with it.
             let given = root.join("given/table.inc");
             add(format!("{kernel}-given"), kernel, &given.display().to_string(), PASSED);
         }
@@ -106,9 +106,9 @@ fn build_reads_nothing_but_what_it_was_given() {
     }
 }
 
-/// A folder that holds captures and results beside headers can be named, and only the headers are seen.
+/// A folder with captures and results beside headers can be named, and only the headers are visible.
 #[test]
-fn captures_and_results_stay_closed_in_a_folder_that_is_named() {
+fn captures_and_results_stay_closed_in_a_named_folder() {
     for user in users() {
         let scenario = scenario();
         let root = scenario.path().canonicalize().expect("the scenario's folder");
@@ -139,7 +139,7 @@ fn missing_header_is_named_with_what_to_do() {
         + &candidate("outside", "includes_a_file", "../shared.h")
         + &candidate("nowhere", "includes_a_file", "nowhere.h");
     let kernel = scenario.path().join("kernels/includes_a_file.c");
-    // A name that the build cannot read off the text is not taken along, whatever it stands for.
+    // A name that cannot be read from the text is not copied, whatever it stands for.
     let text = std::fs::read_to_string(&kernel).expect("ours").replace("TARGET", "\"../shared.h\"");
     scenario.write("kernels/plain.c", text);
     let plan = plan + "[[job.candidate]]\nname = \"plain\"\nsources = [\"kernels/plain.c\"]\n";
@@ -160,7 +160,7 @@ fn missing_header_is_named_with_what_to_do() {
 }
 
 #[test]
-fn libraries_have_a_limit_and_those_of_a_run_a_budget() {
+fn size_of_each_library_and_of_all_is_limited() {
     for (set, exit, status, says) in [
         ("build.max_artifact=1KiB", 1, "LIMIT_EXCEEDED", "the limit is 1.00 KiB ([build] max_artifact)"),
         ("run.max_artifacts=1KiB", 3, "DOES_NOT_FIT", "([run] max_artifacts)"),
@@ -173,7 +173,7 @@ fn libraries_have_a_limit_and_those_of_a_run_a_budget() {
 }
 
 #[test]
-fn compiler_outside_the_system_is_executed_where_the_plan_names_its_folder() {
+fn compiler_outside_the_system_needs_its_folder_in_the_plan() {
     let scenario = scenario();
     let compiler = scenario.write("tools/mine", "#!/bin/sh\nexec cc \"$@\"\n");
     set_mode(&compiler, 0o755);
@@ -186,7 +186,7 @@ fn compiler_outside_the_system_is_executed_where_the_plan_names_its_folder() {
     outcome.expect_equal(verdict.as_str(), "PASSED", detail);
 }
 
-/// The good kernel, verified under these settings: what became of it, and why.
+/// Verifies the good kernel with these settings; returns its status and detail.
 fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, String) {
     scenario.write(
         "plan.toml",

@@ -1,4 +1,4 @@
-//! What of a capture must never be seen by a candidate: markers taken from every part of the file that is no input.
+//! Markers taken from every part of a capture that is not an input, which no candidate must ever see.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use opt_shared::capture::CaptureFile;
 use opt_tests::binary;
 
-/// Long enough that none occurs by chance.
+/// So long that none occurs by chance.
 pub(super) const MARKER_BYTES: usize = 24;
-/// The scanner hides them, so that it does not find itself.
+/// The scanner masks them with this, so that it does not find itself.
 const HIDDEN: u8 = 0xA5;
-/// A window of fewer different bytes is padding, and may stand anywhere.
+/// A window with fewer different bytes is padding, and may occur anywhere.
 const LEAST_DISTINCT: usize = 10;
-/// Taken from each expected output: the first, the last, and some between.
+/// Markers taken from each expected output: the first, the last, and some in between.
 const OF_AN_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
     beside: Vec<[u8; MARKER_BYTES]>,
-    /// What marks the input of the first capture.
+    /// A marker from the input of the first capture.
     in_input: [u8; MARKER_BYTES],
     files: Vec<PathBuf>,
 }
 
 impl Markers {
-    /// The input of captures that have one, which is the first storage.
+    /// Takes markers from captures whose first storage is their input.
     pub(super) fn of_captures(folder: &Path) -> Self {
-        // What the executable holds anyway proves nothing when it is found.
+        // Bytes that the executable contains anyway prove nothing.
         let executable = std::fs::read(binary()).expect("the executable can be read");
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
             .expect("a folder")
@@ -54,7 +54,7 @@ impl Markers {
                 .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
             for at in of_output.chain(elsewhere) {
                 let marker = window(&contents, at);
-                // The scanner looks for the first two bytes first; runs of one byte are everywhere.
+                // The scanner looks for the first two bytes first, and runs of one byte are common.
                 let begins_rarely = marker[0] != marker[1];
                 if begins_rarely && LEAST_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
                     beside.push(marker);
@@ -68,7 +68,7 @@ impl Markers {
         self.beside.len()
     }
 
-    /// `markers.h` of the scanner.
+    /// The scanner's `markers.h`.
     pub(super) fn header(&self) -> String {
         let mut text = format!("#define MARKER_BYTES {MARKER_BYTES}\n#define MARKERS");
         for (number, marker) in self.beside.iter().enumerate() {
@@ -94,7 +94,7 @@ fn distinct(marker: &[u8]) -> usize {
 }
 
 fn contains(text: &[u8], marker: &[u8]) -> bool {
-    // Looking for the first byte alone is what the standard library does fast.
+    // The standard library is fast at looking for a single byte.
     let mut rest = text;
     while let Some(at) = rest.iter().position(|byte| *byte == marker[0]) {
         if rest[at..].starts_with(marker) {

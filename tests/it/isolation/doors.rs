@@ -1,5 +1,6 @@
-//! What a kernel must not find or do once it runs: the run's files and seeds, memory that nobody counts, CPUs that it was
-//! not given. As whoever runs the tests and, if that is root, as an ordinary user: the verdicts are the same.
+//! What a kernel must not find or do while it runs: read the run's files and seeds, use memory that is not
+//! counted, or run on other CPUs. Runs as the current user and, if that is root, as an ordinary user too; the
+//! verdicts are the same.
 
 use std::fmt::Write as _;
 
@@ -19,7 +20,7 @@ const DOORS: &[Expected] = &[
 ];
 
 const SEED: u64 = 4_242_424_242_424_242;
-/// The searcher hides what it looks for, so that it does not find itself.
+/// The searching kernel masks what it looks for with this, so that it does not find itself.
 const HIDDEN: u8 = 0xA5;
 const STAGES: [Stage; 3] = [Stage::Screen, Stage::Profile, Stage::Confirm];
 
@@ -46,7 +47,7 @@ fn plan() -> String {
     plan + &candidate("control", "looks_for_the_run.c", "\"-DCONTROL\"")
 }
 
-/// The run's seed as a number and as text, and those of the candidate that looks.
+/// The run's seed as a number and as text, and the candidate's own seeds.
 fn seeds() -> Vec<Vec<u8>> {
     let of_stage = |stage| seed::of_candidate(SEED, "job/looks_for_the_run", stage).to_vec();
     let of_run = [SEED.to_le_bytes().to_vec(), SEED.to_string().into_bytes()];
@@ -87,7 +88,7 @@ fn secrets(scenario: &Scenario) -> String {
 }
 
 #[test]
-fn kernels_find_no_door() {
+fn kernels_find_no_way_out() {
     for user in users() {
         let scenario = Scenario::create();
         generate(&scenario, "softmax", "64,256", 1);
@@ -108,7 +109,7 @@ fn kernels_find_no_door() {
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
         must_all_end(&run, table(DOORS).chain(rows));
-        // The weaker tier is told: an ordinary user's runners have no user of their own.
+        // The weaker protection is reported: an ordinary user's runners have no user of their own.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");
     }

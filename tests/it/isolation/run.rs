@@ -1,4 +1,4 @@
-//! Runs of a plan over generated captures, asked by candidate.
+//! Runs of a plan over generated captures, with access by candidate.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::process::Command;
 use opt_tests::{Outcome, Scenario, Summary, binary, data, summary::list};
 use serde_json::Value;
 
-/// A file of this package's data as plans name it.
+/// The path of a test data file, as plans write it.
 pub(super) fn plan_path(below: &str) -> String {
     data(below).display().to_string()
 }
 
-/// Captures of one op, in `captures`.
+/// Generates captures of an op in `captures`.
 pub(super) fn generate(scenario: &Scenario, op: &str, shape: &str, entries: u32) -> PathBuf {
     gen_captures(scenario, &["op", "--name", op, "--shape", shape, "--entries", &entries.to_string()])
 }
 
-/// Two tables, each saved whole with every lookup.
+/// Two tables, each saved completely with every lookup.
 pub(super) fn generate_embedding(scenario: &Scenario, entries: u32, total: &str) -> PathBuf {
     gen_captures(scenario, &["embedding", "--entries", &entries.to_string(), "--total", total])
 }
@@ -37,13 +37,13 @@ fn gen_captures(scenario: &Scenario, arguments: &[&str]) -> PathBuf {
     folder
 }
 
-/// Runs a plan of one job to its end.
+/// Runs a plan with one job to its end.
 pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
     scenario.write("plan.toml", plan);
     Run::of(scenario, scenario.run(&["run", "--quiet", "plan.toml"]))
 }
 
-/// Shared memory and files by the names that hostile kernels give them, and mounts that show the scenario's folder.
+/// Shared memory and files with the names that hostile kernels use, and mounts that show the scenario's folder.
 fn left_in_the_machine(scenario: &Scenario) -> Vec<String> {
     let named = |folder: &str| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -62,7 +62,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// What a command left that ran the scenario's plan.
+    /// The result of a command that ran the scenario's plan.
     pub(super) fn of(scenario: &Scenario, outcome: Outcome) -> Self {
         let summary = Summary::read(&scenario.run_folder(), &outcome);
         outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
@@ -88,7 +88,7 @@ impl Run {
         self.summary.candidate("job", name)
     }
 
-    /// Why a candidate did not end as it must; none if it did.
+    /// Why a candidate did not end as it must; `None` if it did.
     pub(super) fn astray(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");
@@ -103,7 +103,7 @@ impl Run {
         ))
     }
 
-    /// Whether the machine gave every protection; a test says aloud what it could not show.
+    /// Whether the machine has a protection. If not, prints that the test could not show it.
     pub(super) fn has_protection(&self, name: &str) -> bool {
         list(&self.summary.document["host"]["protections"])
             .iter()

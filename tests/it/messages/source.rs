@@ -1,23 +1,23 @@
-//! Finds the messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log's macros, with examples in place of
-//! arguments.
+//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log's macros, with examples in
+//! place of arguments.
 //!
-//! Not a parser of Rust: it knows string literals, and that brackets close.
+//! Not a Rust parser: it knows string literals and matching brackets.
 
 use std::path::Path;
 
-/// One message, with where it is made.
+/// A message and where it is made.
 pub struct Message {
-    /// From the root of the repository.
+    /// Relative to the root of the repository.
     pub file: String,
     /// `Enum::Variant`, or the macro.
     pub name: String,
     pub example: String,
 }
 
-/// What begins a message. In the macros of the log, fields may stand before it.
+/// How a message begins. In the log's macros, fields may precede it.
 const OPENINGS: [&str; 5] = ["#[error(", "anyhow!(", "bail!(", "warn!(", "error!("];
 
-/// What stands for an argument of that name in an example; others are shown by their name.
+/// Examples for arguments with these names; other arguments are shown by name.
 const EXAMPLES: [(&str, &str); 40] = [
     ("action", "opening"),
     ("address", "127.0.0.1:9464"),
@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of all crates of the product, in the order of their files; tests make none.
+/// The messages of all crates of the product, sorted by file; tests are left out.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
@@ -93,7 +93,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
         let body_start = start + opening.len();
         let end = body_start + closing(&text[body_start..]);
         at = end;
-        // Without a literal there is nothing to read: `transparent`, or a text that was made elsewhere.
+        // There is no literal: `transparent`, or a text made elsewhere.
         let Some((literal, rest)) = first_literal(&text[body_start..end]) else { continue };
         let name = if opening == "#[error(" {
             variant(text, start, end)
@@ -140,7 +140,7 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// The first string literal, as it will be shown, and what follows it.
+/// The first string literal as it will be shown, and the rest.
 fn first_literal(body: &str) -> Option<(String, &str)> {
     let start = body.find('"')?;
     let mut literal = String::new();
@@ -159,7 +159,7 @@ fn first_literal(body: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `Enum::Variant`, or a struct's name: what follows the attributes.
+/// `Enum::Variant`, or a struct's name, which follows the attributes.
 fn variant(text: &str, start: usize, end: usize) -> String {
     let name = |line: &str| -> String {
         line.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
@@ -180,7 +180,7 @@ fn variant(text: &str, start: usize, end: usize) -> String {
     format!("{parent}::{}", name(line))
 }
 
-/// The text with an example in each place of an argument.
+/// The text with an example for each argument.
 fn example(literal: &str, rest: &str) -> String {
     let mut arguments = top_level_parts(rest).into_iter();
     let named: Vec<(String, String)> = top_level_parts(rest)
@@ -217,7 +217,7 @@ fn in_place_of(argument: &str) -> String {
     known(plain).or_else(|| known(last)).unwrap_or_else(|| format!("‹{plain}›"))
 }
 
-/// What stands between the commas of a list of arguments.
+/// Splits a list of arguments at its commas.
 fn top_level_parts(text: &str) -> Vec<String> {
     let (mut depth, mut parts, mut quoted) = (0, vec![String::new()], false);
     for char in text.chars() {

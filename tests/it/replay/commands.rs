@@ -1,12 +1,12 @@
-//! Other commands on plans and runs that have replays: `eval`, `repro`, every format of `report`, two runs compared,
-//! every mistake at once.
+//! Other commands on plans and runs with replays: `eval`, `repro`, every format of `report`, comparing two runs,
+//! and reporting all mistakes at once.
 
 use opt_tests::{Scenario, repository};
 
 use super::{captures, floor, plan, replay, run};
 
 #[test]
-fn eval_and_repro_of_a_plan_with_replays_are_about_one_candidate() {
+fn eval_and_repro_ignore_replays() {
     let scenario = Scenario::create();
     captures(&scenario);
     run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
@@ -25,7 +25,7 @@ fn eval_and_repro_of_a_plan_with_replays_are_about_one_candidate() {
 }
 
 #[test]
-fn every_report_tells_of_replays() {
+fn every_report_format_shows_replays() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (least, whole) = floor(&scenario, "lookups");
@@ -46,7 +46,7 @@ fn every_report_tells_of_replays() {
     {
         assert!(page.contains(part), "{part}");
     }
-    // With a pool for everything, in a run of its own.
+    // With a pool that holds everything, in a second run.
     scenario.write("plan.toml", of(whole));
     scenario.run(&["run", "plan.toml", "--dir", "other"]).expect_exit(0);
     report(&["other"]).expect_stdout(&["replay", "once each", "% time", "note: the budget was"]);
@@ -57,7 +57,7 @@ fn every_report_tells_of_replays() {
 }
 
 #[test]
-fn all_mistakes_of_all_replays_are_told_at_once() {
+fn all_mistakes_of_all_replays_are_reported_at_once() {
     let scenario = Scenario::create();
     captures(&scenario);
     let text = plan(
@@ -70,7 +70,7 @@ fn all_mistakes_of_all_replays_are_told_at_once() {
         refused.expect_stderr(&["replay `small`", "replay `pinned`: no tensor is named `wieght`"]);
         assert!(!refused.stderr.contains("`right`"), "{}", refused.stderr);
     }
-    // A job's mistake beside a step's, in one pass.
+    // A mistake in a job and one in a step, reported together.
     let wrong = text
         .replace("captures = \"rows\"", "captures = \"nowhere\"")
         .replace("entry_000002\"", "entry_000099\"");

@@ -1,4 +1,4 @@
-//! What goes wrong in a replay, and who is blamed: damaged captures, killed runners; and winners that leave entries out.
+//! Failures of replays and who is blamed: damaged captures, killed runners, and winners that leave out entries.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{captures, forget_result, generate, plan, replay, run};
 use crate::control::client::{Client, Going};
 
-/// The demo's softmax with something before it: `before` sees `args`.
+/// The demo's softmax with `before` in front of it, which gets `args`.
 fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
     let naive = repository().join("configs/demo/softmax/naive.c");
     let naive = std::fs::read_to_string(naive).expect("the demo's kernel");
@@ -29,7 +29,7 @@ fn sleeping(milliseconds: u32) -> String {
     format!("nanosleep(&(struct timespec){{0, {milliseconds}000000L}}, 0);")
 }
 
-/// A replay of one job; entries by their numbers.
+/// The steps of one job, from the numbers of its entries.
 fn steps(entries: &[u32]) -> String {
     let steps: Vec<String> =
         entries.iter().map(|entry| format!("[\"rows\", \"entry_{entry:06}\"]")).collect();
@@ -37,7 +37,7 @@ fn steps(entries: &[u32]) -> String {
 }
 
 #[test]
-fn a_winner_that_leaves_an_entry_out_makes_no_call_of_a_replay_that_has_it() {
+fn winner_that_leaves_out_an_entry_makes_no_call_of_its_replay() {
     let scenario = Scenario::create();
     generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", "64,256", "--entries", "2"]);
     generate(&scenario, "more", &["op", "--name", "softmax", "--shape", "32,256", "--entries", "1"]);
@@ -68,7 +68,7 @@ fn a_winner_that_leaves_an_entry_out_makes_no_call_of_a_replay_that_has_it() {
     outcome.expect_stdout(&["calls by slow (rows, which part won)", "calls by part (rows)"]);
 }
 
-/// Bytes in the middle of one of the two tensors that a capture of softmax holds.
+/// Damages bytes in the middle of one of the two tensors in a softmax capture.
 fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>) {
     let path = scenario.path().join(format!("rows/entry_{entry:06}.pt"));
     let whole = std::fs::read(&path).expect("a capture");
@@ -79,9 +79,9 @@ fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>)
     (path, whole)
 }
 
-/// Damaged after it was verified: the candidate is blamed for nothing.
+/// It is damaged after the verification, and the candidate is not blamed.
 #[test]
-fn a_capture_that_was_damaged_since_is_the_captures_fault() {
+fn capture_damaged_after_verification_is_the_captures_fault() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (_, summary) = run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
@@ -100,11 +100,12 @@ fn a_capture_that_was_damaged_since_is_the_captures_fault() {
         said.push(it["detail"].as_str().unwrap_or_default().to_owned());
         std::fs::write(path, whole).expect("repaired");
     }
-    // An input is seen when it is loaded, an expected output when it is compared.
+    // A damaged input is noticed when it is loaded, a damaged output when it is compared.
     for wanted in ["not those that were recorded", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
         assert!(said.iter().any(|detail| detail.contains(wanted)), "{wanted}: {said:?}");
     }
-    // Damaged before anything was recorded: what was loaded is what was recorded, and still it is not the candidate.
+    // It is damaged before the recording, so the loaded bytes agree with it, and still the candidate is not
+    // blamed.
     std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
     for quarter in [1, 3] {
         let (path, whole) = damage(&scenario, 2, quarter);
@@ -123,9 +124,10 @@ fn a_capture_that_was_damaged_since_is_the_captures_fault() {
     outcome.expect_equal(&replay(&summary, "model")["result"]["outputs_digest"], &first, "as it was");
 }
 
-/// Both have the table, and the pool loads it from the first: damaged there, in a row that only the second looks up.
+/// Both captures have the table, and the pool loads it from the first one, where a row is damaged that only the
+/// second call reads.
 #[test]
-fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
+fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     let scenario = Scenario::create();
     captures(&scenario);
     run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
@@ -148,7 +150,7 @@ fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
     let (first, second) = (indices(0), indices(2));
     let row = *second.iter().find(|row| !first.contains(row)).expect("a row of the second alone");
     let (mut damaged, [_, table]) = (whole(0), places(0));
-    // Of bfloat16.
+    // In bfloat16.
     let row_bytes = 2 * 1352;
     let at = table.start + row * row_bytes;
     assert!(at + row_bytes <= table.end, "row {row} in {table:?}");
@@ -165,7 +167,8 @@ fn a_tensor_that_was_damaged_in_another_capture_is_the_captures_fault() {
     }
 }
 
-/// Until the next attempt runs, or nobody answers any more: a runner whose call is done can be killed in vain.
+/// Kills runners until the next attempt runs, or nobody answers any more; a runner whose call is done may be
+/// killed in vain.
 fn kill_runners(client: &mut Client, of_attempt: u64) {
     until("an attempt of the replay is over", || {
         let Ok(answer) = client.call("workers", &json!({})) else { return true };
@@ -176,7 +179,7 @@ fn kill_runners(client: &mut Client, of_attempt: u64) {
         if attempt == of_attempt
             && let Some(pid) = runner.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
         {
-            // It may be gone already.
+            // It may have ended already.
             let _ = kill_process(pid, Signal::KILL);
         }
         of_attempt < attempt
@@ -198,9 +201,9 @@ fn slow_replay() -> Scenario {
     scenario
 }
 
-/// Killed from outside, by nobody of ours: tried once more, and nothing stands until a replay was whole.
+/// A kill from outside leads to another attempt, and there is no result until a replay is complete.
 #[test]
-fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
+fn killed_runner_costs_an_attempt_and_leaves_no_result() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
     let mut client = going.client();
@@ -229,11 +232,11 @@ fn a_killed_runner_costs_an_attempt_and_leaves_no_row() {
 }
 
 #[test]
-fn a_runner_that_is_killed_again_ends_the_replay_without_a_row() {
+fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let scenario = slow_replay();
     let going = Going::start(&scenario, &["--quiet"]);
     let mut client = going.client();
-    // Twice, and twice in its second pass.
+    // Twice, and twice more in its second pass.
     for attempt in 1..=4 {
         kill_runners(&mut client, attempt);
     }
@@ -241,7 +244,7 @@ fn a_runner_that_is_killed_again_ends_the_replay_without_a_row() {
     let outcome = going.finish_any();
     let summary = Summary::read(&folder, &outcome);
     let it = replay(&summary, "model");
-    // Without a namespace it could have been the candidate that killed itself.
+    // Without a PID namespace, the candidate could have killed itself.
     let host = it["status"] == "INFRA_ERROR";
     outcome.expect_equal(outcome.code, Some(if host { 3 } else { 1 }), "the exit code");
     outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));

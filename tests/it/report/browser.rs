@@ -1,4 +1,4 @@
-//! A browser without a window: what it makes of a page, and what it has to say about it.
+//! A headless browser: its view of a page, and its console.
 
 use std::fmt;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub struct Browser {
     program: PathBuf,
 }
 
-/// A page as the browser holds it once it was read.
+/// A page as the browser holds it after loading.
 pub struct Shown {
     pub dom: String,
     outcome: Outcome,
@@ -28,7 +28,7 @@ impl Browser {
         Some(Self { program })
     }
 
-    /// Everything that it would keep or fetch by itself is switched off; its home is the scenario's.
+    /// Everything that it would store or fetch by itself is switched off; its home is in the scenario.
     pub fn open(&self, scenario: &Scenario, page: &Path) -> Shown {
         let home = scenario.path().join("browser");
         std::fs::create_dir_all(&home).expect("folder");
@@ -63,7 +63,7 @@ impl Browser {
 }
 
 impl Shown {
-    /// What a reader would find in the browser's console.
+    /// The messages in the browser's console.
     pub fn console(&self) -> Vec<&str> {
         self.outcome.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
     }
@@ -74,14 +74,14 @@ impl Shown {
     }
 }
 
-/// Aloud: the test harness does not keep what is written to the descriptor itself.
+/// Prints a skipped test to the terminal, because the harness captures ordinary output.
 pub fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
 }
 
-/// A page with a mistake is heard of, or the test above could not fail.
+/// A page with an error is noticed; otherwise the test above could not fail.
 #[test]
-fn a_console_error_is_seen() {
+fn console_error_is_seen() {
     let Some(browser) = Browser::find() else {
         skipped("no browser was tried: there is no chromium here");
         return;

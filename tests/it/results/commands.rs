@@ -1,4 +1,4 @@
-//! The commands around a run: what comes before it, and what follows a failure.
+//! Commands around a run: before it, and after a failure.
 
 use opt_tests::{Scenario, data, summary::list};
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use super::plans::{Plan, SOFTMAX};
 
 #[test]
-fn a_first_plan_is_accepted_and_its_skeleton_compiles() {
+fn generated_plan_is_accepted_and_its_skeleton_compiles() {
     let captures = data("captures/torch_nn_functional_embedding");
     let scenario = Scenario::create();
     let made = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(0);
     made.expect_stdout(&["plan.toml", "kernels/torch_nn_functional_embedding.c"]);
     scenario.run(&["check", "plan.toml"]).expect_exit(0);
 
-    // It does nothing yet: that is for the one who fills it in, and is told so.
+    // It does nothing yet, and its status says so to whoever completes it.
     let (outcome, summary) = scenario.run_plan(1, &["--set", "run.stages=[\"build\", \"verify\"]"]);
     let job = &summary.jobs()[0];
     let candidate = &job["candidates"][0];
@@ -26,13 +26,13 @@ fn a_first_plan_is_accepted_and_its_skeleton_compiles() {
     let head = candidate["build"]["log_head"].as_str().unwrap_or_default();
     outcome.expect(!head.contains("warning"), format_args!("without a warning: {head}"));
 
-    // Neither is written over.
+    // Neither file is overwritten.
     let again = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
     again.expect_stderr(&["torch_nn_functional_embedding.c"]);
 }
 
 #[test]
-fn the_argument_order_is_printed() {
+fn check_prints_the_argument_order() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let outcome = scenario.run(&["check", "plan.toml", "--signature"]).expect_exit(0);
     outcome.expect_stdout(&["input", "dim", "_stacklevel", "dtype", "int run(void *self"]);
@@ -51,13 +51,13 @@ fn the_argument_order_is_printed() {
 }
 
 #[test]
-fn a_check_tells_what_a_run_will_need_and_runs_nothing() {
+fn check_reports_what_a_run_needs_and_runs_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
     outcome.expect_stdout(&["job softmax", "2 entries", "build", "verify", "profile", "smallest ceiling"]);
     outcome.expect(!scenario.path().join("runs").exists(), "nothing was run");
 
-    // What is printed is a plan again, and means the same.
+    // The printed plan is a valid plan with the same meaning.
     let (_, resolved) = outcome.stdout.split_once("# The plan as it is understood:\n").unwrap_or_default();
     scenario.write("resolved.toml", resolved);
     let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
@@ -76,14 +76,14 @@ fn a_check_tells_what_a_run_will_need_and_runs_nothing() {
         outcome.expect(0 < predicted && predicted <= reserved, format_args!("a formula and a lease: {row}"));
     }
 
-    // What it calls the smallest ceiling is one: under it the plan runs, far below it it does not.
+    // The smallest ceiling is correct: the plan runs under it, and does not run far below it.
     let smallest = bytes(&document, "smallest_ceiling_bytes");
     let ceiling = format!("memory.host_ceiling={smallest}B");
     scenario.run_plan(0, &["--set", &ceiling, "--set", "run.stages=[\"build\", \"verify\"]"]);
 }
 
 #[test]
-fn a_folder_is_inspected_by_signature_classes() {
+fn inspect_groups_a_folder_by_signature_class() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_nn_functional_embedding");
     let outcome = scenario.run(&["inspect".as_ref(), folder.as_os_str()]).expect_exit(0);
@@ -96,7 +96,7 @@ fn a_folder_is_inspected_by_signature_classes() {
 }
 
 #[test]
-fn a_failing_call_fails_again_alone() {
+fn failing_call_is_reproduced_alone() {
     let candidates = ["wrong_by_nine_percent", "segfaults", "writes_into_an_input", "stale_after_first_call"];
     let files: Vec<String> = candidates.iter().map(|name| format!("bad/{name}")).collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();

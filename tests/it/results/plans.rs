@@ -1,4 +1,4 @@
-//! Small plans over the demo's softmax: its captures are small, its kernels good and bad in known ways.
+//! Small plans with the demo's softmax: its captures are small, and its kernels good and bad in known ways.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ impl Plan {
             baseline: "naive".to_owned(),
             candidates: candidates.iter().map(|&name| name.to_owned()).collect(),
             extra: String::new(),
-            // Figures are not what these tests are about.
+            // These tests do not depend on times.
             profile: "entry_timeout = \"200ms\"\n".to_owned(),
         }
     }

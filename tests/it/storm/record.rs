@@ -1,4 +1,4 @@
-//! What the store of a run says, read by SQL from a copy: the evidence itself is left as it was found.
+//! The contents of a run's store, read by SQL from a copy, so that the original stays untouched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ pub struct Attempt {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Candidates that have come to their end.
+    /// Candidates that have ended.
     pub finished: BTreeSet<String>,
     pub attempts: BTreeMap<String, Vec<Attempt>>,
 }
@@ -63,7 +63,7 @@ impl Record {
         record
     }
 
-    /// No stage of any candidate was done well twice, unless its first time speaks for it no longer.
+    /// Checks that no stage of a candidate succeeded twice, unless its first result was superseded.
     pub fn nothing_stands_twice(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
             let mut standing = BTreeSet::new();
@@ -77,7 +77,7 @@ impl Record {
         Ok(())
     }
 
-    /// What had come to its end before was not touched since.
+    /// Checks that what had ended before has not changed since.
     pub fn kept_from(&self, before: &Self) -> Result<(), String> {
         for name in &before.finished {
             let (then, now) = (before.attempts.get(name), self.attempts.get(name));

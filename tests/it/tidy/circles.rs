@@ -1,14 +1,15 @@
-//! No two modules, and no two files of a module, depend on each other: each can be read without the other.
+//! No two modules, and no two files of a module, depend on each other, so that each can be read without the
+//! other.
 //!
-//! At each level of a crate's tree of modules every module stands for all that is below it. What a module names is read from its text:
-//! `use`, and paths that begin with `crate`, `self`, `super`, a child or a name that was used. A module and its own parent are not
-//! compared. Code of tests does not count.
+//! At each level of a crate's module tree, a module stands for everything below it. The modules that it names are
+//! found in its text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A
+//! module is not compared with its own parent, and test code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{none, texts};
 
-/// Circles that are still there: the level, and who is in it. One that is smaller is no mistake.
+/// Circles that still exist: the level, and its members. It is no error if one has become smaller.
 const STILL_THERE: [(&str, &str, &[&str]); 12] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
@@ -26,15 +27,15 @@ const STILL_THERE: [(&str, &str, &[&str]); 12] = [
 
 type Path = Vec<String>;
 
-/// The modules of a library, each with the paths that it names.
+/// The modules of a library, with the paths that each names.
 struct Library {
     modules: BTreeMap<Path, String>,
-    /// What a module calls by a name, where that lies elsewhere.
+    /// Names that a module imports, with the paths they stand for.
     names: BTreeMap<(Path, String), Path>,
 }
 
 #[test]
-fn no_module_leans_on_one_that_leans_on_it() {
+fn modules_do_not_depend_on_each_other() {
     let mut wrong = Vec::new();
     for library in ["shared", "supervisor", "worker"] {
         for (level, circle) in circles(&Library::read(library)) {
@@ -50,9 +51,10 @@ fn no_module_leans_on_one_that_leans_on_it() {
     none("modules that lean on each other", &wrong);
 }
 
-/// That it can fail: a circle through a re-export, one of folders, and none between a child and its parent.
+/// The check can fail: it finds a circle through a re-export and one of folders, and none between a child and its
+/// parent.
 #[test]
-fn circles_are_found_where_they_are() {
+fn check_finds_circles() {
     let of = |files: &[(&str, &str)]| {
         let modules = files.iter().map(|(path, code)| (parts(path), (*code).to_owned())).collect();
         circles(&Library::new(modules))
@@ -128,7 +130,7 @@ impl Library {
         library
     }
 
-    /// From the library's root; none where it leads out of it.
+    /// From the library's root; `None` if it leads out of the library.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let first = path.first()?;
         let child = || [module, std::slice::from_ref(first)].concat();
@@ -147,7 +149,7 @@ impl Library {
         }
     }
 
-    /// The module in which it lies, behind at most so many re-exports.
+    /// The module that defines it, behind at most this many re-exports.
     fn home(&self, path: &[String], most: u32) -> Path {
         let known = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
         let (module, rest) = path.split_at(known.unwrap_or(0));
@@ -159,7 +161,7 @@ impl Library {
     }
 }
 
-/// Paths of `use`, with the name by which each is known then.
+/// The paths of `use`, with the names that they introduce.
 fn used(code: &str) -> Vec<(Path, String)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
@@ -198,7 +200,7 @@ fn split_path(text: &str) -> Path {
 }
 
 fn circles(library: &Library) -> Vec<(String, Path)> {
-    // For every level: which child leans on which.
+    // For every level, which child depends on which.
     let mut levels: BTreeMap<Path, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (module, code) in &library.modules {
         let paths = code

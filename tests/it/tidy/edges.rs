@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{none, root, texts};
 
-/// Every dependency that is allowed. One that is not listed is a mistake; one that is listed and not used is fine.
+/// Every allowed dependency. One that is not listed is an error; one that is listed but unused is fine.
 const CRATES: [(&str, &[&str]); 6] = [
-    // A device of its own, which knows nothing of what it is used for.
+    // A simulated device that does not know what it is used for.
     ("opt-emulator", &[]),
     ("opt-shared", &[]),
     ("opt-worker", &["opt-emulator", "opt-shared"]),
@@ -19,16 +19,16 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("opt-tools", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 
-/// The modules of the supervisor that meet in `driver` and nowhere else, with the modules that each may use.
+/// The modules of the supervisor that meet only in `driver`, with the modules that each may use.
 const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
-    // Used by the command line alone; says how a command ends.
+    // Used by the command line alone; determines how a command ends.
     ("captures", &["captures", "exit"]),
     ("control", &["control"]),
     ("metrics", &["metrics"]),
     ("notify", &[]),
     ("core", &["core"]),
     ("cgroup", &["cgroup"]),
-    // Texts that were read are compared with files, in tests.
+    // Its tests compare texts with snapshot files.
     ("plan", &["plan", "snapshot"]),
     ("pool", &["pool"]),
     ("memory", &["memory"]),
@@ -46,7 +46,7 @@ const WORKER_MODULES: [(&str, &[&str]); 13] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("machine", &[]),
-    // Asks programs of the user's, and knows nothing of what is run by them.
+    // Asks the user's programs, and does not know what they run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
@@ -57,7 +57,7 @@ const WORKER_MODULES: [(&str, &[&str]); 13] = [
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
     ("toolchain", &["interpreter", "link", "runner", "sandbox"]),
-    // The seam between policy and devices, and the code that runs kernels behind it.
+    // The seam between policy and devices, and the code behind it that runs kernels.
     (
         "session",
         &[
@@ -74,7 +74,7 @@ const WORKER_MODULES: [(&str, &[&str]); 13] = [
             "session",
         ],
     ),
-    // Policy. Of processes it may know only how a compiler ended.
+    // Policy. The only thing it may know about processes is how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],
@@ -85,7 +85,7 @@ const WORKER_MODULES: [(&str, &[&str]); 13] = [
 const NOT_IN_POLICY: [&str; 7] =
     ["session::host", "runner::", "libc::", "OwnedFd", "BorrowedFd", "pidfd", "std::process"];
 
-/// The core is a function of its events: it sees no clock, starts nothing, reads and writes nothing.
+/// The core is a function of its events: it reads no clock, starts nothing, and does no I/O.
 const NOT_IN_THE_CORE: [&str; 16] = [
     "Instant",
     "SystemTime",
@@ -178,7 +178,7 @@ fn policy_uses_no_process() {
     none("a stage is policy over a session", &wrong);
 }
 
-/// Where a module of `source` uses one that it must not use.
+/// The places where a module of `source` uses one that it must not use.
 fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
     let files = texts(source, &[".rs"]);
     let below = |path: &str| path.strip_prefix(source).map_or_else(String::new, |path| path[1..].to_owned());

@@ -1,4 +1,4 @@
-//! That the papers say what is: commands, keys, files and tests that they name exist.
+//! The documentation is true: commands, keys, files and tests that it names exist.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use opt_shared::capture::DType;
 
 use super::{Text, none, read, root, texts};
 
-/// The fence after this line of the README holds the one command that runs all tests.
+/// The fence after this line of the README holds the command that runs all tests.
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
 
-/// Lines of the fenced block that follows `mark`.
+/// The lines of the fence that follows `mark`.
 fn fenced(text: &str, mark: &str) -> Vec<String> {
     let after = text.split(mark).nth(1).unwrap_or_else(|| panic!("{mark} is gone"));
     let block = after.split("```").nth(1).expect("a fence");
@@ -18,7 +18,7 @@ fn fenced(text: &str, mark: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_and_the_checks_name_one_test_command() {
+fn readme_and_checks_use_the_same_test_command() {
     let command = fenced(&read("README.md"), TEST_COMMAND_MARK);
     let [command] = command.as_slice() else { panic!("one line, not {command:?}") };
     let checks = read(".ci/run");
@@ -29,17 +29,17 @@ fn the_readme_and_the_checks_name_one_test_command() {
 }
 
 #[test]
-fn the_changelog_has_a_place_for_what_comes() {
+fn changelog_has_a_section_for_unreleased_changes() {
     let text = read("CHANGELOG.md");
     assert!(text.lines().any(|line| line == "## [Unreleased]"), "CHANGELOG.md has no `## [Unreleased]`");
 }
 
-/// `[table]` headings and keys of the file that holds all defaults, as `table.key`.
+/// Headings and keys of the file with all defaults, as `table.key`.
 fn keys_with_defaults() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
     for line in read("configs/default.toml").lines() {
-        // `name` has no default, and stands there as a comment.
+        // `name` has no default, and is there as a comment.
         let line = line.strip_prefix("# name = ").map_or(line.to_owned(), |rest| format!("name = {rest}"));
         if let Some(heading) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             table = heading.to_owned();
@@ -71,7 +71,7 @@ fn every_key_of_a_plan_is_documented() {
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
     none("keys that docs/reference/plan.md does not name", &missing);
-    // Of the tables that have defaults, it names no key that is none.
+    // In tables that have defaults, it names no unknown key.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented
         .difference(&defaults)
@@ -81,7 +81,7 @@ fn every_key_of_a_plan_is_documented() {
     none("keys of docs/reference/plan.md that are none", &unknown);
 }
 
-/// What a link to a heading ends in: mdBook and the repository's page make it in the same way.
+/// The anchor of a heading, which mdBook and the repository's page build in the same way.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().replace(' ', "-");
     kept.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
@@ -92,7 +92,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// The target of every link in a page, with the page it leads to.
+/// Every link in a page: its target, and the page it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
     let targets = file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -121,9 +121,9 @@ fn links_lead_to_pages_and_headings() {
     none("links that lead nowhere", &wrong);
 }
 
-/// A book holds nothing but its own pages, so a link out of `docs/` would work on the repository's page alone.
+/// The book contains only its own pages, so a link out of `docs/` would work only on the repository's page.
 #[test]
-fn pages_of_the_book_link_to_each_other_only() {
+fn pages_of_the_book_link_only_to_each_other() {
     let docs = root().join("docs").canonicalize().expect("the pages");
     let mut wrong = Vec::new();
     for file in texts("docs", &[".md"]) {
@@ -158,9 +158,9 @@ fn every_dtype_of_a_capture_is_documented() {
     none("dtypes that docs/reference/capture-files.md does not name", &missing);
 }
 
-/// The files and tests that ARCHITECTURE.md builds on.
+/// The files and tests that ARCHITECTURE.md refers to.
 #[test]
-fn what_the_architecture_refers_to_exists() {
+fn files_and_tests_in_the_architecture_exist() {
     let mut wrong = Vec::new();
     for quoted in read("ARCHITECTURE.md").split('`').skip(1).step_by(2) {
         // `file.rs::test` names a test, `folder/file` a file; everything else is prose.

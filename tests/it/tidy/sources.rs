@@ -2,15 +2,15 @@
 
 use super::{none, read, texts};
 
-/// Longest source file. Those that may be longer stand here with the reason.
+/// Longest source file. Exceptions are listed here with their reasons.
 const MOST_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
-/// Names that say nothing of what is inside.
+/// Names that say nothing about the contents.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
 
 #[test]
-fn every_file_opens_with_what_it_owns() {
+fn every_file_begins_with_its_documentation() {
     let wrong: Vec<String> = texts("", &[".rs"])
         .iter()
         .filter(|file| !file.text.starts_with("//! "))
@@ -20,7 +20,7 @@ fn every_file_opens_with_what_it_owns() {
 }
 
 #[test]
-fn no_file_is_too_long_to_read() {
+fn no_file_is_too_long() {
     let files = texts("", &[".rs"]);
     let wrong: Vec<String> = files
         .iter()
@@ -38,7 +38,7 @@ fn no_file_is_too_long_to_read() {
 }
 
 #[test]
-fn every_name_says_what_is_inside() {
+fn no_file_has_an_empty_name() {
     let wrong: Vec<String> = texts("", &[".rs"])
         .iter()
         .map(|file| file.path.clone())
@@ -48,8 +48,8 @@ fn every_name_says_what_is_inside() {
 }
 
 #[test]
-fn nothing_is_left_for_later_in_a_comment() {
-    // Put together here, so that this file does not find itself.
+fn comments_contain_no_todo() {
+    // Assembled here, so that this file does not find itself.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK:")];
     let wrong: Vec<String> = texts("", &[".rs", ".h", ".c", ".cpp", ".toml", ".md", ".sh"])
         .iter()
@@ -68,7 +68,7 @@ fn nothing_is_left_for_later_in_a_comment() {
 }
 
 #[test]
-fn the_repository_makes_sense_on_its_own() {
+fn repository_refers_to_nothing_outside_it() {
     let hosts = [
         concat!("/wo", "rk/"),
         concat!("/tm", "p/w/"),
@@ -90,9 +90,9 @@ fn the_repository_makes_sense_on_its_own() {
     none("paths and hosts of one particular machine", &wrong);
 }
 
-/// What a dependency is for stands above it; a blank line ends what a comment covers.
+/// The purpose of a dependency is stated above it; a comment ends at a blank line.
 #[test]
-fn every_dependency_says_what_it_is_for() {
+fn every_dependency_states_its_purpose() {
     let manifest = read("Cargo.toml");
     let section = manifest.split("[workspace.dependencies]\n").nth(1).expect("the section");
     let section = section.split("\n[").next().unwrap_or(section);
@@ -107,7 +107,7 @@ fn every_dependency_says_what_it_is_for() {
         }
     }
     none("dependencies without a comment above them", &wrong);
-    // Versions are the workspace's: a member that has one of its own may differ.
+    // The workspace has all versions; a member could otherwise have its own.
     let members = ["emulator", "shared", "supervisor", "worker", "tests", "tools"];
     let own: Vec<String> = members
         .iter()

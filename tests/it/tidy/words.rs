@@ -1,16 +1,17 @@
-//! Words that were given up stay given up: the glossary of CONTRIBUTING.md lists them, and no other file has one.
+//! Words that were given up stay given up: CONTRIBUTING.md lists them in its glossary, and no other file uses
+//! one.
 
 use super::{none, read, texts};
 
-/// The table that follows this heading names a word or phrase in each row, and what is said instead.
+/// The table after this heading has a word or phrase in each row, with its replacement.
 const HEADING: &str = "### Words that were given up";
 const GLOSSARY: &str = "CONTRIBUTING.md";
 
-/// What is looked for.
+/// What to look for.
 enum Given {
-    /// A name as it is written, where only a type of that name was given up: the word itself is plain English.
+    /// A type's name in its exact spelling; the plain English word is still allowed.
     Identifier(String),
-    /// Words in a row, in any case, also as parts of a name.
+    /// Consecutive words in any case, also as parts of names.
     Words(Vec<String>),
 }
 
@@ -31,7 +32,7 @@ fn given_up() -> Vec<(String, Given)> {
     .collect()
 }
 
-/// The words of a line in lower case; names are taken apart at underscores and capitals.
+/// The words of a line in lower case; names are split at underscores and capitals.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -67,13 +68,13 @@ fn given_up_words_are_not_used() {
     let endings = [".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".txt", ".json", ".sh", "run"];
     let mut wrong = Vec::new();
     for file in texts("", &endings) {
-        // This file's own test has some.
+        // This file's own test contains some.
         if file.path == GLOSSARY || file.path == "tests/it/tidy/words.rs" {
             continue;
         }
         for (number, line) in file.text.lines().enumerate() {
             let found = given_up.iter().find(|(_, given)| is_in(given, line));
-            // A type's name is plain English where it is not code.
+            // Outside code, the name of a type is plain English.
             let found =
                 found.filter(|(_, given)| matches!(given, Given::Words(_)) || file.path.ends_with(".rs"));
             wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));

@@ -1,4 +1,5 @@
-//! What the record of a run of many cycles proves: who owed what beside whom, and how long each switch took.
+//! What the record of a run with many cycles proves: which workers owed memory at the same time, and how long
+//! each switch took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,30 +12,32 @@ use serde_json::Value;
 
 use crate::summary::list;
 
-/// A phase's times are stamped when they are written: a sample nearer to it than this counts as taken in it.
+/// A phase's times are taken when they are written, so a sample closer to them than this counts as taken in the
+/// phase.
 const MARGIN: u64 = 25;
-/// Violations that are told one by one.
+/// Most violations that are listed.
 const MOST_TOLD: usize = 10;
 
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// Moments at which something was seen to change.
+    /// Number of moments at which something changed.
     pub moments: usize,
-    /// Moments at which a worker of this role had a runner or owed more than the ledger charges for an idle one.
+    /// Number of moments at which a worker with this role had a runner, or owed more than the ledger charges for
+    /// an idle one.
     pub at_work: BTreeMap<String, usize>,
-    /// The most that a worker of this role owed in a sample outside of its phases.
+    /// The most that a worker with this role owed in a sample outside its phases.
     pub idle: BTreeMap<String, u64>,
-    /// Both at once: what must not be.
+    /// Number of moments at which both roles worked, which must not happen.
     pub both: usize,
     pub told: Vec<String>,
-    /// From the end of the last verification of a job to the lease of its first profile, in microseconds.
+    /// From the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
-    /// From the start of a worker to its being ready, in milliseconds, by role.
+    /// From a worker's start until it was ready, in milliseconds, by role.
     pub ready_ms: BTreeMap<String, Vec<f64>>,
     /// When each job's last profile ended, in milliseconds since 1970.
     pub cycles_ended: Vec<u64>,
     pub candidates_passed: usize,
-    /// Milliseconds that were made one when samples were thinned out.
+    /// Milliseconds that were merged into one step when samples were thinned out.
     pub width: u64,
 }
 
@@ -45,10 +48,10 @@ struct Worker {
     runners: BTreeMap<u32, u64>,
 }
 
-/// A process owes something else now, or is no more.
+/// What a process owes from this moment on; `None` after its end.
 type Change = (u64, Track, Option<u64>);
 
-/// Reads the evidence of a run that is over. `summary` is its document.
+/// Reads the evidence of a run that has ended. `summary` is its document.
 pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     let mut evidence = Evidence::default();
     let mut workers = workers(summary, &mut evidence)?;
@@ -113,7 +116,7 @@ fn phases(
     Ok(())
 }
 
-/// Everything that was seen to change, in its order: of one process, what it owes stands before its end.
+/// All changes in order. For each process, what it owes comes before its end.
 fn changes(run: &Path, width: &mut u64) -> Result<Vec<Change>, String> {
     let store = Store::read(run).map_err(|error| error.to_string())?;
     let mut changes: Vec<Change> = Vec::new();

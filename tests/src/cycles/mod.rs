@@ -1,7 +1,7 @@
-//! A plan whose every job is one cycle: candidates are verified side by side, the verifiers go, and a profiler that has
-//! done nothing yet times the two that are right.
+//! A plan in which every job is one cycle: candidates are verified side by side, the verifiers end, and a fresh
+//! profiler times the two correct ones.
 //!
-//! Candidates owe 16 MiB of their own, so that a process at work is told from an idle one by what it owes.
+//! Candidates owe 16 MiB of their own, so that a working process can be distinguished from an idle one.
 
 pub mod evidence;
 
@@ -13,16 +13,17 @@ use crate::places::{built, repository};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cycles {
-    /// Jobs of the plan.
+    /// Number of jobs in the plan.
     pub count: u32,
     pub verifiers: u32,
     pub spare: bool,
 }
 
-/// Candidates of a job that are right, and timed.
+/// Candidates per job that are correct, and are timed.
 pub const TIMED: u32 = 2;
 
-/// A relu that touches its scratch memory once. `VARIANT` makes for another artifact, `RIGHT` for a right one.
+/// A relu that touches its scratch memory once. `VARIANT` gives another artifact, and `RIGHT` decides whether it
+/// is correct.
 const KERNEL: &str = r#"
 #include <string.h>
 #include "opt_candidate.h"
@@ -43,7 +44,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 }
 "#;
 
-/// Makes captures, candidates (one for each verifier at least, built beforehand) and the plan; where the plan is.
+/// Makes captures, prebuilt candidates (at least one per verifier) and the plan. Returns the plan's path.
 pub fn furnish(folder: &Path, cycles: Cycles) -> Result<PathBuf, String> {
     let fail = |error: std::io::Error| format!("making {}: {error}", folder.display());
     let kernels = folder.join("kernels");
@@ -82,7 +83,8 @@ fn did(command: &mut Command) -> Result<(), String> {
 
 fn text(cycles: Cycles) -> String {
     let Cycles { count, verifiers, spare } = cycles;
-    // A profiler is worn when it has timed the candidates of one cycle, a verifier when it has built and verified one.
+    // A profiler is worn after timing the candidates of one cycle, a verifier after building and verifying one
+    // candidate.
     let mut text = format!(
         "[run]\nname = \"cycles\"\ndevice = \"cpu\"\nverifiers = {verifiers}\n[memory]\nspare = {spare}\n\
          [recycle]\nbefore_profile = \"always\"\nafter_leases = {TIMED}\n\
