@@ -96,7 +96,7 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         folder.join(summary::FILE_NAME).display()
     ));
     if style.detail == Detail::Answer {
-        page.line(&format!("`opt-supervisor report {}` tells all of it", folder.display()));
+        page.line(&format!("`opt-supervisor report {}` shows everything", folder.display()));
     }
     page.text
 }

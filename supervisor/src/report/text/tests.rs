@@ -53,7 +53,7 @@ rank  candidate  status              speed-up    median   noise  peak owed
 
 memory owed: peak 111 MiB, predicted 120 MiB, ceiling 96.0 GiB
 run demo: FINISHED, runs/demo/summary.json
-`opt-supervisor report runs/demo` tells all of it
+`opt-supervisor report runs/demo` shows everything
 ";
     let run = RunRecord { replays: Vec::new(), ..sample() };
     let text = rendered(&run, Style { detail: Detail::Answer, ..Style::default() });
