@@ -44,7 +44,7 @@ enum Change {
     },
     Ended(LeaseId),
     /// A line that stays.
-    Said(String),
+    Line(String),
     /// All that runs: nothing else does.
     Only(BTreeMap<LeaseId, Begun>),
 }
@@ -84,7 +84,7 @@ impl Progress {
 
     /// A line that stays.
     pub fn said(&mut self, line: String) {
-        self.show(Change::Said(line));
+        self.show(Change::Line(line));
     }
 
     pub fn clear(&mut self) {
@@ -122,7 +122,7 @@ impl Drain<Change> for Screen {
             Change::Started(lease, begun) => self.started(lease, begun),
             Change::Update { lease, done, total, bytes } => self.update(lease, done, total, bytes),
             Change::Ended(lease) => self.ended(lease),
-            Change::Said(line) => drop(self.bars.println(line)),
+            Change::Line(line) => drop(self.bars.println(line)),
             Change::Only(running) => {
                 let over: Vec<LeaseId> =
                     self.running.keys().copied().filter(|lease| !running.contains_key(lease)).collect();

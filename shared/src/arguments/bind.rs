@@ -154,11 +154,11 @@ fn flatten_within(
 /// The tensors that the call returned, in order; a `None` among them is skipped. Empty if the capture holds no
 /// output.
 pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
-    let mut leaves = Vec::new();
+    let mut found = Vec::new();
     if let Some(output) = &entry.output {
-        collect_outputs(output, 0, &mut Budget::new(), &mut "output".to_owned(), &mut leaves)?;
+        collect_outputs(output, 0, &mut Budget::new(), &mut "output".to_owned(), &mut found)?;
     }
-    Ok(leaves)
+    Ok(found)
 }
 
 fn collect_outputs(
@@ -166,18 +166,18 @@ fn collect_outputs(
     depth: usize,
     budget: &mut Budget,
     path: &mut String,
-    leaves: &mut Vec<OutputTensor>,
+    found: &mut Vec<OutputTensor>,
 ) -> Result<(), BindError> {
     let refused = |path: &str, reason| BindError::OutputValue { path: path.to_owned(), reason };
     budget.visit(depth).map_err(|reason| refused(path, reason))?;
     match value {
         Value::None => Ok(()),
         Value::Tensor(tensor) => {
-            if leaves.len() == MAX_ARGUMENTS {
+            if found.len() == MAX_ARGUMENTS {
                 return Err(refused(path, Refusal::TooManyArguments));
             }
             walkable(tensor).map_err(|reason| refused(path, reason.into()))?;
-            leaves.push(OutputTensor { path: path.clone(), tensor: tensor.clone() });
+            found.push(OutputTensor { path: path.clone(), tensor: tensor.clone() });
             Ok(())
         }
         other => {
@@ -186,7 +186,7 @@ fn collect_outputs(
             for (index, item) in items.iter().enumerate() {
                 let length = path.len();
                 path.push_str(&format!("[{index}]"));
-                collect_outputs(item, depth + 1, budget, path, leaves)?;
+                collect_outputs(item, depth + 1, budget, path, found)?;
                 path.truncate(length);
             }
             Ok(())
@@ -265,7 +265,7 @@ mod tests {
         let t = |storage| tensor(DType::Float32, &[2], storage);
         let with_output = |output| Entry { output: Some(output), ..unbound([int(1)], []) };
         let paths = |entry: &Entry| {
-            outputs(entry).map(|leaves| leaves.into_iter().map(|leaf| leaf.path).collect::<Vec<_>>())
+            outputs(entry).map(|found| found.into_iter().map(|output| output.path).collect::<Vec<_>>())
         };
         assert_eq!(paths(&with_output(t(0))).unwrap(), ["output"]);
         let nested = with_output(tuple([t(0), Value::None, list([t(1)])]));

@@ -48,7 +48,7 @@ pub fn class_key(arguments: &[Argument], outputs: &[OutputTensor]) -> String {
         })
         .collect();
     words.push("->".to_owned());
-    words.extend(outputs.iter().map(|leaf| tensor_word(&leaf.tensor)));
+    words.extend(outputs.iter().map(|output| tensor_word(&output.tensor)));
     words.join(" ")
 }
 
@@ -83,7 +83,7 @@ mod tests {
         Argument { parameter: path.into(), path: path.into(), value: ArgumentValue::Plain(value) }
     }
 
-    fn leaf(tensor: Tensor) -> OutputTensor {
+    fn output(tensor: Tensor) -> OutputTensor {
         OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
     }
 
@@ -98,7 +98,7 @@ mod tests {
                 plain("mode", PlainValue::Str("a b".into())),
                 plain("pad", PlainValue::Ints(vec![1, 2])),
             ],
-            &[leaf(dense(DType::BFloat16, &[], 2)), leaf(dense(DType::Bool, &[3, 0], 3))],
+            &[output(dense(DType::BFloat16, &[], 2)), output(dense(DType::Bool, &[3, 0], 3))],
         );
         assert_eq!(key, "f32[8,16|1,8] i64[3] eps=1e-05 mode=\"a b\" pad=[1,2] -> bf16[] bool[3,0]");
     }

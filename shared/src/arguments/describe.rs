@@ -67,12 +67,12 @@ impl Observed {
         // The longest list of outputs determines their names: a single `output` is `output[0]` if other entries
         // have more.
         let names = outputs.len() >= self.outputs.len();
-        for (index, leaf) in outputs.iter().enumerate() {
+        for (index, output) in outputs.iter().enumerate() {
             let seen = place(&mut self.outputs, index);
             if names {
-                seen.path.clone_from(&leaf.path);
+                seen.path.clone_from(&output.path);
             }
-            seen.see_tensor(leaf.tensor.dtype, leaf.tensor.shape.len(), !leaf.tensor.is_contiguous());
+            seen.see_tensor(output.tensor.dtype, output.tensor.shape.len(), !output.tensor.is_contiguous());
         }
     }
 }

@@ -48,7 +48,7 @@ impl EntryFacts {
                 ArgumentValue::Plain(_) => None,
             })
             .collect();
-        let leaves: Vec<&Tensor> = outputs.iter().map(|leaf| &*leaf.tensor).collect();
+        let tensors: Vec<&Tensor> = outputs.iter().map(|output| &*output.tensor).collect();
         let lists: Bytes = arguments
             .iter()
             .filter_map(|argument| match &argument.value {
@@ -71,19 +71,19 @@ impl EntryFacts {
             .sum();
         Self {
             input_bytes: all.values().flatten().map(length).sum(),
-            output_bytes: formula::guarded(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
-            ring_bytes: formula::ring(leaves.iter().map(|tensor| extent_bytes(tensor)), page),
+            output_bytes: formula::guarded(tensors.iter().map(|tensor| extent_bytes(tensor)), page),
+            ring_bytes: formula::ring(tensors.iter().map(|tensor| extent_bytes(tensor)), page),
             varied_bytes: formula::varied(
                 inputs.iter().filter(|tensor| may_vary(tensor)).map(|tensor| extent_bytes(tensor)),
-                formula::ring_slots(leaves.iter().map(|tensor| extent_bytes(tensor))),
+                formula::ring_slots(tensors.iter().map(|tensor| extent_bytes(tensor))),
                 page,
             ),
-            expected_bytes: leaves.iter().map(|tensor| tensor.logical_bytes()).sum(),
+            expected_bytes: tensors.iter().map(|tensor| tensor.logical_bytes()).sum(),
             unmapped_bytes: unmapped + resolved + lists,
             copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),
             pieces,
-            zero_size: leaves.iter().any(|tensor| tensor.elements() == 0),
-            aliased: leaves.iter().any(|leaf| inputs.iter().any(|input| overlap(leaf, input))),
+            zero_size: tensors.iter().any(|tensor| tensor.elements() == 0),
+            aliased: tensors.iter().any(|output| inputs.iter().any(|input| overlap(output, input))),
         }
     }
 }
@@ -139,7 +139,7 @@ mod tests {
         Argument { parameter: "x".into(), path: "x".into(), value: ArgumentValue::Tensor(Arc::new(tensor)) }
     }
 
-    fn leaf(tensor: Tensor) -> OutputTensor {
+    fn output_tensor(tensor: Tensor) -> OutputTensor {
         OutputTensor { path: "output".into(), tensor: Arc::new(tensor) }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let strided = Tensor { stride: vec![2048, 1], ..dense(DType::Float32, &[3, 4], 0) };
         let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
         let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
-        let facts = EntryFacts::of(&storages, &[], &[leaf(strided), leaf(expanded)], PAGE);
+        let facts = EntryFacts::of(&storages, &[], &[output_tensor(strided), output_tensor(expanded)], PAGE);
         // (2 · 2048 + 4) · 4 bytes and 8 bytes, each in its own pages.
         assert_eq!(facts.output_bytes, Bytes::kib(20 + 4));
         assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
@@ -204,7 +204,7 @@ mod tests {
             (part(0, 8), part(8, 8), false),
             (part(0, 8), part(4, 0), false),
         ] {
-            let facts = EntryFacts::of(&storages, &[given(input)], &[leaf(output.clone())], PAGE);
+            let facts = EntryFacts::of(&storages, &[given(input)], &[output_tensor(output.clone())], PAGE);
             assert_eq!(facts.aliased, aliased, "{output:?}");
             assert_eq!(facts.zero_size, output.elements() == 0);
         }

@@ -180,11 +180,11 @@ fn real_outputs_and_facts_are_found() {
         for capture in &captures {
             let place = format!("{op}/{}", capture.name);
             let arguments = bind(&capture.entry, &signature).expect("arguments");
-            let leaves = outputs(&capture.entry).unwrap_or_else(|error| panic!("{place}: {error}"));
-            assert!(!leaves.is_empty(), "{place}");
-            classes.push(class_key(&arguments, &leaves));
-            let facts = EntryFacts::of(&capture.storages, &arguments, &leaves, Bytes::kib(4));
-            let zero = leaves.iter().any(|leaf| leaf.tensor.elements() == 0);
+            let tensors = outputs(&capture.entry).unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert!(!tensors.is_empty(), "{place}");
+            classes.push(class_key(&arguments, &tensors));
+            let facts = EntryFacts::of(&capture.storages, &arguments, &tensors, Bytes::kib(4));
+            let zero = tensors.iter().any(|output| output.tensor.elements() == 0);
             assert_eq!(facts.zero_size, zero, "{place}");
             let inplace = arguments.iter().any(|argument| {
                 argument.parameter == "inplace"

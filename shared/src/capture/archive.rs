@@ -48,7 +48,7 @@ struct Record {
 
 /// The location of a storage.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StorageLocation {
     pub(super) name: String,
     pub(super) offset: u64,
     /// Size of the record, which its CRC covers.
@@ -135,11 +135,11 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    pub(super) fn storage(&self, storage: &StorageName) -> Result<Place, Fault> {
+    pub(super) fn storage(&self, storage: &StorageName) -> Result<StorageLocation, Fault> {
         let name = format!("data/{}", storage.key);
         // Some writers leave out empty records.
         if storage.bytes == 0 && !self.has(&name) {
-            return Ok(Place { name, offset: 0, record_bytes: 0, crc32: None });
+            return Ok(StorageLocation { name, offset: 0, record_bytes: 0, crc32: None });
         }
         let record = self.record(&name)?;
         if record.bytes < storage.bytes {
@@ -153,7 +153,7 @@ impl<'a> Archive<'a> {
                 ),
             ));
         }
-        Ok(Place {
+        Ok(StorageLocation {
             name,
             offset: record.offset,
             record_bytes: record.bytes,

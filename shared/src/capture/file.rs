@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::archive::{self, Archive, Place};
+use super::archive::{self, Archive, StorageLocation};
 use super::body::Body;
 use super::error::{CaptureError, ErrorKind, Fault, quoted};
 use super::foreign;
@@ -60,9 +60,9 @@ impl fmt::Debug for CaptureFile {
 
 struct Contents {
     root: Value,
-    storages: Vec<(StorageName, Place)>,
+    storages: Vec<(StorageName, StorageLocation)>,
     /// Storages that are named but belong to no value.
-    unused: Vec<Place>,
+    unused: Vec<StorageLocation>,
 }
 
 impl CaptureFile {
@@ -251,7 +251,7 @@ impl CaptureFile {
     }
 }
 
-fn records<'p>(places: impl Iterator<Item = &'p Place>) -> Vec<RecordRange> {
+fn records<'p>(places: impl Iterator<Item = &'p StorageLocation>) -> Vec<RecordRange> {
     let mut records: Vec<RecordRange> = places
         .filter(|place| place.record_bytes != 0)
         .map(|place| RecordRange { offset: place.offset, bytes: place.record_bytes, crc32: place.crc32 })

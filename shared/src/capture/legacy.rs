@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
-use super::archive::Place;
+use super::archive::StorageLocation;
 use super::body::Body;
 use super::error::{ErrorKind, Fault, quoted};
 use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
@@ -88,7 +88,7 @@ impl<'a> Legacy<'a> {
     }
 
     /// The locations of the storages by key.
-    pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, Place>, Fault> {
+    pub(super) fn places(&self, object: &Unpickled) -> Result<HashMap<Arc<str>, StorageLocation>, Fault> {
         let Value::Sequence { kind: SequenceKind::List, items: keys } = self.pickle(4)?.root else {
             return Err(Fault::bad_pickle("the storage keys are no list"));
         };
@@ -116,7 +116,7 @@ impl<'a> Legacy<'a> {
         Ok(places)
     }
 
-    fn place(&self, storage: &StorageName, offset: u64) -> Result<Place, Fault> {
+    fn place(&self, storage: &StorageName, offset: u64) -> Result<StorageLocation, Fault> {
         let shown = format!("storage {}", quoted(&storage.key));
         let truncated = || Fault::new(ErrorKind::Truncated, format!("the file ends inside {shown}"));
         let mut count = [0; 8];
@@ -133,7 +133,7 @@ impl<'a> Legacy<'a> {
                 )
             })?;
         start.checked_add(bytes).filter(|&end| end <= self.file_bytes).ok_or_else(truncated)?;
-        Ok(Place { name: storage.key.to_string(), offset: start, record_bytes: bytes, crc32: None })
+        Ok(StorageLocation { name: storage.key.to_string(), offset: start, record_bytes: bytes, crc32: None })
     }
 }
 

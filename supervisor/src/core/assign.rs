@@ -92,7 +92,13 @@ impl Core {
     /// Whether the lease that another worker would be started for could be granted beside the others.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
-        self.say_once(Said::Serial, job, "serial", "the next lease does not fit beside the others", &refusal);
+        self.policy_once(
+            PolicySubject::Serial,
+            job,
+            "serial",
+            "the next lease does not fit beside the others",
+            &refusal,
+        );
         false
     }
 
@@ -160,7 +166,7 @@ impl Core {
                         "a spare verifier does not fit: it is started when the worn one is gone"
                     }
                 };
-                self.say_once(Said::NoSpare(role), job, "no_spare", text, &refusal);
+                self.policy_once(PolicySubject::NoSpare(role), job, "no_spare", text, &refusal);
             }
         }
     }
@@ -217,15 +223,15 @@ impl Core {
     }
 
     /// Writes a policy row once per job and subject, although the question comes up at every step.
-    pub(super) fn say_once(
+    pub(super) fn policy_once(
         &mut self,
-        matter: Said,
+        subject: PolicySubject,
         job: JobId,
         decision: &'static str,
         text: &str,
         refusal: &Refusal,
     ) {
-        if self.said.insert((matter, job)) {
+        if self.reported.insert((subject, job)) {
             let mut numbers = vec![("job", u64::from(job.0))];
             numbers.extend(refusal.numbers());
             self.policy(decision, format!("{text}: {refusal}"), numbers);
@@ -235,7 +241,7 @@ impl Core {
 
 /// Subjects of policy rows that are written once per job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Said {
+pub(super) enum PolicySubject {
     Serial,
     NoSpare(Role),
 }

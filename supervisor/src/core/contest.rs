@@ -42,20 +42,20 @@ impl Contest {
 
     /// Whether the current step of `unit` can still change who wins.
     pub(super) fn is_open_to(&self, unit: &Unit) -> bool {
-        let Some(merit) = unit.merit else { return true };
+        let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
-            Stage::Profile => self.surely <= merit.ci_high,
-            Stage::Confirm => 1.0 < merit.value && self.last.is_none_or(|last| last <= merit.value),
+            Stage::Profile => self.surely <= speedup.ci_high,
+            Stage::Confirm => 1.0 < speedup.value && self.last.is_none_or(|last| last <= speedup.value),
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
         }
     }
 
     /// The reason for ending a unit to which the contest is not open.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
-        match (unit.step().stage, unit.merit) {
-            (Stage::Profile, Some(merit)) => format!(
+        match (unit.step().stage, unit.speedup) {
+            (Stage::Profile, Some(speedup)) => format!(
                 "timed briefly: it is at most {:.2} times as fast as the baseline, and another is at least {:.2} times",
-                merit.ci_high, self.surely
+                speedup.ci_high, self.surely
             ),
             _ => String::new(),
         }
@@ -63,7 +63,7 @@ impl Contest {
 }
 
 /// A candidate's speed-up over its baseline, if the report has one.
-pub(super) fn merit(report: &Report) -> Option<Estimate> {
+pub(super) fn speedup(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),
         Body::Build(_) | Body::Verify(_) | Body::Replay(_) => None,

@@ -39,7 +39,7 @@ use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
-use self::assign::{Backoff, Said};
+use self::assign::{Backoff, PolicySubject};
 use self::control::Wishes;
 use self::estimate::Estimates;
 use self::event::{Action, Event, Moment, PolicyRow, Stage, StopReason};
@@ -111,7 +111,7 @@ pub struct Core {
     estimates: Estimates,
     machine: Machine,
     backoff: BTreeMap<Role, Backoff>,
-    said: BTreeSet<(Said, JobId)>,
+    reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time, because the machine was short of memory.
     spare_rests_until: Moment,
     next_worker: u32,
@@ -145,7 +145,7 @@ impl Core {
             estimates: Estimates::default(),
             machine: Machine::default(),
             backoff: BTreeMap::new(),
-            said: BTreeSet::new(),
+            reported: BTreeSet::new(),
             spare_rests_until: Moment::ZERO,
             next_worker: first_worker.0.max(1),
             next_lease: first_lease.0.max(1),

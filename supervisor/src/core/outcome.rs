@@ -168,7 +168,7 @@ impl Core {
             // What was verified is what is timed, so a profile or replay may not find anything unsupported.
             Body::Build(_) | Body::Profile(_) | Body::Replay(_) => 0,
         };
-        let merit = contest::merit(&report).filter(|_| status == Status::Passed);
+        let speedup = contest::speedup(&report).filter(|_| status == Status::Passed);
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.unit(id).spec.partial && status == Status::Unsupported && 0 < entries_passed;
         if status != Status::Passed && !partial {
@@ -176,7 +176,7 @@ impl Core {
             return;
         }
         let goes_on = self.change(id, |unit| {
-            unit.merit = merit.or(unit.merit);
+            unit.speedup = speedup.or(unit.speedup);
             unit.go_on()
         });
         if !goes_on {

@@ -76,7 +76,7 @@ impl Turn {
         Self {
             turn: unit.turn,
             stage: served_with(unit),
-            value: Reverse(Number(unit.merit.map_or(0.0, |merit| merit.value))),
+            value: Reverse(Number(unit.speedup.map_or(0.0, |speedup| speedup.value))),
             is_candidate: !unit.spec.is_baseline,
             unit: unit.spec.id,
         }
@@ -109,9 +109,9 @@ impl Roster {
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
-        if let Some(merit) = unit.merit.filter(|_| unit.is_in_the_running()) {
-            self.values.insert((Number(merit.value), id));
-            self.lows.insert((Number(merit.ci_low), id));
+        if let Some(speedup) = unit.speedup.filter(|_| unit.is_in_the_running()) {
+            self.values.insert((Number(speedup.value), id));
+            self.lows.insert((Number(speedup.ci_low), id));
         }
         if !unit.is_done() {
             *self.open.entry(unit.turn).or_default() += 1;
@@ -131,9 +131,9 @@ impl Roster {
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
-        if let Some(merit) = unit.merit.filter(|_| unit.is_in_the_running()) {
-            self.values.remove(&(Number(merit.value), id));
-            self.lows.remove(&(Number(merit.ci_low), id));
+        if let Some(speedup) = unit.speedup.filter(|_| unit.is_in_the_running()) {
+            self.values.remove(&(Number(speedup.value), id));
+            self.lows.remove(&(Number(speedup.ci_low), id));
         }
         if !unit.is_done()
             && let Some(open) = self.open.get_mut(&unit.turn)

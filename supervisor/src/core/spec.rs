@@ -100,7 +100,7 @@ pub struct Resumed {
     /// It passed its verification, and its artifact still exists.
     pub verified: bool,
     /// Its speed-up over the baseline.
-    pub merit: Option<Estimate>,
+    pub speedup: Option<Estimate>,
 }
 
 impl Step {

@@ -51,7 +51,7 @@ pub(crate) struct Unit {
     pub(crate) workers_lost: u32,
     pub(crate) losses: Losses,
     /// Its speed-up over the baseline, according to the last timed step that passed.
-    pub(crate) merit: Option<Estimate>,
+    pub(crate) speedup: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
 }
 
@@ -89,9 +89,9 @@ impl Losses {
 
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
-        let (progress, may_stand_beside, merit) = match spec.resumed {
-            Some(Resumed { status, verified, merit }) => {
-                (Progress::Done(status), verified && status == Status::Passed, merit)
+        let (progress, may_stand_beside, speedup) = match spec.resumed {
+            Some(Resumed { status, verified, speedup }) => {
+                (Progress::Done(status), verified && status == Status::Passed, speedup)
             }
             None => (Progress::Waiting { attempt: 1 }, false, None),
         };
@@ -105,7 +105,7 @@ impl Unit {
             failed_beside: false,
             workers_lost: 0,
             losses: Losses::default(),
-            merit,
+            speedup,
             second_pass: SecondPass::NotNeeded,
         }
     }

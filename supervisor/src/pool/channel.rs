@@ -12,7 +12,7 @@ use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 
-use super::Happening;
+use super::PoolEvent;
 
 /// The threads only move messages.
 const STACK: usize = 256 * 1024;
@@ -26,13 +26,13 @@ pub(super) struct Channel {
 /// Tells the loop and wakes it.
 #[derive(Clone)]
 struct Teller {
-    happenings: Sender<Happening>,
+    events: Sender<PoolEvent>,
     wake: Arc<OwnedFd>,
 }
 
 impl Teller {
-    fn tell(&self, happening: Happening) {
-        if self.happenings.send(happening).is_ok() {
+    fn tell(&self, event: PoolEvent) {
+        if self.events.send(event).is_ok() {
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -44,13 +44,13 @@ impl Channel {
         pid: u32,
         (server, server_name): (IpcOneShotServer<Hello>, String),
         nonce: String,
-        happenings: Sender<Happening>,
+        events: Sender<PoolEvent>,
         wake: Arc<OwnedFd>,
     ) -> Self {
         let (outbox, to_write) = unbounded();
         let (give_sender, take_sender) = bounded(1);
         let connected = Arc::new(AtomicBool::new(false));
-        let teller = Teller { happenings, wake };
+        let teller = Teller { events, wake };
         let seen = Arc::clone(&connected);
         let told = teller.clone();
         let reader =
@@ -63,10 +63,10 @@ impl Channel {
                 {
                     Ok((sender, receiver)) => {
                         let _ = give_sender.send(sender);
-                        told.tell(Happening::Ready { worker, pid });
+                        told.tell(PoolEvent::Ready { worker, pid });
                         read(worker, &receiver, &told);
                     }
-                    Err(why) => told.tell(Happening::NotReady { worker, why }),
+                    Err(why) => told.tell(PoolEvent::NotReady { worker, why }),
                 }
             });
         let writer = std::thread::Builder::new()
@@ -74,7 +74,7 @@ impl Channel {
             .stack_size(STACK)
             .spawn(move || write(&take_sender, &to_write));
         if let Err(error) = reader.map(drop).and(writer.map(drop)) {
-            teller.tell(Happening::NotReady { worker, why: format!("starting its threads: {error}") });
+            teller.tell(PoolEvent::NotReady { worker, why: format!("starting its threads: {error}") });
         }
         Self { outbox, server_name, connected }
     }
@@ -124,7 +124,7 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, teller: &Teller) {
     // The end of the channel proves nothing: the pidfd tells of the death.
     while let Ok(message) = receiver.recv() {
-        teller.tell(Happening::Said { worker, message });
+        teller.tell(PoolEvent::Message { worker, message });
     }
 }
 

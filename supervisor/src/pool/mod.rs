@@ -1,7 +1,7 @@
 //! Worker processes: the only home of exec, kill and wait in the supervisor.
 //!
 //! Owns starting a worker, the handshake, the threads that speak its channel, the pidfds of workers and runners,
-//! and reaping. Decides nothing: what happened becomes a `Happening`, what is to be done comes as a call. Signals
+//! and reaping. Decides nothing: what happened becomes a `PoolEvent`, what is to be done comes as a call. Signals
 //! go through pidfds only; each worker is reaped here and nowhere else; runners are reaped by their workers, or
 //! here if they outlive them (the supervisor is a subreaper).
 
@@ -29,7 +29,7 @@ pub use self::spawn::{Executable, SpawnError};
 
 /// Something a worker's thread or a pidfd says.
 #[derive(Debug)]
-pub enum Happening {
+pub enum PoolEvent {
     Ready {
         worker: WorkerId,
         pid: u32,
@@ -39,7 +39,7 @@ pub enum Happening {
         worker: WorkerId,
         why: String,
     },
-    Said {
+    Message {
         worker: WorkerId,
         message: FromWorker,
     },
@@ -101,8 +101,8 @@ pub struct Pool {
     device: Device,
     /// Workers' work folder; their one-shot sockets live below it.
     members: BTreeMap<WorkerId, Member>,
-    happenings: Receiver<Happening>,
-    teller: Sender<Happening>,
+    events: Receiver<PoolEvent>,
+    teller: Sender<PoolEvent>,
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners whose worker is gone: reaped here.
     orphans: Vec<Orphan>,
@@ -130,12 +130,12 @@ impl Pool {
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )
         .map_err(PoolError::Wake)?;
-        let (teller, happenings) = unbounded();
+        let (teller, events) = unbounded();
         Ok(Self {
             executable: Executable::open().map_err(PoolError::Executable)?,
             device,
             members: BTreeMap::new(),
-            happenings,
+            events,
             teller,
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
@@ -146,7 +146,7 @@ impl Pool {
         })
     }
 
-    /// Starts a worker. What becomes of it is told in happenings. Call from a thread that lives for ever: the
+    /// Starts a worker. What becomes of it is told in events. Call from a thread that lives for ever: the
     /// worker's parent-death signal fires when the thread ends that started it.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
@@ -243,7 +243,7 @@ impl Pool {
         }
     }
 
-    /// Readable when a happening waits.
+    /// Readable when an event waits.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -271,7 +271,7 @@ impl Pool {
 
     /// Everything that has happened since the last call. Of a worker's messages, those that have
     /// arrived come before its death; later ones speak of nobody.
-    pub fn happenings(&mut self) -> Vec<Happening> {
+    pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
         let dead: Vec<WorkerId> =
@@ -284,11 +284,11 @@ impl Pool {
                 if left_runners {
                     self.returning.insert(worker);
                 }
-                gone.push(Happening::Gone { worker, how, left_runners });
+                gone.push(PoolEvent::Gone { worker, how, left_runners });
             }
         }
         gone.extend(self.reap_orphans());
-        let mut all: Vec<Happening> = self.happenings.try_iter().collect();
+        let mut all: Vec<PoolEvent> = self.events.try_iter().collect();
         all.extend(gone);
         all
     }
@@ -344,12 +344,12 @@ impl Pool {
     }
 
     /// Never waits: one that is stuck in the kernel must not stop the run with it.
-    fn reap_orphans(&mut self) -> Vec<Happening> {
+    fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =
             self.returning.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
         self.returning.retain(|worker| !back.contains(worker));
-        back.into_iter().map(|worker| Happening::Returned { worker }).collect()
+        back.into_iter().map(|worker| PoolEvent::Returned { worker }).collect()
     }
 }
 

@@ -117,16 +117,16 @@ impl Asker {
     }
 
     fn wish(&mut self, wish: &Wish) -> Result<News, ClientError> {
-        let Some((method, params)) = request(wish) else { return Ok(News::Said(String::new())) };
+        let Some((method, params)) = request(wish) else { return Ok(News::Message(String::new())) };
         match self.client.call(method, &params) {
             Ok(answer) if method == "why" => {
                 Ok(News::Why(answer["why"].as_str().unwrap_or_default().to_owned()))
             }
             Ok(answer) => {
                 let word = if answer["outcome"] == "already" { "nothing to do" } else { "done" };
-                Ok(News::Said(format!("{word}: {}", answer["message"].as_str().unwrap_or_default())))
+                Ok(News::Message(format!("{word}: {}", answer["message"].as_str().unwrap_or_default())))
             }
-            Err(ClientError::Refused { code, message }) => Ok(News::Said(format!("{code}: {message}"))),
+            Err(ClientError::Refused { code, message }) => Ok(News::Message(format!("{code}: {message}"))),
             Err(error) => Err(error),
         }
     }

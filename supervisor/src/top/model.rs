@@ -25,7 +25,7 @@ pub(super) enum News {
     Decisions(Value),
     Event(Value),
     /// The answer to a request.
-    Said(String),
+    Message(String),
     /// Why something waits, as a sentence the user asked for.
     Why(String),
     /// The connection is lost; nothing more will come.
@@ -218,7 +218,7 @@ impl Model {
                 }
             }
             News::Event(event) => self.event(&event),
-            News::Said(what) => self.note = Some(clean(&what)),
+            News::Message(what) => self.note = Some(clean(&what)),
             News::Why(what) => self.popup = Popup::Text(clean(&what)),
             News::Lost(why) => self.end(clean(&why)),
         }

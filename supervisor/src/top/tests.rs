@@ -214,7 +214,7 @@ fn foreign_text_cannot_control_the_terminal() {
         json!({ "kind": "policy", "t": nasty, "decision": nasty, "reason": nasty, "numbers": { nasty: 1 } }),
     ));
     model.hear(News::Status(json!({ "run": { "name": nasty, "folder": nasty, "ending": nasty } })));
-    model.hear(News::Said(nasty.to_owned()));
+    model.hear(News::Message(nasty.to_owned()));
     for popup in [Popup::None, Popup::Help] {
         model.popup = popup;
         let seen = frame(&model, 160, 40, true);

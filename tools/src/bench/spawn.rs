@@ -16,7 +16,7 @@ use opt_shared::settings::{BuildSettings, CandidateSource};
 use opt_shared::units::Bytes;
 use opt_supervisor::memory::Seen;
 use opt_supervisor::memory::procfs::ProcessSampler;
-use opt_supervisor::pool::{Happening, Pool};
+use opt_supervisor::pool::{Pool, PoolEvent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
@@ -48,7 +48,7 @@ pub(crate) struct Crew {
     folder: PathBuf,
     next: u32,
     /// What happened while `hear` waited for something else.
-    heard: Vec<Happening>,
+    heard: Vec<PoolEvent>,
 }
 
 fn children(of: u32) -> Vec<u32> {
@@ -68,7 +68,7 @@ impl Crew {
         self.next += 1;
         let began = Instant::now();
         let pid = self.pool.start(worker, Role::Verifier)?;
-        self.hear(|it| matches!(it, Happening::Ready { worker: of, .. } if *of == worker))?;
+        self.hear(|it| matches!(it, PoolEvent::Ready { worker: of, .. } if *of == worker))?;
         Ok((worker, pid, began.elapsed()))
     }
 
@@ -78,7 +78,7 @@ impl Crew {
         let began = Instant::now();
         self.pool.send(worker, ToWorker::Start(Box::new(task)));
         self.hear(|it| {
-            matches!(it, Happening::Said { worker: of, message: FromWorker::Finished { .. } } if *of == worker)
+            matches!(it, PoolEvent::Message { worker: of, message: FromWorker::Finished { .. } } if *of == worker)
         })?;
         Ok(began.elapsed())
     }
@@ -105,13 +105,13 @@ impl Crew {
     }
 
     fn gone(&mut self, worker: WorkerId) -> Result<()> {
-        self.hear(|it| matches!(it, Happening::Gone { worker: of, .. } if *of == worker))
+        self.hear(|it| matches!(it, PoolEvent::Gone { worker: of, .. } if *of == worker))
     }
 
-    fn hear(&mut self, wanted: impl Fn(&Happening) -> bool) -> Result<()> {
+    fn hear(&mut self, wanted: impl Fn(&PoolEvent) -> bool) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            self.heard.extend(self.pool.happenings());
+            self.heard.extend(self.pool.events());
             if let Some(place) = self.heard.iter().position(&wanted) {
                 self.heard.swap_remove(place);
                 return Ok(());

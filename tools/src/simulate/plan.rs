@@ -62,7 +62,7 @@ pub(crate) fn a_plan(tape: &mut Tape) -> Plan {
                 resumed: tape.seldom().then_some(Resumed {
                     status: Status::Passed,
                     verified: true,
-                    merit: None,
+                    speedup: None,
                 }),
                 ..a_candidate()
             });

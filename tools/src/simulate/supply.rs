@@ -8,14 +8,14 @@ use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
 /// What was said to the core and is not yet answered.
 #[derive(Debug)]
-enum Said {
+enum Expected {
     Offered(JobId, Vec<UnitSpec>, Offer),
     Withdrawn(UnitId),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct SupplyLaws {
-    said: Option<Said>,
+    said: Option<Expected>,
     /// Taken up, at the places that their ids say.
     pub(crate) units: Vec<(JobId, UnitSpec)>,
     withdrawn: BTreeSet<UnitId>,
@@ -30,8 +30,8 @@ pub(crate) struct SupplyLaws {
 impl SupplyLaws {
     pub(crate) fn hears(&mut self, event: &Event) {
         self.said = match event {
-            Event::Offered { job, units, by } => Some(Said::Offered(*job, units.clone(), *by)),
-            Event::Withdrawn { unit } => Some(Said::Withdrawn(*unit)),
+            Event::Offered { job, units, by } => Some(Expected::Offered(*job, units.clone(), *by)),
+            Event::Withdrawn { unit } => Some(Expected::Withdrawn(*unit)),
             _ => return,
         };
     }
@@ -42,11 +42,11 @@ impl SupplyLaws {
             return Ok(());
         }
         match said {
-            Said::Offered(job, units, by) => self.taken_up(job, units, by)?,
-            Said::Withdrawn(unit) if self.done.contains_key(&unit) => {
+            Expected::Offered(job, units, by) => self.taken_up(job, units, by)?,
+            Expected::Withdrawn(unit) if self.done.contains_key(&unit) => {
                 self.withdrawn.insert(unit);
             }
-            Said::Withdrawn(unit) => return Err(format!("{unit} is withdrawn and has not ended")),
+            Expected::Withdrawn(unit) => return Err(format!("{unit} is withdrawn and has not ended")),
         }
         Ok(())
     }

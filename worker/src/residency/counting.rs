@@ -13,13 +13,13 @@ use super::device::{Buffer, Device, DeviceError, Event, Marks};
 
 /// A request, in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Happening {
+pub(crate) enum DeviceCall {
     Allocated { bytes: Bytes, copies_under_way: usize },
     Uploading { bytes: Bytes },
 }
 
 pub(crate) struct Counting {
-    pub(crate) happenings: Vec<Happening>,
+    pub(crate) calls: Vec<DeviceCall>,
     capacity: Bytes,
     grain: Bytes,
     next_address: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Counting {
 impl Counting {
     pub(crate) fn new(capacity: Bytes, grain: Bytes, seed: u64) -> Self {
         Self {
-            happenings: Vec::new(),
+            calls: Vec::new(),
             capacity,
             grain,
             next_address: 0,
@@ -96,7 +96,7 @@ impl Device for Counting {
             return Err(DeviceError::NoRoom { device: self.name(), asked: placed, free, capacity });
         }
         let copies_under_way = self.under_way.len();
-        self.happenings.push(Happening::Allocated { bytes, copies_under_way });
+        self.calls.push(DeviceCall::Allocated { bytes, copies_under_way });
         self.marks.placed += placed;
         self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
         self.next_address += placed.get();
@@ -119,7 +119,7 @@ impl Device for Counting {
     }
 
     fn upload(&mut self, slot: Vec<u8>, bytes: Bytes, _: &Buffer, _: Bytes) -> Result<Event, DeviceError> {
-        self.happenings.push(Happening::Uploading { bytes });
+        self.calls.push(DeviceCall::Uploading { bytes });
         Ok(self.queue(slot))
     }
 

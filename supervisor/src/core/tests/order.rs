@@ -161,7 +161,7 @@ fn broken_job_runs_nothing_and_leaves_the_others_alone() {
 #[test]
 fn units_finished_by_an_earlier_run_are_kept() {
     let mut spec = plan(4);
-    let done = |status, verified| Some(Resumed { status, verified, merit: None });
+    let done = |status, verified| Some(Resumed { status, verified, speedup: None });
     spec.candidates[0].resumed = done(Status::Passed, true);
     spec.candidates[1].resumed = done(Status::Crashed, false);
     spec.candidates[2].resumed = done(Status::Skipped, false);

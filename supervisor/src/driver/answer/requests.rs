@@ -88,7 +88,7 @@ impl Run<'_> {
                 | Request::Shutdown { .. }
         );
         if asks_for_rows && self.books.writer.is_full() {
-            let why = format!("the run's database does not answer: {}", self.books.writer.trouble());
+            let why = format!("the run's database does not answer: {}", self.books.writer.last_error());
             return Ok(Some(Err(Refusal::new(Code::Refused, why))));
         }
         let reply = match request {
@@ -150,7 +150,7 @@ impl Run<'_> {
     /// Starts looking up rows. The answer comes with them, or at once if the database does not respond.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
-            let why = format!("the run's database does not answer: {}", self.books.writer.trouble());
+            let why = format!("the run's database does not answer: {}", self.books.writer.last_error());
             return Some(Err(Refusal::new(Code::Refused, why)));
         }
         let token = token.clone();

@@ -82,7 +82,7 @@ pub enum Doubt {
     /// new inputs.
     Unchecked { candidate: CandidateId },
     /// Whether this candidate is faster than the best by more than this share.
-    Best { candidate: CandidateId, merit: Estimate, share: f64 },
+    Best { candidate: CandidateId, figure: Estimate, share: f64 },
     /// By how much this candidate, the best one, is faster than the baseline.
     HowMuch { candidate: CandidateId, speedup: Estimate },
 }
@@ -139,13 +139,13 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         // A candidate that gets the same input in every call may remember the result. Beside a baseline, the same
         // inputs vary for all.
         let comparable = paired || it.summary.varied == most_varied;
-        let merit = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
-        if let Some(merit) = merit {
-            scored.push((it, speedup.filter(|_| !it.is_baseline), merit));
+        let figure = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
+        if let Some(figure) = figure {
+            scored.push((it, speedup.filter(|_| !it.is_baseline), figure));
         }
     }
-    let merits: Vec<Estimate> = scored.iter().map(|(_, _, merit)| *merit).collect();
-    let places = ranks(&merits, min_improvement);
+    let figures: Vec<Estimate> = scored.iter().map(|(_, _, figure)| *figure).collect();
+    let places = ranks(&figures, min_improvement);
     let rows = scored
         .iter()
         .zip(&places)
@@ -167,11 +167,11 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         .map(|((it, speedup, _), _)| (*it, *speedup));
     let confirmed = best.is_some_and(|(it, _)| it.summary.stage == Stage::Confirm);
     let best = best.map(|(it, speedup)| (it.id, speedup));
-    let merits: Vec<(CandidateId, Estimate)> =
-        scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, merit)| (it.id, *merit)).collect();
+    let figures: Vec<(CandidateId, Estimate)> =
+        scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, figure)| (it.id, *figure)).collect();
     let doubt = best.and_then(|(id, speedup)| match paired {
         false if 0 < most_varied => Some(Doubt::Unchecked { candidate: id }),
-        _ => doubt(id, speedup, &merits, 1.0 + min_improvement),
+        _ => doubt(id, speedup, &figures, 1.0 + min_improvement),
     });
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
@@ -192,30 +192,30 @@ fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
-    merits: &[(CandidateId, Estimate)],
+    figures: &[(CandidateId, Estimate)],
     counts_from: f64,
 ) -> Option<Doubt> {
     let paired = speedup.is_some();
     let surely_faster = !paired || speedup.is_some_and(|it| counts_from <= it.ci_low);
     if !surely_faster {
         // None is surely faster. The ranking is settled only if all of them surely are not.
-        return merits
+        return figures
             .iter()
-            .filter(|(_, merit)| counts_from < merit.ci_high)
+            .filter(|(_, figure)| counts_from < figure.ci_high)
             .max_by(|(_, one), (_, other)| one.value.total_cmp(&other.value))
             .map(|&(candidate, speedup)| Doubt::Faster { candidate, speedup });
     }
-    let (_, leader) = merits.iter().find(|(id, _)| *id == best)?;
+    let (_, leader) = figures.iter().find(|(id, _)| *id == best)?;
     let is_wide = |it: &Estimate| WIDEST * it.value < (it.ci_high - it.ci_low) / 2.0;
     let wide = speedup.filter(is_wide).map(|speedup| Doubt::HowMuch { candidate: best, speedup });
-    merits
+    figures
         .iter()
-        .filter(|(id, merit)| *id != best && leader.value * (1.0 + WORTH_TELLING) < merit.ci_high)
+        .filter(|(id, figure)| *id != best && leader.value * (1.0 + WORTH_TELLING) < figure.ci_high)
         .max_by(|(_, one), (_, other)| one.ci_high.total_cmp(&other.ci_high))
-        .map(|&(candidate, merit)| Doubt::Best {
+        .map(|&(candidate, figure)| Doubt::Best {
             candidate,
-            merit,
-            share: merit.ci_high / leader.value - 1.0,
+            figure,
+            share: figure.ci_high / leader.value - 1.0,
         })
         .or(wide)
 }

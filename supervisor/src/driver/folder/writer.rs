@@ -65,7 +65,7 @@ pub(crate) struct Writer {
 #[derive(Default)]
 struct Shared {
     /// Why the current row was not written.
-    trouble: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
     gives_up: AtomicBool,
 }
 
@@ -143,9 +143,9 @@ impl Writer {
     }
 
     /// Why it is waiting.
-    pub(crate) fn trouble(&self) -> String {
-        let trouble = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
+    pub(crate) fn last_error(&self) -> String {
+        let last_error = self.shared.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        last_error.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
     }
 
     /// Whether too many rows are waiting for requests to be accepted.
@@ -193,20 +193,20 @@ fn write(
     shared: &Shared,
     wake: &OwnedFd,
 ) {
-    let say = |trouble| *shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    let say = |last_error| *shared.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
     while let Ok(mut job) = to_do.recv() {
-        let mut troubled = false;
+        let mut had_failed = false;
         let written = loop {
             match job(&mut store) {
                 Err(error) if error.may_pass() && !shared.gives_up.load(Ordering::Relaxed) => {
                     say(Some(chain(&error)));
-                    troubled = true;
+                    had_failed = true;
                     std::thread::sleep(PAUSE);
                 }
                 written => break written,
             }
         };
-        if troubled {
+        if had_failed {
             say(None);
         }
         let over = written.is_err();
@@ -265,7 +265,7 @@ mod tests {
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         decide(&mut writer, "first");
         decide(&mut writer, "second");
-        while !writer.trouble().contains("in use by another process") {
+        while !writer.last_error().contains("in use by another process") {
             std::thread::sleep(PAUSE);
         }
         assert!(

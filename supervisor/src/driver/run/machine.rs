@@ -114,7 +114,7 @@ impl Machine {
         sample
     }
 
-    /// What becomes of it is told in happenings; nothing, where it could not be started.
+    /// What becomes of it is told in events; nothing, where it could not be started.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)

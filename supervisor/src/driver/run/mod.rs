@@ -71,8 +71,8 @@ impl Run<'_> {
             for _ in 0..self.signals.take() {
                 self.feed(Event::Interrupt)?;
             }
-            for happening in self.machine.pool.happenings() {
-                self.happened(happening)?;
+            for event in self.machine.pool.events() {
+                self.happened(event)?;
             }
             self.watchdog.enter(Part::GoingOnAfterRows);
             self.hear_of_rows()?;

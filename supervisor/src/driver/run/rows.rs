@@ -27,7 +27,7 @@ impl Run<'_> {
         self.rows_written()?;
         if !self.stalled && self.store_is_behind() {
             self.stalled = true;
-            let why = self.books.writer.trouble();
+            let why = self.books.writer.last_error();
             tracing::warn!(
                 "the run's database takes no rows, so nothing new is started until it does: {why}"
             );
@@ -94,12 +94,12 @@ impl Run<'_> {
                 until = until.min(Instant::now() + LAST_ROWS);
             }
             if until <= Instant::now() {
-                let (rows, why) = (self.books.writer.waiting(), self.books.writer.trouble());
+                let (rows, why) = (self.books.writer.waiting(), self.books.writer.last_error());
                 return Err(RunError::Unwritten { rows, why });
             }
             if !said && self.store_is_behind() {
                 said = true;
-                let why = self.books.writer.trouble();
+                let why = self.books.writer.last_error();
                 tracing::warn!(
                     "waiting for the run's database to take the last rows (Ctrl-C gives them up): {why}"
                 );

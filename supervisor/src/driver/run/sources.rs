@@ -12,12 +12,12 @@ use super::sample::MemoryFiles;
 use crate::core::event::{Event, Process};
 use crate::driver::RunError;
 use crate::driver::answer::notifications;
-use crate::pool::{Happening, Unwatched};
+use crate::pool::{PoolEvent, Unwatched};
 
 impl Run<'_> {
-    pub(super) fn happened(&mut self, happening: Happening) -> Result<(), RunError> {
-        match happening {
-            Happening::Ready { worker, pid } => {
+    pub(super) fn happened(&mut self, event: PoolEvent) -> Result<(), RunError> {
+        match event {
+            PoolEvent::Ready { worker, pid } => {
                 let ready = self.machine.ready_after(worker);
                 self.books.writer.write(move |store| store.worker_ready(worker, ready));
                 self.desk.tell(|| notifications::worker_ready(worker, ready));
@@ -35,10 +35,10 @@ impl Run<'_> {
                     }
                 }
             }
-            Happening::NotReady { worker, why } => {
+            PoolEvent::NotReady { worker, why } => {
                 self.feed(Event::WorkerNotReady { worker, why, alive: true })
             }
-            Happening::Gone { worker, how, left_runners } => {
+            PoolEvent::Gone { worker, how, left_runners } => {
                 if self.decisions.core.lease_of(worker).is_some() {
                     self.books.evidence.phase_ends();
                 }
@@ -47,12 +47,12 @@ impl Run<'_> {
                 self.look_now()?;
                 self.feed(Event::WorkerGone { worker, how, left_runners })
             }
-            Happening::Returned { worker } => {
+            PoolEvent::Returned { worker } => {
                 self.machine.sampler.forget_runners(worker);
                 self.look_now()?;
                 self.feed(Event::Returned { worker })
             }
-            Happening::Said { worker, message } => self.said(worker, message),
+            PoolEvent::Message { worker, message } => self.said(worker, message),
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use opt_shared::units::{Bytes, to_index};
 
 use self::jobs::{Job, byte_of};
-use super::counting::{Counting, Happening};
+use super::counting::{Counting, DeviceCall};
 use super::device::Device;
 use super::host::HostDevice;
 use super::ledger::{Change, Kind};
@@ -65,13 +65,13 @@ fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
     // Each buffer's upload follows at once, and the queue is empty when buffers after the tensors are allocated.
-    let happenings = &residency.device().happenings;
+    let calls = &residency.device().calls;
     let mut owed = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
     let mut allocated = 0;
-    for happening in happenings {
-        match *happening {
-            Happening::Allocated { bytes, copies_under_way } => {
+    for call in calls {
+        match *call {
+            DeviceCall::Allocated { bytes, copies_under_way } => {
                 assert_eq!(owed, 0, "job {seed}: the buffer before is not uploaded yet");
                 if allocated < weights {
                     owed = bytes.get();
@@ -80,7 +80,7 @@ fn the_order_is_lazy(job: &Job, residency: &mut Residency<Counting, usize>, seed
                 }
                 allocated += 1;
             }
-            Happening::Uploading { bytes } => owed -= bytes.get(),
+            DeviceCall::Uploading { bytes } => owed -= bytes.get(),
         }
     }
     assert_eq!((owed, allocated), (0, weights + job.after.len()), "job {seed}");
