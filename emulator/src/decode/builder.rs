@@ -79,8 +79,8 @@ pub struct Builder<'s, 'a> {
     module_shared: HashMap<&'a str, u64>,
     narrow_constants: HashMap<u32, u32>,
     wide_constants: HashMap<u64, u32>,
-    /// Constants that wait for the size of shared memory: the row, and whether it is wide.
-    dynamic: Vec<(u32, bool)>,
+    /// Constants that wait for the size of shared memory: which of their list, and whether that is the wide one.
+    dynamic: Vec<(usize, bool)>,
     dynamic_align: u64,
     specials: Vec<(Special, u32)>,
 }
@@ -215,7 +215,7 @@ impl<'s, 'a> Builder<'s, 'a> {
             return Some(Name::Variable { space: Space::Global, address: *address, dynamic: false });
         }
         let source = self.source;
-        let variable = source.variables.iter().find(|v| v.name == name && v.space == Space::Shared)?;
+        let variable = &source.variables[*source.shared.get(name)?];
         if variable.unsized_array {
             self.dynamic_align = self.dynamic_align.max(variable.align);
             return Some(Name::Variable { space: Space::Shared, address: 0, dynamic: true });
@@ -368,7 +368,9 @@ impl<'s, 'a> Builder<'s, 'a> {
             row = self.new_row(RegisterClass::Narrow(32)).row;
             self.kernel.narrow_constants.push((row, operands::low(offset)));
         }
-        self.dynamic.push((row, wide));
+        let constants =
+            if wide { self.kernel.wide_constants.len() } else { self.kernel.narrow_constants.len() };
+        self.dynamic.push((constants - 1, wide));
         row
     }
 
@@ -387,13 +389,13 @@ impl<'s, 'a> Builder<'s, 'a> {
         if !self.dynamic.is_empty() {
             self.kernel.static_shared = base;
         }
-        for (row, wide) in &self.dynamic {
+        for (index, wide) in &self.dynamic {
             if *wide {
-                let found = self.kernel.wide_constants.iter_mut().find(|(known, _)| known == row);
-                found.into_iter().for_each(|(_, value)| *value = value.wrapping_add(base));
+                let (_, value) = &mut self.kernel.wide_constants[*index];
+                *value = value.wrapping_add(base);
             } else {
-                let found = self.kernel.narrow_constants.iter_mut().find(|(known, _)| known == row);
-                found.into_iter().for_each(|(_, value)| *value = value.wrapping_add(operands::low(base)));
+                let (_, value) = &mut self.kernel.narrow_constants[*index];
+                *value = value.wrapping_add(operands::low(base));
             }
         }
         if limits::STATIC_SHARED_BYTES < self.kernel.static_shared {

@@ -31,17 +31,13 @@ pub fn decode<'a>(
         _ => {}
     }
     let source = builder.source;
-    // A declaration may stand before the definition.
-    let found = source.functions.iter().filter(|function| function.name == name);
-    let Some(function) = found.max_by_key(|function| function.body.is_some()) else {
+    let Some(index) = source.defined.get(name) else {
         let is_register = matches!(builder.find(name), Some(Name::Register(_)));
         let what =
             if is_register { "indirect calls".to_owned() } else { format!("calls of `{}`", clipped(name)) };
         return Err(LoadError::unsupported(builder.line(), what));
     };
-    if function.body.is_none() {
-        return Err(LoadError::unsupported(builder.line(), format!("calls of `{}`", clipped(name))));
-    }
+    let function = &source.functions[*index];
     in_place(builder, function, results, arguments, qualifiers)
 }
 

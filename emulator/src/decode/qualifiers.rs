@@ -67,7 +67,11 @@ impl<'a> Qualifiers<'a> {
         LoadError::unsupported(self.line, format!("`{}`", clipped(&self.opcode.join("."))))
     }
 
+    /// A qualifier that is not known explains operands that do not fit.
     pub fn wrong_operands(&self) -> LoadError {
+        if !self.rest.is_empty() {
+            return self.unsupported();
+        }
         let what = format!("`{}` does not take these operands", clipped(&self.opcode.join(".")));
         LoadError::syntax(self.line, what)
     }

@@ -9,6 +9,8 @@ mod print;
 mod scratch;
 mod together;
 mod vector;
+#[cfg(test)]
+mod vector_tests;
 mod warp;
 
 pub use launch::{Job, Limit, Summary, run};

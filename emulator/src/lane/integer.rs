@@ -96,13 +96,13 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
         Op::SubSaturating => saturated(i128::from(a as u32 as i32) - i128::from(b as u32 as i32)),
         Op::MulLow => a.wrapping_mul(b),
         Op::MulHigh => high(x, y, bits),
-        Op::MulWide => (x * y) as u64,
+        Op::MulWide => x.wrapping_mul(y) as u64,
         Op::MadLow => a.wrapping_mul(b).wrapping_add(c),
         Op::MadHigh => high(x, y, bits).wrapping_add(c),
         Op::MadHighSaturating => {
             saturated(i128::from(high(x, y, bits) as u32 as i32) + i128::from(c as u32 as i32))
         }
-        Op::MadWide => ((x * y) as u64).wrapping_add(c),
+        Op::MadWide => (x.wrapping_mul(y) as u64).wrapping_add(c),
         Op::Mul24Low => product24(ty, a, b) as u64,
         Op::Mul24High => (product24(ty, a, b) >> 16) as u64,
         Op::Mad24Low => (product24(ty, a, b) as u64).wrapping_add(c),

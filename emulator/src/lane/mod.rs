@@ -9,6 +9,9 @@ pub mod float;
 pub mod half;
 pub mod integer;
 pub mod soft;
+#[cfg(test)]
+#[expect(clippy::cast_precision_loss, reason = "the host's conversions are what is compared with")]
+mod tests;
 
 pub use compare::{Comparison, Selection};
 pub use convert::Conversion;

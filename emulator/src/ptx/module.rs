@@ -1,5 +1,7 @@
 //! The outer level of a PTX text: target, files, variables and functions.
 
+use std::collections::HashMap;
+
 use super::lexer::{Lexer, Token, clipped};
 use super::number::unsigned;
 use super::statement::body;
@@ -66,7 +68,20 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
             }
         }
     }
+    source.shared = by_name(source.variables.iter().map(|v| (v.name, v.space == Space::Shared)));
+    source.defined = by_name(source.functions.iter().map(|f| (f.name, f.body.is_some())));
     Ok(source)
+}
+
+/// The places of those that count, the first of each name.
+fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
+    let mut places = HashMap::new();
+    for (index, (name, counts)) in found.enumerate() {
+        if counts {
+            places.entry(name).or_insert(index);
+        }
+    }
+    places
 }
 
 /// The variables of one declaration, after its space.

@@ -1,5 +1,7 @@
 //! What a PTX module consists of, as it is written. Names borrow from the text.
 
+use std::collections::HashMap;
+
 /// One module: everything that is declared in a text.
 #[derive(Debug, Default)]
 pub struct Source<'a> {
@@ -9,6 +11,9 @@ pub struct Source<'a> {
     pub target: &'a str,
     pub variables: Vec<Variable<'a>>,
     pub functions: Vec<Function<'a>>,
+    /// Where the shared variables are, and the functions that have a body, by name.
+    pub shared: HashMap<&'a str, usize>,
+    pub defined: HashMap<&'a str, usize>,
     /// `.file`: index and path.
     pub files: Vec<(u32, String)>,
 }

@@ -1,0 +1,74 @@
+//! How many warp instructions the emulated device executes in a second of CPU time:
+//! `cargo run --release -p opt-emulator --example speed`.
+
+use std::time::Instant;
+
+use opt_emulator::{Config, Device, Launch, Limit};
+
+const MATRICES: &str = include_str!("../tests/data/kernels/matrices.ptx");
+const ROWS: &str = include_str!("../tests/data/kernels/rows.ptx");
+const ELEMENTWISE: &str = include_str!("../tests/data/kernels/elementwise.ptx");
+
+/// CPU time of this process in seconds, from the kernel's count of ticks of 10 ms.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of instructions for a line of text")]
+fn millions(count: u64) -> f64 {
+    count as f64 / 1e6
+}
+
+/// What to launch: the text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
+type Case = (&'static str, &'static str, [u32; 3], [u32; 3], u64, &'static [i64]);
+
+const CASES: [Case; 9] = [
+    (MATRICES, "matmul_tiled_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
+    (MATRICES, "matmul_blocked_f32", [8, 8, 1], [16, 16, 1], 0, &[256, 256, 256]),
+    (MATRICES, "matmul_f32", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
+    (MATRICES, "matmul_f16", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
+    (MATRICES, "matmul_f64", [16, 16, 1], [16, 16, 1], 0, &[256, 256, 256]),
+    (ROWS, "softmax_f32", [256, 1, 1], [128, 1, 1], 4096, &[1024]),
+    (ROWS, "layer_norm_f32", [256, 1, 1], [128, 1, 1], 0, &[1024, 0]),
+    (ELEMENTWISE, "relu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
+    (ELEMENTWISE, "gelu_f32", [256, 1, 1], [256, 1, 1], 0, &[1 << 18]),
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!(
+        "{:<20} {:>14} {:>22} {:>16}",
+        "kernel", "warp instr.", "million a CPU second", "a second, 2 thr."
+    );
+    for (text, name, grid, block, shared_bytes, numbers) in CASES {
+        let mut rates = Vec::new();
+        let mut executed = 0;
+        for threads in [1, 2] {
+            let mut device = Device::new(Config { memory: 1 << 26, threads, ..Config::default() });
+            let module = device.load(text)?;
+            let function = module.function(name).ok_or("a kernel is missing")?;
+            let sizes = function.param_sizes();
+            let pointers = sizes.len() - numbers.len();
+            let mut params = Vec::new();
+            for _ in 0..pointers {
+                let buffer = device.alloc(4 << 20)?;
+                device.fill(buffer, 0x3c, 4 << 20)?;
+                params.push(buffer.to_le_bytes().to_vec());
+            }
+            for (number, bytes) in numbers.iter().zip(&sizes[pointers..]) {
+                params.push(number.to_le_bytes()[..usize::try_from(*bytes)?].to_vec());
+            }
+            let launch = Launch { grid, block, shared_bytes, params, limit: Limit::default() };
+            let (cpu, wall) = (cpu_seconds(), Instant::now());
+            executed = 0;
+            while cpu_seconds() - cpu < 1.0 {
+                executed += device.launch(&function, &launch)?.warp_instructions;
+            }
+            let seconds = if threads == 1 { cpu_seconds() - cpu } else { wall.elapsed().as_secs_f64() };
+            rates.push(millions(executed) / seconds);
+        }
+        println!("{name:<20} {executed:>14} {:>22.1} {:>16.1}", rates[0], rates[1]);
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Exact arithmetic against the host's, and against itself in the other rounding modes.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::float::{FloatFunction, FloatOp};
+use super::half::{HalfFunction, HalfOp};
+use super::soft::{BF16, F16, F32, F64, Format, Rounding, unpack};
+use super::{Conversion, Function, IntegerOp, Type};
+
+const ARITHMETIC: [FloatOp; 7] = [
+    FloatOp::Add,
+    FloatOp::Sub,
+    FloatOp::Mul,
+    FloatOp::Fma,
+    FloatOp::Div,
+    FloatOp::Reciprocal,
+    FloatOp::SquareRoot,
+];
+
+fn rounded(op: FloatOp, ty: Type, rounding: Rounding, values: [u64; 3]) -> u64 {
+    let function = FloatFunction { rounding, ..FloatFunction::new(op, ty) };
+    function.apply([values[0], values[1], values[2], 0])
+}
+
+/// The same operation by exact arithmetic, which the host's is compared with.
+fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u64 {
+    let [a, b, c] = values.map(|bits| unpack(bits, format));
+    let result = match op {
+        FloatOp::Add => a.plus(b, rounding),
+        FloatOp::Sub => a.plus(b.negated(), rounding),
+        FloatOp::Mul => a.times(b),
+        FloatOp::Fma => a.times(b).plus(c, rounding),
+        FloatOp::Div => a.divided_by(b),
+        FloatOp::Reciprocal => super::soft::from_integer(1).divided_by(a),
+        _ => a.square_root(),
+    };
+    result.round(format, rounding)
+}
+
+/// Numbers near each other, where sums cancel, and any bits.
+fn bits32() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u32>().prop_map(u64::from),
+        (0x3f00_0000_u32..0x4100_0000).prop_map(u64::from),
+        (0_u32..0x0100_0000).prop_map(u64::from),
+        (0xbf00_0000_u32..0xc100_0000).prop_map(u64::from),
+    ]
+}
+
+fn bits64() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0x3fe0_0000_0000_0000_u64..0x4010_0000_0000_0000,
+        0_u64..0x0020_0000_0000_0000,
+        0xbfe0_0000_0000_0000_u64..0xc010_0000_0000_0000,
+    ]
+}
+
+fn is_nan64(bits: u64) -> bool {
+    f64::from_bits(bits).is_nan()
+}
+
+/// Numbers as integers in the same order.
+fn order(bits: u64, sign: u64) -> i128 {
+    let magnitude = i128::from(bits & (sign - 1));
+    if bits & sign != 0 { -magnitude } else { magnitude }
+}
+
+/// Rounded down and up are neighbours, or the same; the others are among them.
+fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseError> {
+    let sign = if ty == Type::F32 { 1 << 31 } else { 1 << 63 };
+    let by = |rounding| rounded(op, ty, rounding, values);
+    let nearest = by(Rounding::NearestEven);
+    let nan = if ty == Type::F32 { nearest == F32.nan } else { is_nan64(nearest) };
+    let (down, up, zero) = (by(Rounding::Down), by(Rounding::Up), by(Rounding::TowardsZero));
+    if nan {
+        let canonical = if ty == Type::F32 { F32.nan } else { F64.nan };
+        prop_assert_eq!([down, up, zero], [canonical; 3]);
+        return Ok(());
+    }
+    let distance = order(up, sign) - order(down, sign);
+    prop_assert!((0..=1).contains(&distance), "{op:?} {values:x?}: {down:#x} {up:#x}");
+    prop_assert!([order(down, sign), order(up, sign)].contains(&order(nearest, sign)));
+    let smaller = if order(down, sign).abs() < order(up, sign).abs() { down } else { up };
+    prop_assert_eq!(order(zero, sign), order(smaller, sign));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn exact_arithmetic_is_the_hosts_in_32_bits(a in bits32(), b in bits32(), c in bits32()) {
+        for op in ARITHMETIC {
+            let host = rounded(op, Type::F32, Rounding::NearestEven, [a, b, c]);
+            prop_assert_eq!(exact(op, F32, Rounding::NearestEven, [a, b, c]), host, "{:?}", op);
+        }
+    }
+
+    #[test]
+    fn exact_arithmetic_is_the_hosts_in_64_bits(a in bits64(), b in bits64(), c in bits64()) {
+        for op in ARITHMETIC {
+            let host = rounded(op, Type::F64, Rounding::NearestEven, [a, b, c]);
+            let found = exact(op, F64, Rounding::NearestEven, [a, b, c]);
+            prop_assert!(found == host || is_nan64(found) && is_nan64(host), "{:?}: {:#x} {:#x}", op, found, host);
+        }
+    }
+
+    #[test]
+    fn rounding_modes_enclose_the_exact_result(a in bits32(), b in bits32(), c in bits32(), d in bits64(), e in bits64()) {
+        for op in ARITHMETIC {
+            check_modes(op, Type::F32, [a, b, c])?;
+            check_modes(op, Type::F64, [d, e, a << 32 | b])?;
+        }
+    }
+
+    #[test]
+    fn halves_round_the_exact_result_once(a in any::<u16>(), b in any::<u16>(), c in any::<u16>()) {
+        let values = [a, b, c].map(u64::from);
+        let [x, y, z] = [a, b, c].map(|bits| f16::from_bits(bits).to_f64());
+        let apply = |op| HalfFunction::new(op, Type::F16).apply([values[0], values[1], values[2], 0]);
+        // A sum or a product of two is exact in 64 bits; so is one of three with products that are not too small.
+        let mut exact = vec![(HalfOp::Add, x + y), (HalfOp::Sub, x - y), (HalfOp::Mul, x * y)];
+        if (x * y).abs() > 1e-4 || x * y == 0.0 || z == 0.0 {
+            exact.push((HalfOp::Fma, x * y + z));
+        }
+        for (op, truth) in exact {
+            let wanted = if truth.is_nan() { 0x7fff } else { u64::from(f16::from_f64(truth).to_bits()) };
+            prop_assert_eq!(apply(op), wanted, "{:?} {:?}", op, [x, y, z]);
+        }
+    }
+
+    #[test]
+    fn pairs_are_two_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+        for op in [HalfOp::Add, HalfOp::Mul, HalfOp::Fma, HalfOp::Min, HalfOp::Neg] {
+            for (pair, one) in [(Type::F16x2, Type::F16), (Type::Bf16x2, Type::Bf16)] {
+                let whole = HalfFunction::new(op, pair).apply([a, b, c, 0].map(u64::from));
+                let part = |shift: u32| {
+                    HalfFunction::new(op, one).apply([a, b, c, 0].map(|value| u64::from(value >> shift & 0xffff)))
+                };
+                prop_assert_eq!(whole, part(0) | part(16) << 16);
+            }
+        }
+    }
+
+    #[test]
+    fn conversions_are_the_hosts(bits in bits64(), narrow in bits32(), whole in any::<i64>()) {
+        let convert = |from, to, value: u64, rounding, integral| {
+            let conversion = Conversion { to, from, rounding, integral, flush: false, saturate: false, relu: false };
+            conversion.apply([value, 0, 0, 0])
+        };
+        let nearest = Rounding::NearestEven;
+        let (wide, single) = (f64::from_bits(bits), f32::from_bits(narrow as u32));
+        if !wide.is_nan() {
+            prop_assert_eq!(convert(Type::F64, Type::F32, bits, nearest, false), u64::from((wide as f32).to_bits()));
+            prop_assert_eq!(convert(Type::F64, Type::S64, bits, Rounding::TowardsZero, true), wide as i64 as u64);
+            prop_assert_eq!(convert(Type::F64, Type::U32, bits, Rounding::TowardsZero, true), u64::from(wide as u32));
+            prop_assert_eq!(convert(Type::F64, Type::F64, bits, Rounding::Down, true), wide.floor().to_bits());
+        }
+        if !single.is_nan() {
+            prop_assert_eq!(convert(Type::F32, Type::F16, narrow, nearest, false), u64::from(f16::from_f32(single).to_bits()));
+            prop_assert_eq!(convert(Type::F32, Type::Bf16, narrow, nearest, false), u64::from(bf16::from_f32(single).to_bits()));
+            prop_assert_eq!(convert(Type::F32, Type::F64, narrow, nearest, false), f64::from(single).to_bits());
+            prop_assert_eq!(convert(Type::F32, Type::S32, narrow, nearest, true) as u32, single.round_ties_even() as i32 as u32);
+        }
+        prop_assert_eq!(convert(Type::S64, Type::F64, whole as u64, nearest, false), (whole as f64).to_bits());
+        prop_assert_eq!(convert(Type::U64, Type::F32, whole as u64, nearest, false), u64::from((whole as u64 as f32).to_bits()));
+    }
+
+    #[test]
+    fn logic_of_three_is_its_table(table in any::<u8>(), a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+        let (found, _) = Function::Integer(IntegerOp::Logic3(table), Type::B32).apply([a, b, c, 0].map(u64::from));
+        for bit in 0..32 {
+            let entry = (a >> bit & 1) << 2 | (b >> bit & 1) << 1 | c >> bit & 1;
+            prop_assert_eq!(found >> bit & 1, u64::from(table >> entry & 1));
+        }
+    }
+
+    /// Any operation takes any bits: it does not panic.
+    #[test]
+    fn integers_take_any_bits(values in any::<[u64; 4]>()) {
+        use IntegerOp as I;
+        let ops = [
+            I::Add, I::AddSaturating, I::SubSaturating, I::MulHigh, I::MulWide, I::MadHigh, I::MadHighSaturating, I::MadWide,
+            I::Mul24High, I::Mad24High, I::SubCarry, I::MadHighCarry, I::SumOfDifferences, I::Div, I::Rem, I::Abs, I::Shl,
+            I::Shr, I::FunnelLeftClamp, I::FunnelRightWrap, I::FindHighest, I::FindHighestAsShift, I::Extract, I::Insert,
+            I::CountLeadingZeros, I::Reverse, I::Dot4 { first: true, second: false }, I::Dot2 { first: true, second: true, high: true },
+            I::MaskOfBits { wraps: true }, I::SignExtend { wraps: false },
+        ];
+        for ty in [Type::U16, Type::S16, Type::U32, Type::S32, Type::U64, Type::S64] {
+            for op in ops {
+                let (first, _) = Function::Integer(op, ty).apply(values.map(|value| ty.cut(value)));
+                // The same again gives the same.
+                prop_assert_eq!(Function::Integer(op, ty).apply(values.map(|value| ty.cut(value))).0, first);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_half_survives_the_way_through_exact_numbers() {
+    for bits in 0..=u16::MAX {
+        for (format, is_nan) in [(F16, f16::from_bits(bits).is_nan()), (BF16, bf16::from_bits(bits).is_nan())]
+        {
+            let wanted = if is_nan { format.nan } else { u64::from(bits) };
+            for rounding in [Rounding::NearestEven, Rounding::TowardsZero, Rounding::Down, Rounding::Up] {
+                assert_eq!(unpack(u64::from(bits), format).round(format, rounding), wanted);
+            }
+        }
+    }
+}

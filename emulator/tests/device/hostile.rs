@@ -1,0 +1,157 @@
+//! Texts that are not PTX, and kernels that ask for too much: refused, never a panic, in bounded time and memory.
+
+use std::time::Duration;
+
+use opt_emulator::{Config, Device, FaultKind, Launch, Limit, LoadError};
+use proptest::prelude::*;
+
+use crate::kit::{Bench, THREADS, kernel, load_error};
+
+const REAL: [&str; 3] = [
+    include_str!("../data/kernels/algorithms.ptx"),
+    include_str!("../data/kernels/mistakes.ptx"),
+    include_str!("../data/kernels/matrices.ptx"),
+];
+
+/// Loads a text and launches what was loaded. Nothing is asserted but that it ends.
+fn try_everything(text: &str) {
+    let mut device = Device::new(Config { memory: 1 << 20, threads: 1, ..Config::default() });
+    let Ok(module) = device.load(text) else { return };
+    let names: Vec<String> = module.functions().map(str::to_owned).collect();
+    for name in names {
+        let function = module.function(&name).expect("a kernel that was named");
+        let sizes = function.param_sizes();
+        let params = sizes.iter().map(|bytes| vec![1; usize::try_from(*bytes).expect("small")]);
+        let limit = Limit { steps: 2_000, time: Duration::from_secs(10) };
+        let launch =
+            Launch { grid: [2, 1, 1], block: [40, 1, 1], shared_bytes: 64, params: params.collect(), limit };
+        // A fault or none: both are answers.
+        drop(device.launch(&function, &launch));
+    }
+}
+
+/// A text with some of its lines changed.
+fn mutated(text: &str, changes: &[(usize, u8, usize)]) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for (at, kind, other) in changes {
+        let (at, other) = (at % lines.len(), other % lines.len());
+        match kind % 7 {
+            0 => drop(lines.remove(at)),
+            1 => lines.swap(at, other),
+            2 => lines[at] = lines[other].clone(),
+            3 => {
+                let words: Vec<&str> = lines[at].split_inclusive([' ', ',', '.']).collect();
+                let donor: Vec<&str> = lines[other].split_inclusive([' ', ',', '.']).collect();
+                let (from, to) = (other % words.len().max(1), at % donor.len().max(1));
+                let mixed: String = words
+                    .iter()
+                    .enumerate()
+                    .map(|(i, word)| if i == from { donor.get(to).unwrap_or(word) } else { word })
+                    .copied()
+                    .collect();
+                lines[at] = mixed;
+            }
+            4 => lines[at] = lines[at].chars().take(other % 20).collect(),
+            5 => lines[at].push_str("{[(%r1+0x7fffffffffffffff)]}"),
+            _ => lines[at] = lines[at].replace(|c: char| c.is_ascii_digit(), "9"),
+        }
+        if lines.is_empty() {
+            lines.push(String::new());
+        }
+    }
+    lines.join("\n")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mutated_text_is_loaded_or_refused(
+        which in 0..REAL.len(),
+        changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<usize>()), 1..6),
+    ) {
+        try_everything(&mutated(REAL[which], &changes));
+    }
+
+    #[test]
+    fn any_characters_are_refused(text in "\\PC{0,200}", words in "[.%a-z0-9 ,;:{}()<>\\[\\]@!|_+-]{0,300}") {
+        try_everything(&text);
+        try_everything(&words);
+        try_everything(&kernel(0, THREADS, &words));
+    }
+}
+
+#[test]
+fn limits_are_named() {
+    let limit = |text: &str, what: &str| {
+        let error = load_error(text);
+        assert!(matches!(error, LoadError::Limit { .. }) && error.to_string().contains(what), "{error}");
+    };
+    limit(&kernel(0, ".reg .b32 %x<2000000000>;", ""), "too many registers");
+    limit(&kernel(0, "", &"{".repeat(100)), "nested too deeply");
+    limit(&kernel(0, ".shared .b8 s[60000];", ""), "shared memory");
+    limit(&kernel(0, ".shared .b8 s[100000000000];", ""), "too large");
+    limit(&kernel(0, ".local .b8 s[600000];", ""), "local memory");
+    // Each function calls the one before twice: the code doubles with each.
+    let mut text =
+        ".version 8.0\n.target sm_80\n.address_size 64\n.func f0 () { nanosleep.u32 1; ret; }\n".to_owned();
+    for index in 1..30 {
+        let before = index - 1;
+        text.push_str(&format!(".func f{index} () {{ call f{before}, (); call f{before}, (); ret; }}\n"));
+    }
+    text.push_str(".visible .entry k() { call f29, (); ret; }\n");
+    limit(&text, "too many instructions");
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.func f () { call f, (); ret; }\n\
+                .visible .entry k() { call f, (); ret; }\n";
+    assert!(load_error(text).to_string().contains("recursion"), "{}", load_error(text));
+}
+
+#[test]
+fn newer_devices_and_instructions_are_refused_by_name() {
+    let text = kernel(0, "", "").replace("sm_80", "sm_90");
+    assert!(load_error(&text).to_string().contains("`sm_90`: it is a device of sm_80"));
+    for instruction in [
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%f1}, {%f1}, {%f1};",
+        "cp.async.ca.shared.global [%rd1], [%rd2], 16;",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%rd1];",
+        "barrier.cluster.arrive;",
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd1], 64;",
+        "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %r2}];",
+        "add.s8 %r1, %r1, %r1;",
+        "mov.u32 %r1, %clusterid.x;",
+    ] {
+        let text = kernel(0, THREADS, instruction);
+        let error = load_error(&text);
+        assert!(matches!(error, LoadError::Unsupported { .. }), "{error}");
+        assert_eq!(error.line(), Some(crate::kit::line_of(&text, &instruction[..8])), "{error}");
+    }
+}
+
+#[test]
+fn launches_that_ask_for_too_much_are_refused() {
+    let mut bench = Bench::new(&kernel(0, "", ""));
+    let code = |bench: &mut Bench, grid, block, shared| {
+        let fault = bench.launch("k", grid, block, shared, &[]).expect_err("too much");
+        fault.code()
+    };
+    assert_eq!(code(&mut bench, [1, 1, 1], [1025, 1, 1], 0), 1);
+    assert_eq!(code(&mut bench, [1, 1, 1], [64, 32, 1], 0), 1);
+    assert_eq!(code(&mut bench, [1, 70000, 1], [1, 1, 1], 0), 1);
+    assert_eq!(code(&mut bench, [0, 1, 1], [1, 1, 1], 0), 1);
+    assert_eq!(code(&mut bench, [1, 1, 1], [1, 1, 1], 1 << 20), 701);
+    let fault = bench.launch("k", [1; 3], [1; 3], 0, &[vec![0; 4]]).expect_err("a parameter too many");
+    assert!(matches!(fault.kind, FaultKind::InvalidValue(_)), "{fault}");
+    // None of these is sticky.
+    bench.launch("k", [1, 1, 1], [1024, 1, 1], 160 << 10, &[]).expect("a launch");
+}
+
+#[test]
+fn grid_of_empty_blocks_ends_by_its_limit() {
+    let mut bench = Bench::new(&kernel(0, "", ""));
+    let function = bench.module.function("k").expect("the kernel");
+    let limit = Limit { steps: 10_000, ..Limit::default() };
+    let grid = [0x7fff_ffff, 0xffff, 0xffff];
+    let launch = Launch { grid, block: [1; 3], shared_bytes: 0, params: Vec::new(), limit };
+    let fault = bench.device.launch(&function, &launch).expect_err("a limit");
+    assert!(matches!(fault.kind, FaultKind::Timeout(_)), "{fault}");
+}
