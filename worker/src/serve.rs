@@ -14,7 +14,7 @@ use opt_shared::outcome::{Body, Head, Status};
 use crate::link::{Link, LinkError};
 use crate::sandbox::spawn::Namespaces;
 use crate::session::Backend;
-use crate::session::cuda::CudaBackend;
+use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::HostBackend;
 use crate::stage::{build, profile, replay, verify};
 
@@ -53,9 +53,10 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // What is not to be had is left out at the first clone, and reported with every runner.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
+    let mut device = WorkerDevice::new(device);
     while let Some(task) = link.next_task() {
         let lease = task.lease;
-        let report = perform(&link, device, &task);
+        let report = perform(&link, &mut device, &task);
         // Whatever it held, and however it ended: that is over.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
@@ -98,7 +99,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn perform(link: &Link, device: Device, task: &Task) -> Report {
+fn perform(link: &Link, device: &mut WorkerDevice, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
     let body = attempt(link, device, task, &mut head);
@@ -112,7 +113,7 @@ fn perform(link: &Link, device: Device, task: &Task) -> Report {
 
 fn attempt(
     link: &Link,
-    device: Device,
+    device: &mut WorkerDevice,
     task: &Task,
     head: &mut Head,
 ) -> Result<Body, Box<dyn std::error::Error>> {
@@ -120,7 +121,7 @@ fn attempt(
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
         Work::Verify(_) | Work::Profile(_) if device.runs_device_code() => {
-            call(&CudaBackend, link, task, head)
+            call(&CudaBackend::new(device.hold()?)?, link, task, head)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
             call(&HostBackend::new(link, lease), link, task, head)

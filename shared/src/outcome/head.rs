@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{EntryFailure, RunnerEnd, Status};
+use super::{Blame, EntryFailure, RunnerEnd, Status};
 use crate::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,10 @@ pub struct Head {
     pub ms: f64,
     /// Whether the process wrote more than is kept.
     pub output_truncated: bool,
+    /// Who is to blame, where the status alone does not say it: a device that lacks what a candidate uses.
+    pub blamed: Option<Blame>,
+    /// The context of the worker's device failed, and the worker cannot have another: it must be replaced.
+    pub context_lost: bool,
 }
 
 impl Head {
@@ -39,7 +43,14 @@ impl Head {
             peak_owed: None,
             ms: 0.0,
             output_truncated: false,
+            blamed: None,
+            context_lost: false,
         }
+    }
+
+    /// Whose fault its end is.
+    pub fn blame(&self) -> Option<Blame> {
+        self.blamed.or(self.status.blame())
     }
 
     /// Sets the status and the detail; figures stay.

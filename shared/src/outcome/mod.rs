@@ -4,6 +4,7 @@
 //! decide which status an end gets; this module only defines the types.
 
 mod build;
+mod device;
 mod failure;
 mod head;
 mod profile;
@@ -16,6 +17,7 @@ mod verify;
 use serde::{Deserialize, Serialize};
 
 pub use self::build::{Artifact, Built};
+pub use self::device::{DevicePoint, MemoryPoint};
 pub use self::failure::{EntryFailure, Mismatch, Pattern, RunnerEnd, ToleranceUsed};
 pub use self::head::Head;
 pub use self::profile::{CacheStateReached, EntryProfile, Estimate, Profiled, TimeSummary};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ReadReport;
+use super::{DevicePoint, ReadReport};
 use crate::ids::EntryId;
 use crate::units::Bytes;
 
@@ -24,6 +24,9 @@ pub struct Verified {
     pub bytes_validated: Bytes,
     /// How the captures were read, over all entries.
     pub reads: ReadReport,
+    /// Memory of the device at named points; none where it was verified on the CPU.
+    #[serde(default)]
+    pub device: Vec<DevicePoint>,
     #[serde(default)]
     pub output: OutputForm,
 }

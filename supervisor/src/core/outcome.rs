@@ -40,6 +40,8 @@ impl Core {
             if idle {
                 self.recycle(now, worker, RecycleReason::LeftRunners);
             }
+        } else if idle && report.head.context_lost {
+            self.recycle(now, worker, RecycleReason::ContextLost);
         }
         self.judge(now, lease, killed, report);
     }
@@ -149,6 +151,7 @@ impl Core {
         }
         self.name_the_second_kill(lease.order, &mut report);
         let (status, detail) = (report.head.status, report.head.detail.clone());
+        let blame = report.head.blame();
         if status == Status::InfraError {
             match lease.short_of_memory {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
@@ -172,7 +175,7 @@ impl Core {
         self.attempt_ended(&lease, AttemptEnd::Stands(report));
         let partial = self.unit(id).spec.partial && status == Status::Unsupported && 0 < entries_passed;
         if status != Status::Passed && !partial {
-            self.unit_done(id, status, status.blame(), detail);
+            self.unit_done(id, status, blame, detail);
             return;
         }
         let goes_on = self.change(id, |unit| {

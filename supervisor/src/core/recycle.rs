@@ -22,6 +22,8 @@ pub enum RecycleReason {
     Pressure,
     /// It finished an attempt, but left runners behind.
     LeftRunners,
+    /// A kernel brought down its context on the device.
+    ContextLost,
     /// A profile starts with a fresh profiler.
     BeforeProfile,
     /// The user asked for it.
@@ -42,6 +44,7 @@ impl RecycleReason {
             Self::MakeRoom => "make_room",
             Self::Pressure => "pressure",
             Self::LeftRunners => "left_runners",
+            Self::ContextLost => "context_lost",
             Self::BeforeProfile => "before_profile",
             Self::Requested => "requested",
         }

@@ -12,6 +12,7 @@
 //!
 //! Every method returns with the candidate at a standstill: nothing of it runs until the next one is called.
 
+mod artifact;
 pub(crate) mod cuda;
 mod error;
 pub mod host;
@@ -23,7 +24,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use opt_shared::message::{Callee, EntryRef};
-use opt_shared::outcome::{ReadReport, RunnerEnd, Status};
+use opt_shared::outcome::{DevicePoint, ReadReport, RunnerEnd, Status};
 use opt_shared::settings::InputMemory;
 use opt_shared::units::Bytes;
 
@@ -55,6 +56,16 @@ pub(crate) trait Backend {
     /// The entries of a task in order, opened as they are wanted, in groups that share a session. Those that a candidate
     /// is verified on are opened ahead, the first group from now on.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
+
+    /// Whether another session can be started: not where a candidate has brought down what all of them need.
+    fn goes_on(&self) -> bool {
+        true
+    }
+
+    /// Memory of the device at named points, over all sessions; none where there is none.
+    fn device_points(&self) -> Vec<DevicePoint> {
+        Vec::new()
+    }
 
     /// A pool of this many bytes, charged to this worker.
     fn pool(&self, bytes: Bytes) -> Result<(Self::Pool, Self::Arena), DeviceError>;
@@ -97,6 +108,7 @@ pub(crate) trait Candidate {
 }
 
 /// Which entries are wanted, and how they are to be grouped.
+#[derive(Clone, Copy)]
 pub(crate) struct Wanted<'b> {
     pub(crate) callee: &'b Callee,
     pub(crate) entries: &'b [EntryRef],

@@ -82,7 +82,7 @@ impl Run<'_> {
         let end = match ended {
             AttemptEnd::Stands(report) => {
                 let (status, detail) = (report.head.status, Some(report.head.detail.clone()));
-                StoredEnd { status, blame: status.blame(), detail, ms, report: Some(*report) }
+                StoredEnd { status, blame: report.head.blame(), detail, ms, report: Some(*report) }
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
                 let stage = stage.name();

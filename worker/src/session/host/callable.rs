@@ -22,7 +22,7 @@ use crate::link::Link;
 use crate::machine::cpus;
 use crate::runner::frame::{Python, Setup};
 use crate::sandbox::policy;
-use crate::session::{Candidate, SessionError};
+use crate::session::{Candidate, SessionError, artifact};
 
 /// What torch asks of the machine.
 const INTERPRETER_FILES: [&str; 4] =
@@ -44,15 +44,11 @@ pub(crate) struct Callable {
 impl Callable {
     pub(crate) fn open(callee: &Callee) -> Result<Self, SessionError> {
         let candidate = || callee.candidate.clone();
-        let mut file = std::fs::File::open(&callee.artifact.path)
-            .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?;
+        let mut file = artifact::open(callee)?;
         let mut hasher = blake3::Hasher::new();
         std::io::copy(&mut file, &mut hasher)
             .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?;
-        let found = hasher.finalize().to_hex().to_string();
-        if found != callee.artifact.digest {
-            return Err(SessionError::ArtifactChanged { candidate: candidate(), found });
-        }
+        artifact::compare(callee, &hasher.finalize())?;
         let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
         let libraries = Libraries::find(&file, &callee.library_path, copies);
         let interpreter = match callee.launcher {

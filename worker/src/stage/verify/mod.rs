@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::VerifyTask;
-use opt_shared::outcome::{EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
+use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
 use super::calls::{Checked, EntryCalls, Over};
 use super::failure::{of, of_the_capture, unless_damaged};
@@ -53,6 +53,7 @@ pub(crate) fn run<B: Backend>(
         head,
         report: Verified::default(),
         failed: 0,
+        lacking: None,
     };
     while let Some(Group { range, placed }) = groups.next()? {
         let (enough, placed) = match placed {
@@ -60,13 +61,18 @@ pub(crate) fn run<B: Backend>(
             Err((at, fault)) => (verification.unplaced(range.start + at, fault)?, Vec::new()),
         };
         groups.give_back(placed);
-        if enough {
+        if enough || !backend.goes_on() {
             break;
         }
     }
-    let Verification { failed, mut report, .. } = verification;
+    let Verification { failed, mut report, lacking, .. } = verification;
     report.reads = groups.finish();
-    if failed == 0 && 0 < report.entries_unsupported {
+    report.device = backend.device_points();
+    head.context_lost = !backend.goes_on();
+    if let Some(detail) = lacking.filter(|_| failed == 0) {
+        head.end_as(Status::Unsupported, detail);
+        head.blamed = Some(Blame::Host);
+    } else if failed == 0 && 0 < report.entries_unsupported {
         head.end_as(
             Status::Unsupported,
             format!(
@@ -119,6 +125,9 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// Number of failed entries, without unsupported ones.
     failed: u32,
+    /// What the device lacks for the first entry that needs it. A candidate says by a code that it does not do an entry; a
+    /// session that ends so says it of the device.
+    lacking: Option<String>,
 }
 
 /// The outcome of one entry.
@@ -254,6 +263,9 @@ impl<B: Backend> Verification<'_, B> {
             Some(Over::Failed(failure)) => (Some(*failure), None),
             Some(Over::Died) => {
                 let Verdict { status, detail } = ending.verdict;
+                if status == Status::Unsupported {
+                    self.lacking.get_or_insert_with(|| format!("{}: {detail}", recorded.name));
+                }
                 (Some(of(recorded, status, detail)), kept(ending.end))
             }
         };

@@ -7,7 +7,6 @@ use opt_shared::outcome::{Pattern, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
 use super::*;
-use crate::session::cuda::CudaBackend;
 use crate::session::scripted::{
     Asked, Play, Script, ScriptedBackend, callee, done, entries_of, verify_settings,
 };
@@ -366,13 +365,4 @@ fn verify_ends_at_an_error_of_the_worker() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Fails])]);
     let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
     assert!(matches!(error, SessionError::Run { .. }), "{error:?}");
-}
-
-/// The session trait supports another kind of device: policy runs over it unchanged, and reports that it is
-/// missing.
-#[test]
-fn verify_on_a_missing_device_says_so() {
-    let error = run(&CudaBackend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("refused");
-    let text = opt_shared::causes::chain(&error);
-    assert_eq!(text, "running fast: the CUDA device is not supported by this version");
 }

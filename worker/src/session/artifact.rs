@@ -1,0 +1,21 @@
+//! The file that a build left: opened, and compared with the digest that the build gave it.
+
+use std::fs::File;
+
+use opt_shared::message::Callee;
+
+use super::SessionError;
+
+pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
+    File::open(&callee.artifact.path)
+        .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
+}
+
+/// What is verified is what is timed: the digest of the build goes with every task.
+pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
+    let found = found.to_hex().to_string();
+    if found == callee.artifact.digest {
+        return Ok(());
+    }
+    Err(SessionError::ArtifactChanged { candidate: callee.candidate.clone(), found })
+}

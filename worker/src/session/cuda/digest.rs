@@ -1,0 +1,122 @@
+//! Digests of what lies on the device, made there by a kernel of ours: whether inputs are what they were before a call.
+//!
+//! The seed is drawn for each lease: nobody can store what leaves the sum as it was.
+
+use std::time::Duration;
+
+use super::driver::code::Code;
+use super::driver::{DriverError, FunctionId, Launch, ModuleId, Queue};
+use super::memory::{SharedDriver, wait_for};
+
+const PTX: &[u8] = include_bytes!("digest.ptx");
+const SYMBOL: &str = "opt_digest";
+/// A word of the digest.
+const WORD: u64 = 8;
+const THREADS: u32 = 256;
+/// Enough for any card; a thread then takes several words.
+const MOST_BLOCKS: u64 = 4096;
+/// The emulated device takes some seconds for a gigabyte.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a digest takes on the device until it is read.
+pub(super) const SUM_BYTES: u64 = WORD;
+
+/// Makes digests in one context.
+pub(super) struct Digester {
+    module: ModuleId,
+    function: FunctionId,
+    seed: u64,
+}
+
+/// Of some bytes of the device: a sum of whole words, and what is left over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Digest {
+    sum: u64,
+    rest: Vec<u8>,
+}
+
+/// A part of device memory. What lies before it up to a whole word is in the same allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+impl Digester {
+    pub(super) fn load(driver: &SharedDriver, seed: u64) -> Result<Self, DriverError> {
+        let mut driver = driver.borrow_mut();
+        let module = driver.load(PTX)?;
+        let function = driver.function(module, SYMBOL)?;
+        Ok(Self { module, function, seed })
+    }
+
+    pub(super) fn unload(self, driver: &SharedDriver) {
+        // It fails in a context that failed, with which it goes.
+        let _ = driver.borrow_mut().unload(self.module);
+    }
+
+    /// The digests of these parts, in order. `sums`: device memory with room for one of each.
+    pub(super) fn of(
+        &self,
+        driver: &SharedDriver,
+        parts: &[Part],
+        sums: u64,
+    ) -> Result<Vec<Digest>, DriverError> {
+        let mut found = vec![0; parts.len() * size_of::<u64>()];
+        driver.borrow_mut().write(sums, &found)?;
+        for (number, part) in (0..).zip(parts) {
+            let words = part.words();
+            let blocks = words.div_ceil(u64::from(THREADS)).min(MOST_BLOCKS);
+            let Some(blocks) = u32::try_from(blocks).ok().filter(|&blocks| 0 < blocks) else { continue };
+            let params = [part.start(), words, self.seed, sums + number * SUM_BYTES];
+            let launch = Launch {
+                function: self.function,
+                grid: [blocks, 1, 1],
+                block: [THREADS, 1, 1],
+                shared_bytes: 0,
+                params: params.iter().map(|param| param.to_le_bytes().to_vec()).collect(),
+                limit: LIMIT,
+            };
+            driver.borrow_mut().launch(&launch)?;
+        }
+        let mark = driver.borrow_mut().mark(Queue::Calls)?;
+        if !wait_for(driver, mark, LIMIT)? {
+            return Err(DriverError::new("waiting for digests", Code::LAUNCH_TIMEOUT));
+        }
+        let mut driver = driver.borrow_mut();
+        driver.read(sums, &mut found)?;
+        let sums = found.chunks_exact(size_of::<u64>()).map(|sum| {
+            let mut word = [0; size_of::<u64>()];
+            word.copy_from_slice(sum);
+            u64::from_le_bytes(word)
+        });
+        let sums: Vec<u64> = sums.collect();
+        parts
+            .iter()
+            .zip(sums)
+            .map(|(part, sum)| {
+                let mut rest = vec![0; part.rest()];
+                if !rest.is_empty() {
+                    driver.read(part.start() + part.words() * WORD, &mut rest)?;
+                }
+                Ok(Digest { sum, rest })
+            })
+            .collect()
+    }
+}
+
+impl Part {
+    fn start(self) -> u64 {
+        self.address - self.address % WORD
+    }
+
+    fn words(self) -> u64 {
+        (self.address + self.bytes - self.start()) / WORD
+    }
+
+    /// Bytes behind the last whole word.
+    fn rest(self) -> usize {
+        let rest = (self.address + self.bytes - self.start()) % WORD;
+        usize::try_from(rest).unwrap_or(0)
+    }
+}

@@ -1,0 +1,419 @@
+//! A card, through the driver that the machine has.
+//!
+//! One context, the primary one, current in the thread that opened it, for as long as the process lives. Copies and calls have a
+//! stream each, neither of which waits for the legacy one.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_uint, c_void};
+use std::ptr::NonNull;
+
+use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
+use opt_shared::units::Bytes;
+
+use super::code::Code;
+use super::functions::{Functions, NoDriver, ParameterInfo};
+use super::{
+    Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
+};
+
+/// The driver gives memory out in pages of this size; smaller allocations may share one.
+const GRAIN: Bytes = Bytes::mib(2);
+/// Dynamic shared memory that a kernel has without asking for more.
+const PLAIN_SHARED: u32 = 48 << 10;
+const LOG: usize = 8 << 10;
+/// Bytes for its name, and one for the zero behind it.
+const NAME: i32 = 256;
+
+const STREAM_NON_BLOCKING: c_uint = 1;
+const EVENT_DISABLE_TIMING: c_uint = 2;
+const ATTRIBUTE_INTEGRATED: c_uint = 18;
+const JIT_ERROR_LOG: c_uint = 5;
+const JIT_ERROR_LOG_BYTES: c_uint = 6;
+const FUNCTION_MAX_DYNAMIC_SHARED: c_uint = 8;
+/// `CU_LAUNCH_PARAM_…`.
+const PARAM_END: usize = 0;
+const PARAM_BUFFER: usize = 1;
+const PARAM_BUFFER_BYTES: usize = 2;
+
+pub(crate) struct CardDriver {
+    functions: Functions,
+    parameter_info: Option<ParameterInfo>,
+    card: Card,
+    device: CUdevice,
+    copies: CUstream,
+    calls: CUstream,
+    modules: BTreeMap<u64, CUmodule>,
+    kernels: BTreeMap<u64, CUfunction>,
+    next: u64,
+    /// Events that are recorded, and those that can be recorded again.
+    recorded: BTreeMap<u64, CUevent>,
+    idle: Vec<CUevent>,
+}
+
+fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
+    if code == 0 { Ok(()) } else { Err(DriverError::new(call, Code(code))) }
+}
+
+impl CardDriver {
+    pub(crate) fn open(ordinal: u32) -> Result<Self, NoDriver> {
+        let (functions, parameter_info) = Functions::load()?;
+        Self::on(functions, parameter_info, ordinal).map_err(|error| NoDriver::Device { ordinal, error })
+    }
+
+    fn on(
+        functions: Functions,
+        parameter_info: Option<ParameterInfo>,
+        ordinal: u32,
+    ) -> Result<Self, DriverError> {
+        let no_such = DriverError::new("cuDeviceGet", Code::INVALID_DEVICE);
+        let number = i32::try_from(ordinal).map_err(|_| no_such)?;
+        let (mut device, mut context) = (0, std::ptr::null_mut());
+        let (mut copies, mut calls) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the order that the driver asks for; each function writes to the place that it is given.
+        unsafe {
+            ok("cuInit", (functions.init)(0))?;
+            ok("cuDeviceGet", (functions.device)(&raw mut device, number))?;
+            ok("cuDevicePrimaryCtxRetain", (functions.retain)(&raw mut context, device))?;
+            ok("cuCtxSetCurrent", (functions.set_current)(context))?;
+            ok("cuStreamCreate", (functions.stream)(&raw mut copies, STREAM_NON_BLOCKING))?;
+            ok("cuStreamCreate", (functions.stream)(&raw mut calls, STREAM_NON_BLOCKING))?;
+        }
+        let card = describe(&functions, device)?;
+        Ok(Self {
+            functions,
+            parameter_info,
+            card,
+            device,
+            copies,
+            calls,
+            modules: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            next: 0,
+            recorded: BTreeMap::new(),
+            idle: Vec::new(),
+        })
+    }
+
+    fn stream(&self, queue: Queue) -> CUstream {
+        match queue {
+            Queue::Copies => self.copies,
+            Queue::Calls => self.calls,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn kernel(&self, function: FunctionId) -> Result<CUfunction, DriverError> {
+        let unknown = DriverError::new("looking a kernel up", Code::INVALID_HANDLE);
+        self.kernels.get(&function.0).copied().ok_or(unknown)
+    }
+}
+
+fn describe(functions: &Functions, device: CUdevice) -> Result<Card, DriverError> {
+    let mut name = [0; 256];
+    // SAFETY: four numbers of the driver's interface, for which zeros are a value.
+    let mut uuid = unsafe { std::mem::zeroed() };
+    let (mut total, mut integrated) = (0, 0);
+    // SAFETY: each function writes to the place that it is given; the name ends with a zero, as the driver is told of one byte
+    // less than there is.
+    let name = unsafe {
+        ok("cuDeviceGetName", (functions.name)(name.as_mut_ptr(), NAME - 1, device))?;
+        ok("cuDeviceGetUuid", (functions.uuid)(&raw mut uuid, device))?;
+        ok("cuDeviceTotalMem", (functions.total)(&raw mut total, device))?;
+        ok("cuDeviceGetAttribute", (functions.attribute)(&raw mut integrated, ATTRIBUTE_INTEGRATED, device))?;
+        CStr::from_ptr(name.as_ptr())
+    };
+    Ok(Card {
+        name: name.to_string_lossy().into_owned(),
+        uuid: Some(uuid_text(uuid.bytes.map(|byte| byte.to_le_bytes()[0]))),
+        total: Bytes::from(total),
+        integrated: integrated != 0,
+        grain: GRAIN,
+        checks_accesses: false,
+        replaceable: false,
+    })
+}
+
+/// As NVML writes it.
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let mut text = "GPU".to_owned();
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// Page-locked memory of the host.
+struct Locked {
+    start: NonNull<u8>,
+    bytes: usize,
+    free: unsafe extern "C" fn(*mut c_void) -> u32,
+}
+
+// SAFETY: it owns its bytes, as a box would; the driver's function may be called in any thread of the context.
+unsafe impl Send for Locked {}
+
+impl AsRef<[u8]> for Locked {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: so many bytes, which the driver gave out and which were zeroed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsMut<[u8]> for Locked {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed by nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: an address that the driver gave out, given back once. In a failed context it fails, and goes with the process.
+        let _ = unsafe { (self.free)(self.start.as_ptr().cast()) };
+    }
+}
+
+impl Driver for CardDriver {
+    fn card(&self) -> &Card {
+        &self.card
+    }
+
+    fn memory(&mut self) -> Result<DeviceMemory, DriverError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are written by the call.
+        ok("cuMemGetInfo", unsafe { (self.functions.memory)(&raw mut free, &raw mut total) })?;
+        Ok(DeviceMemory { free: Bytes::from(free), total: Bytes::from(total) })
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<u64, DriverError> {
+        let mut address = 0;
+        // SAFETY: the address is written by the call.
+        ok("cuMemAlloc", unsafe { (self.functions.allocate)(&raw mut address, bytes.to_usize()) })?;
+        Ok(address)
+    }
+
+    fn free(&mut self, address: u64) -> Result<(), DriverError> {
+        // SAFETY: the driver knows what it gave out, and refuses everything else.
+        ok("cuMemFree", unsafe { (self.functions.free)(address) })
+    }
+
+    fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
+        let bytes = bytes.to_usize();
+        let mut start = std::ptr::null_mut();
+        // No flags: write-combined memory would be slow to read back.
+        // SAFETY: the address is written by the call, and is of so many bytes.
+        unsafe {
+            ok("cuMemHostAlloc", (self.functions.host_allocate)(&raw mut start, bytes, 0))?;
+            std::ptr::write_bytes(start.cast::<u8>(), 0, bytes);
+        }
+        let start =
+            NonNull::new(start.cast()).ok_or(DriverError::new("cuMemHostAlloc", Code::OUT_OF_MEMORY))?;
+        Ok(Pinned(Box::new(Locked { start, bytes, free: self.functions.host_free })))
+    }
+
+    unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as the caller has promised.
+        ok("cuMemcpyHtoDAsync", unsafe { (self.functions.upload)(to, from.cast(), bytes, self.copies) })
+    }
+
+    unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as the caller has promised.
+        ok("cuMemcpyDtoHAsync", unsafe { (self.functions.download)(into.cast(), from, bytes, self.copies) })
+    }
+
+    fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
+        let stream = self.stream(queue);
+        // SAFETY: it touches device memory alone, and refuses what it did not give out.
+        ok("cuMemsetD8Async", unsafe { (self.functions.fill)(at, value, bytes.to_usize(), stream) })
+    }
+
+    fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError> {
+        // SAFETY: the destination is borrowed until the call returns, which is when the copy is over.
+        ok("cuMemcpyDtoH", unsafe { (self.functions.read)(into.as_mut_ptr().cast(), from, into.len()) })
+    }
+
+    fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        // SAFETY: the source is borrowed until the call returns, which is when it has been read.
+        ok("cuMemcpyHtoD", unsafe { (self.functions.write)(to, bytes.as_ptr().cast(), bytes.len()) })
+    }
+
+    fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError> {
+        let event = match self.idle.pop() {
+            Some(event) => event,
+            None => {
+                let mut event = std::ptr::null_mut();
+                // SAFETY: the event is written by the call.
+                ok("cuEventCreate", unsafe { (self.functions.event)(&raw mut event, EVENT_DISABLE_TIMING) })?;
+                event
+            }
+        };
+        // SAFETY: an event and a stream of this context.
+        ok("cuEventRecord", unsafe { (self.functions.record)(event, self.stream(queue)) })?;
+        let number = self.number();
+        self.recorded.insert(number, event);
+        Ok(Mark(number))
+    }
+
+    fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError> {
+        let Some(&event) = self.recorded.get(&mark.0) else { return Ok(true) };
+        // SAFETY: an event that was recorded and not destroyed.
+        let code = unsafe { (self.functions.query)(event) };
+        if code == Code::NOT_READY.0 {
+            return Ok(false);
+        }
+        ok("cuEventQuery", code)?;
+        self.recorded.remove(&mark.0);
+        self.idle.push(event);
+        Ok(true)
+    }
+
+    fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
+        // PTX has to end with a zero; a binary knows its length.
+        let mut image = image.to_vec();
+        image.push(0);
+        let mut log = vec![0_u8; LOG];
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
+        let mut module = std::ptr::null_mut();
+        // SAFETY: two options with their values; the log has a byte more than the driver is told, and all outlive the call.
+        let code = unsafe {
+            (self.functions.load)(
+                &raw mut module,
+                image.as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if let Err(error) = ok("cuModuleLoadDataEx", code) {
+            let text = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().trim().to_owned());
+            let text = text.ok().filter(|text| !text.is_empty());
+            let site = text.map(|text| Box::new(Site { text, ..Site::default() }));
+            return Err(DriverError { site, ..error });
+        }
+        let number = self.number();
+        self.modules.insert(number, module);
+        Ok(ModuleId(number))
+    }
+
+    fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
+        let Some(module) = self.modules.remove(&module.0) else { return Ok(()) };
+        // SAFETY: loaded once, and unloaded once; nobody launches from it any more.
+        ok("cuModuleUnload", unsafe { (self.functions.unload)(module) })
+    }
+
+    fn function(&mut self, module: ModuleId, symbol: &str) -> Result<FunctionId, DriverError> {
+        let not_found = || DriverError::new("cuModuleGetFunction", Code::NOT_FOUND);
+        let module = self.modules.get(&module.0).copied().ok_or_else(not_found)?;
+        let symbol = CString::new(symbol).map_err(|_| not_found())?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: a module that is loaded, and a name that ends with a zero.
+        let code = unsafe { (self.functions.function)(&raw mut function, module, symbol.as_ptr()) };
+        ok("cuModuleGetFunction", code)?;
+        let number = self.number();
+        self.kernels.insert(number, function);
+        Ok(FunctionId(number))
+    }
+
+    fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
+        let (Some(info), function) = (self.parameter_info, self.kernel(function)?) else { return Ok(None) };
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: a kernel of a loaded module; both numbers are written by the call.
+            match unsafe { info(function, sizes.len(), &raw mut offset, &raw mut size) } {
+                0 => sizes.push(size),
+                code if Code(code) == Code::INVALID_VALUE => return Ok(Some(sizes)),
+                code => return ok("cuFuncGetParamInfo", code).map(|()| None),
+            }
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DriverError> {
+        let function = self.kernel(launch.function)?;
+        if PLAIN_SHARED < launch.shared_bytes {
+            let bytes = i32::try_from(launch.shared_bytes).unwrap_or(i32::MAX);
+            // SAFETY: a kernel of a loaded module, and a number.
+            let code = unsafe {
+                (self.functions.set_function_attribute)(function, FUNCTION_MAX_DYNAMIC_SHARED, bytes)
+            };
+            ok("cuFuncSetAttribute", code)?;
+        }
+        // One buffer with all of them: whatever the kernel takes, the driver reads no byte beyond it.
+        let mut buffer = packed(&launch.params);
+        let mut length = buffer.len();
+        let mut extra: [*mut c_void; 5] = [
+            std::ptr::without_provenance_mut(PARAM_BUFFER),
+            buffer.as_mut_ptr().cast(),
+            std::ptr::without_provenance_mut(PARAM_BUFFER_BYTES),
+            (&raw mut length).cast(),
+            std::ptr::without_provenance_mut(PARAM_END),
+        ];
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        // SAFETY: buffer and length outlive the call, which copies them.
+        let code = unsafe {
+            (self.functions.launch)(
+                function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                launch.shared_bytes,
+                self.calls,
+                std::ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        };
+        ok("cuLaunchKernel", code)
+    }
+
+    /// A process whose context failed has no other: the driver fails whatever it is asked.
+    fn replace(&mut self) -> Result<(), DriverError> {
+        Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED))
+    }
+}
+
+impl Drop for CardDriver {
+    fn drop(&mut self) {
+        // SAFETY: retained once, and not used after this. What it holds goes with it.
+        let _ = unsafe { (self.functions.release)(self.device) };
+    }
+}
+
+/// Parameters one after another, each at a multiple of its size, as kernels expect them.
+fn packed(params: &[Vec<u8>]) -> Vec<u8> {
+    let mut buffer = Vec::new();
+    for param in params {
+        buffer.resize(buffer.len().next_multiple_of(param.len().max(1)), 0);
+        buffer.extend_from_slice(param);
+    }
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_packed_as_a_kernel_expects_them() {
+        let params = [vec![1; 4], vec![2; 8], vec![3; 1], vec![4; 2], vec![5; 8]];
+        let expected = [&[1_u8; 4][..], &[0; 4], &[2; 8], &[3], &[0], &[4; 2], &[0; 4], &[5; 8]];
+        assert_eq!(packed(&params), expected.concat());
+        assert!(packed(&[]).is_empty());
+    }
+
+    #[test]
+    fn uuid_is_written_as_nvml_writes_it() {
+        let bytes = [0xab, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        assert_eq!(uuid_text(bytes), "GPU-ab010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,199 @@
+//! The emulated device as a driver: everything is over when its call returns.
+
+use std::collections::BTreeMap;
+
+use opt_emulator::{Config, Device, Fault, FaultKind, Function, Limit, LoadError, Memory, Module};
+use opt_shared::units::Bytes;
+
+use super::code::Code;
+use super::{
+    Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
+};
+
+/// What it aligns allocations to.
+const GRAIN: Bytes = Bytes::new(256);
+/// What it has, of the host's memory: only what is allocated is there.
+const MEMORY: Bytes = Bytes::gib(8);
+/// Of what kernels print, per session.
+const PRINTED: usize = 64 << 10;
+
+pub(crate) struct EmulatedDriver {
+    card: Card,
+    device: Device,
+    modules: BTreeMap<u64, Module>,
+    kernels: BTreeMap<u64, Function>,
+    next: u64,
+    printed: String,
+}
+
+impl EmulatedDriver {
+    pub(crate) fn new() -> Self {
+        let card = Card {
+            name: "the emulated device".to_owned(),
+            uuid: None,
+            total: MEMORY,
+            // Its memory is the host's.
+            integrated: true,
+            grain: GRAIN,
+            checks_accesses: true,
+            replaceable: true,
+        };
+        Self {
+            card,
+            device: device(),
+            modules: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            next: 0,
+            printed: String::new(),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+fn device() -> Device {
+    Device::new(Config { memory: MEMORY.get(), ..Config::default() })
+}
+
+fn fault(call: &'static str, fault: Fault) -> DriverError {
+    let mut site = Site { text: fault.kind.to_string(), ..Site::default() };
+    if let Some(place) = fault.place.clone() {
+        site.block = Some(place.block);
+        site.thread = Some(place.thread);
+        site.ptx_line = Some(place.line);
+        site.source = place.source.map(|source| format!("{}:{}", source.file, source.line));
+    }
+    if let FaultKind::IllegalAddress(access) | FaultKind::UseAfterFree(access) = &fault.kind {
+        let is_global = access.memory == Memory::Global;
+        site.address = is_global.then_some(access.address);
+        site.beyond_its_own = !is_global;
+    }
+    DriverError { call, code: Code(fault.code()), site: Some(Box::new(site)) }
+}
+
+impl Driver for EmulatedDriver {
+    fn card(&self) -> &Card {
+        &self.card
+    }
+
+    fn memory(&mut self) -> Result<DeviceMemory, DriverError> {
+        Ok(DeviceMemory { free: self.card.total - Bytes::new(self.device.used()), total: self.card.total })
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<u64, DriverError> {
+        self.device.alloc(bytes.get()).map_err(|it| fault("allocating", it))
+    }
+
+    fn free(&mut self, address: u64) -> Result<(), DriverError> {
+        self.device.free(address).map_err(|it| fault("freeing", it))
+    }
+
+    fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
+        Ok(Pinned(Box::new(vec![0_u8; bytes.to_usize()])))
+    }
+
+    unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as the caller has promised; it is read before this returns.
+        let bytes = unsafe { std::slice::from_raw_parts(from, bytes) };
+        self.write(to, bytes)
+    }
+
+    unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as the caller has promised; it is written before this returns.
+        let into = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
+        self.read(from, into)
+    }
+
+    fn fill(&mut self, _: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
+        self.device.fill(at, value, bytes.get()).map_err(|it| fault("filling", it))
+    }
+
+    fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError> {
+        self.device.read(from, into).map_err(|it| fault("reading", it))
+    }
+
+    fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.device.write(to, bytes).map_err(|it| fault("writing", it))
+    }
+
+    fn mark(&mut self, _: Queue) -> Result<Mark, DriverError> {
+        Ok(Mark(self.number()))
+    }
+
+    fn is_over(&mut self, _: Mark) -> Result<bool, DriverError> {
+        Ok(true)
+    }
+
+    fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
+        const CALL: &str = "loading a module";
+        let said = |code, text: String| {
+            let site = Some(Box::new(Site { text, ..Site::default() }));
+            DriverError { call: CALL, code, site }
+        };
+        let text = std::str::from_utf8(image).map_err(|_| {
+            said(Code::NOT_SUPPORTED, "a binary for a card: the emulated device runs PTX".to_owned())
+        })?;
+        let module = self.device.load(text).map_err(|error| match error {
+            LoadError::Device(it) => fault(CALL, *it),
+            other => said(Code(other.code()), other.to_string()),
+        })?;
+        let number = self.number();
+        self.modules.insert(number, module);
+        Ok(ModuleId(number))
+    }
+
+    fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
+        let Some(module) = self.modules.remove(&module.0) else { return Ok(()) };
+        self.device.unload(&module).map_err(|it| fault("unloading a module", it))
+    }
+
+    fn function(&mut self, module: ModuleId, symbol: &str) -> Result<FunctionId, DriverError> {
+        let found = self.modules.get(&module.0).and_then(|module| module.function(symbol));
+        let function = found.ok_or_else(|| {
+            let text = format!("there is no kernel `{symbol}`");
+            let site = Some(Box::new(Site { text, ..Site::default() }));
+            DriverError { call: "looking a kernel up", code: Code::NOT_FOUND, site }
+        })?;
+        let number = self.number();
+        self.kernels.insert(number, function);
+        Ok(FunctionId(number))
+    }
+
+    fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
+        let sizes = self.kernels.get(&function.0).map(Function::param_sizes);
+        Ok(sizes.map(|sizes| sizes.into_iter().map(|size| Bytes::new(size).to_usize()).collect()))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DriverError> {
+        const CALL: &str = "launching";
+        let unknown = DriverError::new(CALL, Code::INVALID_HANDLE);
+        let function = self.kernels.get(&launch.function.0).ok_or(unknown)?;
+        let order = opt_emulator::Launch {
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: u64::from(launch.shared_bytes),
+            params: launch.params.clone(),
+            limit: Limit { time: launch.limit, ..Limit::default() },
+        };
+        let summary = self.device.launch(function, &order).map_err(|it| fault(CALL, it))?;
+        let room = PRINTED.saturating_sub(self.printed.len());
+        let end =
+            (0..=room.min(summary.printed.len())).rev().find(|&at| summary.printed.is_char_boundary(at));
+        self.printed.push_str(&summary.printed[..end.unwrap_or(0)]);
+        Ok(())
+    }
+
+    fn printed(&mut self) -> String {
+        std::mem::take(&mut self.printed)
+    }
+
+    fn replace(&mut self) -> Result<(), DriverError> {
+        self.device = device();
+        self.modules.clear();
+        self.kernels.clear();
+        Ok(())
+    }
+}

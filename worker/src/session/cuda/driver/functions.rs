@@ -1,0 +1,90 @@
+//! The driver's functions, each looked up before the first is called: one that is missing is said, and never called.
+//!
+//! cudarc finds the library and knows its types. Its own functions end the process where one is missing, and an error
+//! code that is newer than its list has no value in its type; here a code is a number.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream, CUuuid,
+};
+
+/// The driver cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoDriver {
+    #[error("no CUDA driver is installed here: libcuda.so is not found")]
+    Library,
+    #[error("the CUDA driver that is installed here is too old or no driver: it has no `{0}`")]
+    Symbol(&'static str),
+    #[error("the CUDA driver has no device {ordinal}: {error}")]
+    Device { ordinal: u32, error: super::DriverError },
+}
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*);)*) => {
+        /// Every function is given what the driver's documentation asks for; each returns a `CUresult`.
+        #[derive(Clone, Copy)]
+        pub(super) struct Functions { $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)* }
+
+        impl Functions {
+            /// Of the library that is loaded, all or none.
+            fn find(library: &'static libloading::Library) -> Result<Self, NoDriver> {
+                // SAFETY: the names are the driver's, and these are the types that its header gives them.
+                Ok(Self { $($name: unsafe {
+                    *library.get(concat!($symbol, "\0").as_bytes()).map_err(|_| NoDriver::Symbol($symbol))?
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit": fn(c_uint);
+    device = "cuDeviceGet": fn(*mut CUdevice, c_int);
+    name = "cuDeviceGetName": fn(*mut c_char, c_int, CUdevice);
+    uuid = "cuDeviceGetUuid_v2": fn(*mut CUuuid, CUdevice);
+    total = "cuDeviceTotalMem_v2": fn(*mut usize, CUdevice);
+    attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_uint, CUdevice);
+    retain = "cuDevicePrimaryCtxRetain": fn(*mut CUcontext, CUdevice);
+    release = "cuDevicePrimaryCtxRelease_v2": fn(CUdevice);
+    set_current = "cuCtxSetCurrent": fn(CUcontext);
+    memory = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
+    allocate = "cuMemAlloc_v2": fn(*mut CUdeviceptr, usize);
+    free = "cuMemFree_v2": fn(CUdeviceptr);
+    host_allocate = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
+    host_free = "cuMemFreeHost": fn(*mut c_void);
+    upload = "cuMemcpyHtoDAsync_v2": fn(CUdeviceptr, *const c_void, usize, CUstream);
+    download = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, CUdeviceptr, usize, CUstream);
+    read = "cuMemcpyDtoH_v2": fn(*mut c_void, CUdeviceptr, usize);
+    write = "cuMemcpyHtoD_v2": fn(CUdeviceptr, *const c_void, usize);
+    fill = "cuMemsetD8Async": fn(CUdeviceptr, u8, usize, CUstream);
+    stream = "cuStreamCreate": fn(*mut CUstream, c_uint);
+    event = "cuEventCreate": fn(*mut CUevent, c_uint);
+    record = "cuEventRecord": fn(CUevent, CUstream);
+    query = "cuEventQuery": fn(CUevent);
+    load = "cuModuleLoadDataEx": fn(*mut CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+    unload = "cuModuleUnload": fn(CUmodule);
+    function = "cuModuleGetFunction": fn(*mut CUfunction, CUmodule, *const c_char);
+    launch = "cuLaunchKernel": fn(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
+    set_function_attribute = "cuFuncSetAttribute": fn(CUfunction, c_uint, c_int);
+}
+
+/// Of newer drivers only.
+pub(super) type ParameterInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> u32;
+
+impl Functions {
+    /// Loads the driver. It stays loaded as long as this process lives.
+    pub(super) fn load() -> Result<(Self, Option<ParameterInfo>), NoDriver> {
+        // SAFETY: it asks the loader for the driver's library, whose own start-up code every CUDA program runs.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NoDriver::Library);
+        }
+        // SAFETY: likewise; it was there a moment ago.
+        let library = unsafe { sys::culib() };
+        // SAFETY: the driver's name and type, as above.
+        let info = unsafe { library.get::<ParameterInfo>(b"cuFuncGetParamInfo\0") };
+        Ok((Self::find(library)?, info.ok().map(|it| *it)))
+    }
+}

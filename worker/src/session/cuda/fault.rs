@@ -1,0 +1,130 @@
+//! What an error of the driver is called: a status and one line with the proof, never a guess.
+//!
+//! Pure: an error, what was being done and the buffers of the call in; a verdict out.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use opt_shared::outcome::Status;
+
+use super::buffers::{DeviceBuffer, whereabouts};
+use super::driver::code::{Code, Subject};
+use super::driver::{DriverError, Site};
+use crate::session::Verdict;
+
+/// What was being done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum During {
+    /// The candidate's module was loaded.
+    Load,
+    /// One launch of the candidate's, counted from 1, waited for.
+    Launch { number: usize, symbol: String },
+    /// Something of ours: copies, checks.
+    Ours(&'static str),
+}
+
+impl During {
+    fn text(&self) -> String {
+        match self {
+            Self::Load => "while it was being loaded".to_owned(),
+            Self::Launch { number, symbol } => format!("in launch {number} (`{symbol}`)"),
+            Self::Ours(what) => format!("while {what}"),
+        }
+    }
+}
+
+/// The verdict on an error. What the candidate cannot have caused is the host's.
+pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
+    let verdict = |status, detail| Verdict { status, detail };
+    let what = during.text();
+    let subject = error.code.subject();
+    let launched = matches!(during, During::Launch { .. });
+    match subject {
+        Subject::Kernel if launched => of_kernel(error, &what, buffers),
+        Subject::Time if launched => {
+            verdict(Status::Timeout, format!("ended {what}{}: {}", at(error), error.code))
+        }
+        Subject::Request if launched => verdict(
+            Status::RuntimeError,
+            format!(
+                "the device refused it {what}: {}{} (look at grid, block and shared_mem)",
+                error.code,
+                said(error)
+            ),
+        ),
+        Subject::Image | Subject::Request if *during == During::Load => {
+            verdict(Status::LoadError, format!("{}{}", error.code, said(error)))
+        }
+        Subject::Lacking if launched || *during == During::Load => verdict(
+            Status::Unsupported,
+            format!(
+                "the device does not support what it uses, {what}{}: {}{}",
+                at(error),
+                error.code,
+                said(error)
+            ),
+        ),
+        Subject::Memory => verdict(
+            Status::InfraError,
+            format!(
+                "the device had no memory left {what}, under our own cap: somebody else has it ({error})"
+            ),
+        ),
+        _ => verdict(Status::InfraError, format!("the device failed {what}: {error}")),
+    }
+}
+
+/// The candidate's call took longer than it may.
+pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
+    Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
+}
+
+fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
+    let address = error.site.as_ref().and_then(|site| site.address);
+    let (place, is_near) = match address {
+        Some(address) => whereabouts(buffers, address),
+        None => (String::new(), false),
+    };
+    let is_illegal = error.code == Code::ILLEGAL_ADDRESS;
+    let beyond_its_own = error.site.as_ref().is_some_and(|site| site.beyond_its_own);
+    let is_out_of_bounds = is_illegal && (is_near || beyond_its_own);
+    let status = if is_out_of_bounds { Status::OutOfBounds } else { Status::Crashed };
+    let mut detail = format!("{}{}, {what}{}", error.code, said(error), at(error));
+    if !place.is_empty() {
+        let _ = write!(detail, ": {place}");
+    }
+    if error.site.is_none() {
+        detail.push_str(" (a card does not tell where: the same plan with `device = \"emulated\"` does)");
+    }
+    Verdict { status, detail }
+}
+
+/// The device's own words.
+fn said(error: &DriverError) -> String {
+    match error.site.as_ref().map(|site| site.text.as_str()) {
+        Some(text) if !text.is_empty() => format!(", {text}"),
+        _ => String::new(),
+    }
+}
+
+/// Block, thread and line, as far as they are known.
+fn at(error: &DriverError) -> String {
+    let Some(Site { block, thread, ptx_line, source, .. }) = error.site.as_deref() else {
+        return String::new();
+    };
+    let mut text = String::new();
+    let triple = |[x, y, z]: [u32; 3]| format!("({x}, {y}, {z})");
+    if let Some(block) = block {
+        let _ = write!(text, ", block {}", triple(*block));
+    }
+    if let Some(thread) = thread {
+        let _ = write!(text, ", thread {}", triple(*thread));
+    }
+    if let Some(line) = ptx_line {
+        let _ = write!(text, ", PTX line {line}");
+    }
+    if let Some(source) = source {
+        let _ = write!(text, ", {source}");
+    }
+    text
+}

@@ -1,0 +1,319 @@
+//! Device memory for the residency engine: buffers under a cap, copies in order on a queue of their own.
+//!
+//! The cap is kept before the driver is asked: it never holds a byte more for us, whatever it answers. What a failed load left behind
+//! is given back when this is dropped.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use opt_shared::outcome::MemoryPoint;
+use opt_shared::placement::whole_grains;
+use opt_shared::units::Bytes;
+
+use super::driver::{Driver, DriverError, Mark, Pinned, Queue};
+use super::points::Points;
+use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
+
+const NAME: &str = "the device";
+/// A copy goes through a bus at gigabytes a second; one that takes so long will not end.
+const COPY_LIMIT: Duration = Duration::from_secs(60);
+/// Between two questions whether something is over: short where it should end at once, and never longer than the last.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// One driver, shared by everything of a worker that uses it; one thread.
+pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
+
+/// Waits until a mark is over; false if it is not after `limit`.
+pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {
+    let started = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if driver.borrow_mut().is_over(mark)? {
+            return Ok(true);
+        }
+        if limit <= started.elapsed() {
+            return Ok(false);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+pub(super) struct CudaMemory {
+    driver: SharedDriver,
+    capacity: Bytes,
+    grain: Bytes,
+    /// What is placed, by its address.
+    live: BTreeMap<u64, Live>,
+    marks: Marks,
+    queued: Event,
+    done: Event,
+    /// In the order of the queue; the slot of a copy comes back with it.
+    under_way: VecDeque<UnderWay>,
+    returned: VecDeque<Pinned>,
+    failed: Option<String>,
+    points: Points,
+}
+
+struct Live {
+    placed: Bytes,
+    /// The last thing on the queue that touches it.
+    last: Event,
+}
+
+struct UnderWay {
+    event: Event,
+    mark: Mark,
+    slot: Option<Pinned>,
+}
+
+impl CudaMemory {
+    pub(super) fn new(driver: SharedDriver, capacity: Bytes, points: Points) -> Self {
+        let grain = driver.borrow().card().grain;
+        Self {
+            driver,
+            capacity,
+            grain,
+            live: BTreeMap::new(),
+            marks: Marks::default(),
+            queued: Event(0),
+            done: Event(0),
+            under_way: VecDeque::new(),
+            returned: VecDeque::new(),
+            failed: None,
+            points,
+        }
+    }
+
+    fn usable(&self) -> Result<(), DeviceError> {
+        match &self.failed {
+            Some(why) => Err(DeviceError::Poisoned { device: NAME, why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// An error after which nothing is known of what was copied.
+    fn poison(&mut self, why: String) -> DeviceError {
+        DeviceError::Poisoned { device: NAME, why: self.failed.get_or_insert(why).clone() }
+    }
+
+    /// Takes in what is over on the queue.
+    fn take_in(&mut self) -> Result<(), DeviceError> {
+        while let Some(first) = self.under_way.front() {
+            let is_over = self.driver.borrow_mut().is_over(first.mark);
+            match is_over {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(error) => return Err(self.poison(error.to_string())),
+            }
+            if let Some(UnderWay { event, slot, .. }) = self.under_way.pop_front() {
+                self.done = event;
+                self.returned.extend(slot);
+            }
+        }
+        self.usable()
+    }
+
+    /// Waits for the first on the queue.
+    fn wait_for_first(&mut self) -> Result<(), DeviceError> {
+        if let Some(first) = self.under_way.front() {
+            let waited = wait_for(&self.driver, first.mark, COPY_LIMIT);
+            match waited {
+                Ok(true) => {}
+                Ok(false) => return Err(self.poison(format!("a copy was not over after {COPY_LIMIT:?}"))),
+                Err(error) => return Err(self.poison(error.to_string())),
+            }
+        }
+        self.take_in()
+    }
+
+    /// Puts something on the queue that touches `buffer` from `at` on.
+    fn order(
+        &mut self,
+        buffer: &Buffer,
+        at: Bytes,
+        bytes: Bytes,
+        slot: Option<Pinned>,
+        order: impl FnOnce(&mut dyn Driver, u64, Option<&mut Pinned>) -> Result<(), DriverError>,
+    ) -> Result<Event, DeviceError> {
+        self.usable()?;
+        let mut slot = slot;
+        let room = slot.as_ref().map_or(Bytes::MAX, |slot| Bytes::from(slot.as_ref().len()));
+        if room < bytes || at.checked_add(bytes).is_none_or(|end| buffer.bytes() < end) {
+            return Err(DeviceError::OutOfRange { bytes, at, size: buffer.bytes(), slot: room.min(bytes) });
+        }
+        let event = Event(self.queued.0 + 1);
+        if buffer.placed() != Bytes::ZERO {
+            self.known(buffer)?.last = event;
+        }
+        let ordered = {
+            let mut driver = self.driver.borrow_mut();
+            order(&mut **driver, buffer.address() + at.get(), slot.as_mut())
+                .and_then(|()| driver.mark(Queue::Copies))
+        };
+        // A copy that may be under way keeps its slot for good: nobody can tell when it is over.
+        let mark = match ordered {
+            Ok(mark) => mark,
+            Err(error) => {
+                std::mem::forget(slot);
+                return Err(self.poison(error.to_string()));
+            }
+        };
+        self.queued = event;
+        self.under_way.push_back(UnderWay { event, mark, slot });
+        Ok(event)
+    }
+
+    fn known(&mut self, buffer: &Buffer) -> Result<&mut Live, DeviceError> {
+        let address = buffer.address();
+        self.live
+            .get_mut(&address)
+            .filter(|known| known.placed == buffer.placed())
+            .ok_or(DeviceError::Unknown { device: NAME, address })
+    }
+}
+
+fn failed(what: &'static str, error: DriverError) -> DeviceError {
+    DeviceError::Failed { device: NAME, what, source: io::Error::other(error) }
+}
+
+impl Device for CudaMemory {
+    type Slot = Pinned;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    fn grain(&self) -> Bytes {
+        self.grain
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
+        self.usable()?;
+        let placed = whole_grains(bytes, self.grain);
+        let free = self.capacity - self.marks.placed;
+        if free < placed {
+            return Err(DeviceError::NoRoom { device: NAME, asked: placed, free, capacity: self.capacity });
+        }
+        if placed == Bytes::ZERO {
+            return Ok(Buffer::new(0, bytes, placed));
+        }
+        let address = self.driver.borrow_mut().allocate(bytes).map_err(|it| failed("allocating", it))?;
+        self.live.insert(address, Live { placed, last: Event(0) });
+        self.marks.placed += placed;
+        self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);
+        Ok(Buffer::new(address, bytes, placed))
+    }
+
+    fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        if buffer.placed() == Bytes::ZERO {
+            return Ok(());
+        }
+        let last = self.known(&buffer)?.last;
+        self.wait(last)?;
+        self.driver.borrow_mut().free(buffer.address()).map_err(|it| failed("freeing", it))?;
+        self.live.remove(&buffer.address());
+        self.marks.placed = self.marks.placed - buffer.placed();
+        Ok(())
+    }
+
+    fn slot(&mut self, bytes: Bytes) -> Result<Pinned, DeviceError> {
+        let pinned = self.driver.borrow_mut().pinned(bytes);
+        let slot = pinned
+            .map_err(|error| DeviceError::NoStaging { asked: bytes, source: io::Error::other(error) })?;
+        self.marks.staged += bytes;
+        self.marks.staged_peak = self.marks.staged_peak.max(self.marks.staged);
+        Ok(slot)
+    }
+
+    fn drop_slot(&mut self, slot: Pinned) {
+        self.marks.staged = self.marks.staged - Bytes::from(slot.as_ref().len());
+    }
+
+    fn upload(&mut self, slot: Pinned, bytes: Bytes, to: &Buffer, at: Bytes) -> Result<Event, DeviceError> {
+        let event = self.order(to, at, bytes, Some(slot), |driver, to, slot| {
+            let Some(slot) = slot else { return Ok(()) };
+            let from = (*slot).as_ref().as_ptr();
+            // SAFETY: the slot is at least so long, and is kept in `under_way` until a mark after the copy is over.
+            unsafe { driver.upload(to, from, bytes.to_usize()) }
+        })?;
+        if at + bytes == to.bytes() {
+            self.points.look(MemoryPoint::Uploaded, self.marks.placed, &self.driver);
+        }
+        Ok(event)
+    }
+
+    fn download(
+        &mut self,
+        slot: Pinned,
+        bytes: Bytes,
+        from: &Buffer,
+        at: Bytes,
+    ) -> Result<Event, DeviceError> {
+        self.order(from, at, bytes, Some(slot), |driver, from, slot| {
+            let Some(slot) = slot else { return Ok(()) };
+            let into = slot.as_mut().as_mut_ptr();
+            // SAFETY: as above; nobody else can reach the slot meanwhile.
+            unsafe { driver.download(into, from, bytes.to_usize()) }
+        })
+    }
+
+    fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError> {
+        let bytes = buffer.bytes();
+        self.order(buffer, Bytes::ZERO, bytes, None, |driver, at, _| {
+            if bytes == Bytes::ZERO { Ok(()) } else { driver.fill(Queue::Copies, at, value, bytes) }
+        })
+    }
+
+    fn reclaim(&mut self) -> Result<Option<Pinned>, DeviceError> {
+        self.take_in()?;
+        while self.returned.is_empty() && self.under_way.iter().any(|it| it.slot.is_some()) {
+            self.wait_for_first()?;
+        }
+        Ok(self.returned.pop_front())
+    }
+
+    fn is_done(&mut self, event: Event) -> Result<bool, DeviceError> {
+        self.take_in()?;
+        Ok(event <= self.done)
+    }
+
+    fn wait(&mut self, event: Event) -> Result<(), DeviceError> {
+        while self.done < event.min(self.queued) {
+            self.wait_for_first()?;
+        }
+        self.usable()
+    }
+
+    fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    fn reset_marks(&mut self) {
+        self.marks.placed_peak = self.marks.placed;
+        self.marks.staged_peak = self.marks.staged;
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        while !self.under_way.is_empty() && self.failed.is_none() {
+            let _ = self.wait_for_first();
+        }
+        // The device may still be copying: what it copies from and to must stay.
+        self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
+        let mut driver = self.driver.borrow_mut();
+        for &address in self.live.keys() {
+            // A context that failed gives nothing back by itself; it goes as a whole.
+            let _ = driver.free(address);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The inputs of one recorded call as the device will have them: which parts of storages, each between bands.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use opt_shared::arguments::{ArgumentValue, Piece};
+use opt_shared::capture::store::BlobId;
+use opt_shared::capture::{CaptureError, Tensor, logical_values};
+use opt_shared::ids::EntryId;
+use opt_shared::stream::{FileDisk, read_exact};
+use opt_shared::units::Bytes;
+
+use super::buffers::{BAND_BYTE, Bands};
+use super::driver::Card;
+use crate::recorded::{Recorded, is_written_out};
+use crate::residency::load::Origin;
+use crate::residency::staging::Source;
+
+/// What is the same wherever it is found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Content {
+        blob: BlobId,
+        begins: u64,
+        start: u64,
+        end: u64,
+    },
+    Own {
+        entry: EntryId,
+        storage: u32,
+        start: u64,
+    },
+    /// Values that do not lie in the file as they are, by the number of their argument.
+    Values {
+        entry: EntryId,
+        argument: usize,
+    },
+}
+
+/// One recorded call, to be placed on the device when its session starts.
+pub(crate) struct OnDevice {
+    recorded: Recorded,
+    pub(super) inputs: Vec<Input>,
+    /// For each argument, the input that it lies in, and where; none where it is no tensor or has no elements.
+    pub(super) places: Vec<Option<(usize, u64)>>,
+}
+
+impl AsRef<Recorded> for OnDevice {
+    fn as_ref(&self) -> &Recorded {
+        &self.recorded
+    }
+}
+
+/// A buffer of its own on the device.
+pub(super) struct Input {
+    pub(super) key: Key,
+    pub(super) bands: Bands,
+    /// Of the arguments that lie in it.
+    pub(super) name: String,
+    from: From,
+}
+
+enum From {
+    Piece(Piece),
+    Values(Arc<Tensor>),
+}
+
+impl OnDevice {
+    pub(super) fn new(recorded: Recorded, card: &Card) -> Self {
+        let mut inputs: Vec<Input> = Vec::new();
+        let pieces = recorded.pieces();
+        for piece in &pieces {
+            let Piece { range, storage, content } = piece;
+            let key = match *content {
+                Some((blob, begins)) => Key::Content { blob, begins, start: range.start, end: range.end },
+                None => Key::Own { entry: recorded.id, storage: storage.0, start: range.start },
+            };
+            let bands = Bands::of(card, range.end - range.start, range.start);
+            inputs.push(Input { key, bands, name: String::new(), from: From::Piece(piece.clone()) });
+        }
+        let mut places = Vec::with_capacity(recorded.arguments.len());
+        for (number, argument) in recorded.arguments.iter().enumerate() {
+            let place = match &argument.value {
+                ArgumentValue::Tensor(tensor) if is_written_out(tensor) => {
+                    let key = Key::Values { entry: recorded.id, argument: number };
+                    let bands = Bands::of(card, tensor.logical_bytes().get(), 0);
+                    let from = From::Values(Arc::clone(tensor));
+                    inputs.push(Input { key, bands, name: String::new(), from });
+                    Some((inputs.len() - 1, 0))
+                }
+                ArgumentValue::Tensor(tensor) if tensor.elements() != 0 => {
+                    place_of(&recorded, &pieces, tensor)
+                }
+                ArgumentValue::Tensor(_) | ArgumentValue::Plain(_) => None,
+            };
+            if let Some(input) = place.and_then(|(at, _)| inputs.get_mut(at)) {
+                input.name = match input.name.as_str() {
+                    "" => format!("the input `{}`", argument.path),
+                    known => format!("{known} and `{}`", argument.path),
+                };
+            }
+            places.push(place);
+        }
+        Self { recorded, inputs, places }
+    }
+
+    /// The distinct storages of a load, by key, with where their bytes come from.
+    pub(super) fn origins(&self) -> BTreeMap<Key, InputOrigin<'_>> {
+        self.inputs
+            .iter()
+            .map(|input| (input.key.clone(), InputOrigin { recorded: &self.recorded, input }))
+            .collect()
+    }
+}
+
+/// The piece that a tensor lies in, and where in it.
+fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(usize, u64)> {
+    let within = tensor.byte_range();
+    let covers = |piece: &Piece| piece.range.start <= within.start && within.end <= piece.range.end;
+    let storage = recorded.capture.storage(tensor.storage);
+    let content = storage.blob.map(|blob| (blob, storage.file_offset));
+    let own = pieces.iter().position(|piece| covers(piece) && piece.storage == tensor.storage);
+    // Two storages of one content are one piece.
+    let at = own.or_else(|| {
+        pieces.iter().position(|piece| covers(piece) && content.is_some() && piece.content == content)
+    })?;
+    Some((at, within.start - pieces[at].range.start))
+}
+
+/// An input between its bands, as it is copied to the device.
+pub(super) struct InputOrigin<'a> {
+    recorded: &'a Recorded,
+    input: &'a Input,
+}
+
+impl Origin for InputOrigin<'_> {
+    fn bytes(&self) -> Bytes {
+        self.input.bands.allocated()
+    }
+
+    fn held(&self) -> Bytes {
+        match &self.input.from {
+            From::Piece(_) => Bytes::ZERO,
+            From::Values(tensor) => tensor.logical_bytes(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{} of {}", self.input.name, self.recorded.name)
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Source + '_>> {
+        let reader = match &self.input.from {
+            From::Piece(piece) => {
+                let storage = self.recorded.capture.storage(piece.storage);
+                let file = self.recorded.capture.file_of(storage.blob)?;
+                let disk = FileDisk::new(&file, 1)?;
+                Reader::File { disk, begins: storage.file_offset + piece.range.start }
+            }
+            From::Values(tensor) => {
+                let mut values = Vec::with_capacity(tensor.logical_bytes().to_usize());
+                let written: Result<(), CaptureError> =
+                    logical_values(&self.recorded.capture, tensor, &mut |chunk: &[u8]| {
+                        values.extend_from_slice(chunk);
+                        Ok(())
+                    });
+                written.map_err(io::Error::other)?;
+                Reader::Values(values)
+            }
+        };
+        Ok(Box::new(InputSource { origin: self, reader }))
+    }
+}
+
+enum Reader {
+    File { disk: FileDisk, begins: u64 },
+    Values(Vec<u8>),
+}
+
+struct InputSource<'a> {
+    origin: &'a InputOrigin<'a>,
+    reader: Reader,
+}
+
+impl Source for InputSource<'_> {
+    fn bytes(&self) -> Bytes {
+        self.origin.bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.origin.describe()
+    }
+
+    fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
+        let Bands { front, bytes, .. } = self.origin.input.bands;
+        into.fill(BAND_BYTE);
+        let (from, to) = (at.get().max(front), (at.get() + into.len() as u64).min(front + bytes));
+        if to <= from {
+            return Ok(());
+        }
+        let start = Bytes::new(from - at.get()).to_usize();
+        let part = &mut into[start..start + Bytes::new(to - from).to_usize()];
+        match &self.reader {
+            Reader::File { disk, begins } => {
+                read_exact(disk, part, begins + (from - front)).map_err(|fault| fault.source)
+            }
+            Reader::Values(values) => {
+                let at = Bytes::new(from - front).to_usize();
+                let found = values.get(at..at + part.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+                part.copy_from_slice(found);
+                Ok(())
+            }
+        }
+    }
+}

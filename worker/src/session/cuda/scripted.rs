@@ -1,0 +1,309 @@
+//! A driver that plays a card: memory of this process, kernels in Rust, and errors on command.
+//!
+//! What it was asked for is written down. It counts what it gives out, so that a cap has somebody to agree with.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use opt_shared::units::Bytes;
+
+use super::driver::code::Code;
+use super::driver::{
+    Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
+};
+
+/// Where the first allocation lies; the next ones are far enough away that nothing reaches from one into another.
+const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
+const GAP: u64 = 1 << 20;
+const DIGEST: &str = "opt_digest";
+
+/// The functions of a driver that can be told to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Asked {
+    Memory,
+    Allocate,
+    Free,
+    Pinned,
+    Upload,
+    Download,
+    Fill,
+    Read,
+    Write,
+    Mark,
+    IsOver,
+    Load,
+    Unload,
+    Function,
+    Launch,
+    Replace,
+}
+
+pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
+
+/// What the kernels of a script work on.
+#[derive(Default)]
+pub(super) struct FakeMemory {
+    allocations: BTreeMap<u64, Vec<u8>>,
+}
+
+impl FakeMemory {
+    fn find(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
+        let (start, allocation) = self.allocations.range_mut(..=address).next_back()?;
+        let at = usize::try_from(address - start).ok()?;
+        allocation.get_mut(at..at.checked_add(bytes)?)
+    }
+
+    pub(super) fn read(&mut self, address: u64, bytes: usize) -> Vec<u8> {
+        self.find(address, bytes).expect("in an allocation").to_vec()
+    }
+
+    pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
+        self.find(address, bytes.len()).expect("in an allocation").copy_from_slice(bytes);
+    }
+}
+
+/// What a test sees and sets of a scripted driver.
+#[derive(Default)]
+pub(super) struct Script {
+    pub(super) memory: FakeMemory,
+    pub(super) asked: Vec<Asked>,
+    /// The call of this kind that fails, counted from now (1 is the next), and how.
+    pub(super) failing: Vec<(Asked, usize, Code)>,
+    /// By symbol: the sizes of the parameters, and what is done.
+    pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
+    /// Launches of these never end.
+    pub(super) endless: Vec<String>,
+    pub(super) held: Bytes,
+    pub(super) most_held: Bytes,
+    /// Marks are over when they are asked about for the so manieth time.
+    pub(super) polls: u32,
+    functions: Vec<String>,
+    next: u64,
+    next_mark: u64,
+    polled: u32,
+    hangs: bool,
+    /// A sticky error: everything fails from now on.
+    failed: Option<Code>,
+}
+
+pub(super) struct ScriptedDriver {
+    card: Card,
+    script: Rc<RefCell<Script>>,
+}
+
+impl ScriptedDriver {
+    pub(super) fn new() -> (Self, Rc<RefCell<Script>>) {
+        let script = Rc::new(RefCell::new(Script { next: FIRST_ADDRESS, ..Script::default() }));
+        let card = Card {
+            name: "a card that plays a script".to_owned(),
+            uuid: None,
+            total: Bytes::gib(1),
+            integrated: false,
+            grain: Bytes::new(512),
+            checks_accesses: false,
+            replaceable: false,
+        };
+        (Self { card, script: Rc::clone(&script) }, script)
+    }
+
+    pub(super) fn with_card(mut self, change: impl FnOnce(&mut Card)) -> Self {
+        change(&mut self.card);
+        self
+    }
+
+    fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
+        let mut script = self.script.borrow_mut();
+        script.asked.push(asked);
+        let mut fails = None;
+        for (what, left, code) in &mut script.failing {
+            if *what == asked && 0 < *left {
+                *left -= 1;
+                fails = (*left == 0).then_some(*code).or(fails);
+            }
+        }
+        if let Some(code) = fails {
+            script.fail(code);
+            return Err(DriverError::new("the scripted driver", code));
+        }
+        match script.failed {
+            Some(code) => Err(DriverError::new("the scripted driver", code)),
+            None => Ok(script),
+        }
+    }
+}
+
+impl Script {
+    fn fail(&mut self, code: Code) {
+        if code.ends_the_context() {
+            self.failed.get_or_insert(code);
+        }
+    }
+
+    pub(super) fn count(&self, asked: Asked) -> usize {
+        self.asked.iter().filter(|it| **it == asked).count()
+    }
+}
+
+/// The digest of ours, said again.
+fn digest(memory: &mut FakeMemory, params: &[u64]) {
+    let [from, words, seed, sum] = *params else { panic!("four parameters") };
+    let mut total = 0_u64;
+    for index in 0..words {
+        let word = memory.read(from + 8 * index, 8);
+        let mut x = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        x ^= index.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
+        x = x.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        x ^= x >> 32;
+        total = total.wrapping_add(x.wrapping_mul(0x9e37_79b1_85eb_ca87));
+    }
+    let before = u64::from_le_bytes(memory.read(sum, 8).try_into().expect("eight bytes"));
+    memory.write(sum, &before.wrapping_add(total).to_le_bytes());
+}
+
+impl Driver for ScriptedDriver {
+    fn card(&self) -> &Card {
+        &self.card
+    }
+
+    fn memory(&mut self) -> Result<DeviceMemory, DriverError> {
+        let script = self.ask(Asked::Memory)?;
+        Ok(DeviceMemory { free: self.card.total - script.held, total: self.card.total })
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<u64, DriverError> {
+        let mut script = self.ask(Asked::Allocate)?;
+        if self.card.total < script.held + bytes {
+            return Err(DriverError::new("allocate", Code::OUT_OF_MEMORY));
+        }
+        let address = script.next;
+        script.next += bytes.get().next_multiple_of(GAP) + GAP;
+        script.memory.allocations.insert(address, vec![0x77; bytes.to_usize()]);
+        script.held += bytes;
+        script.most_held = script.most_held.max(script.held);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: u64) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Free)?;
+        let gone = script.memory.allocations.remove(&address);
+        let gone = gone.ok_or(DriverError::new("free", Code::INVALID_VALUE))?;
+        script.held = script.held - Bytes::from(gone.len());
+        Ok(())
+    }
+
+    fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
+        self.ask(Asked::Pinned)?;
+        Ok(Pinned(Box::new(vec![0_u8; bytes.to_usize()])))
+    }
+
+    unsafe fn upload(&mut self, to: u64, from: *const u8, bytes: usize) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Upload)?;
+        // SAFETY: readable for so many bytes, as the caller has promised.
+        let bytes = unsafe { std::slice::from_raw_parts(from, bytes) };
+        script.memory.write(to, bytes);
+        Ok(())
+    }
+
+    unsafe fn download(&mut self, into: *mut u8, from: u64, bytes: usize) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Download)?;
+        let found = script.memory.read(from, bytes);
+        // SAFETY: writable for so many bytes by us alone, as the caller has promised.
+        unsafe { std::slice::from_raw_parts_mut(into, bytes) }.copy_from_slice(&found);
+        Ok(())
+    }
+
+    fn fill(&mut self, _: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Fill)?;
+        script.memory.write(at, &vec![value; bytes.to_usize()]);
+        Ok(())
+    }
+
+    fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Read)?;
+        into.copy_from_slice(&script.memory.read(from, into.len()));
+        Ok(())
+    }
+
+    fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.ask(Asked::Write)?.memory.write(to, bytes);
+        Ok(())
+    }
+
+    fn mark(&mut self, _: Queue) -> Result<Mark, DriverError> {
+        let mut script = self.ask(Asked::Mark)?;
+        script.next_mark += 1;
+        script.polled = 0;
+        Ok(Mark(script.next_mark))
+    }
+
+    fn is_over(&mut self, _: Mark) -> Result<bool, DriverError> {
+        let mut script = self.ask(Asked::IsOver)?;
+        script.polled += 1;
+        Ok(!script.hangs && script.polls <= script.polled)
+    }
+
+    fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
+        self.ask(Asked::Load)?;
+        if image.starts_with(b"broken") {
+            return Err(DriverError::new("load", Code(218)));
+        }
+        Ok(ModuleId(1))
+    }
+
+    fn unload(&mut self, _: ModuleId) -> Result<(), DriverError> {
+        self.ask(Asked::Unload)?;
+        Ok(())
+    }
+
+    fn function(&mut self, _: ModuleId, symbol: &str) -> Result<FunctionId, DriverError> {
+        let mut script = self.ask(Asked::Function)?;
+        if symbol != DIGEST && !script.kernels.contains_key(symbol) {
+            return Err(DriverError::new("function", Code::NOT_FOUND));
+        }
+        script.functions.push(symbol.to_owned());
+        Ok(FunctionId(script.functions.len() as u64 - 1))
+    }
+
+    fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
+        let script = self.script.borrow();
+        let symbol = script.symbol(function);
+        Ok(script.kernels.get(&symbol).map(|(sizes, _)| sizes.clone()))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), DriverError> {
+        let mut script = self.ask(Asked::Launch)?;
+        let params: Vec<u64> = launch
+            .params
+            .iter()
+            .map(|bytes| (0..).zip(bytes).map(|(at, &byte)| u64::from(byte) << (8 * at)).sum())
+            .collect();
+        let symbol = script.symbol(launch.function);
+        if symbol == DIGEST {
+            digest(&mut script.memory, &params);
+            return Ok(());
+        }
+        script.hangs |= script.endless.contains(&symbol);
+        let (_, kernel) = script.kernels.get(&symbol).expect("a function that was found");
+        let kernel = Rc::clone(kernel);
+        kernel(&mut script.memory, &params).map_err(|(code, site)| {
+            script.fail(code);
+            DriverError { call: "launch", code, site: site.map(Box::new) }
+        })
+    }
+
+    fn replace(&mut self) -> Result<(), DriverError> {
+        let mut script = self.script.borrow_mut();
+        script.asked.push(Asked::Replace);
+        (script.failed, script.hangs) = (None, false);
+        script.memory.allocations.clear();
+        script.held = Bytes::ZERO;
+        Ok(())
+    }
+}
+
+impl Script {
+    fn symbol(&self, function: FunctionId) -> String {
+        self.functions[Bytes::new(function.0).to_usize()].clone()
+    }
+}

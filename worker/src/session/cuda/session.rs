@@ -1,0 +1,587 @@
+//! One candidate over some entries on the device: loaded, launched, looked over after each call.
+//!
+//! ```text
+//! start: inputs uploaded ──▶ outputs, workspaces allocated ──▶ load: module, kernels ──▶ call* ──▶ finish: all released
+//! call:  poison ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
+//! ```
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use opt_shared::launch::{Pointer, ResolvedLaunch, ResolvedStep, Value, resolve};
+use opt_shared::outcome::{MemoryPoint, RunnerEnd, Status};
+use opt_shared::units::Bytes;
+
+use super::buffers::{BAND_BYTE, Bands, DeviceBuffer};
+use super::candidate::DeviceCode;
+use super::digest::{Digester, Part, SUM_BYTES};
+use super::driver::{DriverError, FunctionId, Launch, ModuleId, Queue};
+use super::fault::{self, During};
+use super::memory::{SharedDriver, wait_for};
+use super::placed::{Key, OnDevice};
+use super::{CudaBackend, NO_TIMES, State};
+use crate::judge::BytesSource;
+use crate::recorded::allocated_bytes;
+use crate::residency::device::{Buffer, DeviceError};
+use crate::residency::ledger::Kind;
+use crate::residency::load::{Load, Origin};
+use crate::residency::staging::StagingError;
+use crate::session::{
+    Answer, Block, BlockOrder, Called, Clock, Ending, IdleRound, Loaded, Renew, Session, SessionError,
+    Trespass, Verdict,
+};
+
+pub(super) struct DeviceSession<'b> {
+    backend: &'b CudaBackend<'b>,
+    candidate: &'b DeviceCode,
+    entries: &'b [OnDevice],
+    calls: Vec<EntryCall>,
+    /// Allocated for this session alone.
+    allocated: Vec<(Kind, Buffer)>,
+    /// Device memory for the digests of one entry's inputs.
+    sums: u64,
+    module: Option<ModuleId>,
+    /// Why it cannot be called, as its loader says it.
+    refusal: Option<String>,
+    /// It has ended, and how.
+    ended: Option<Verdict>,
+    /// It ended in a way after which the context cannot be used.
+    context_failed: bool,
+    /// What lies on the device is not what was uploaded any more.
+    spoiled: bool,
+}
+
+/// What one entry's call is made of.
+struct EntryCall {
+    resolved: ResolvedLaunch,
+    inputs: Vec<DeviceBuffer>,
+    outputs: Vec<DeviceBuffer>,
+    workspaces: Vec<DeviceBuffer>,
+    /// One for each step, once the module is loaded.
+    functions: Vec<FunctionId>,
+}
+
+/// A buffer of which only the name and the size are known.
+struct Wanted {
+    name: String,
+    bands: Bands,
+}
+
+impl<'b> DeviceSession<'b> {
+    pub(super) fn start(
+        backend: &'b CudaBackend<'b>,
+        candidate: &'b DeviceCode,
+        entries: &'b [OnDevice],
+    ) -> Result<Self, SessionError> {
+        let mut session = Self {
+            backend,
+            candidate,
+            entries,
+            calls: Vec::with_capacity(entries.len()),
+            allocated: Vec::new(),
+            sums: 0,
+            module: None,
+            refusal: None,
+            ended: None,
+            context_failed: false,
+            spoiled: false,
+        };
+        backend.look(MemoryPoint::Start);
+        session.place_inputs_and_outputs()?;
+        backend.look(MemoryPoint::BeforeWorkspace);
+        session.place_workspaces()?;
+        if session.ended.is_none() {
+            session.note_digests()?;
+        }
+        Ok(session)
+    }
+
+    fn driver(&self) -> &'b SharedDriver {
+        self.backend.driver()
+    }
+
+    /// Inputs one by one, then what outputs need, when the last upload is over.
+    fn place_inputs_and_outputs(&mut self) -> Result<(), SessionError> {
+        let card = self.driver().borrow().card().clone();
+        let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
+        let storages: Vec<(Key, &dyn Origin)> =
+            origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
+        let tensors: Vec<usize> = (0..storages.len()).collect();
+        let outputs: Vec<Vec<Wanted>> = self.entries.iter().map(|entry| outputs_of(entry, &card)).collect();
+        let most_inputs = self.entries.iter().map(|entry| entry.inputs.len()).max().unwrap_or(0);
+        let sums = Bytes::from(most_inputs).saturating_mul(SUM_BYTES);
+        let mut after: Vec<(Kind, Bytes)> =
+            outputs.iter().flatten().map(|it| (Kind::Output, it.bands.allocated())).collect();
+        after.push((Kind::Workspace, sums));
+        let mut state = self.backend.state.borrow_mut();
+        let former = std::mem::take(&mut state.uses);
+        let keys: Vec<Key> = storages.iter().map(|(key, _)| key.clone()).collect();
+        state.digests.retain(|key, _| keys.contains(key));
+        let residency = state.residency(self.backend.device, &self.backend.points);
+        let load = Load { storages: &storages, tensors: &tensors, after: &after, instead_of: &former };
+        let placed = match residency.load(&load) {
+            Ok(placed) => placed,
+            Err(error) => {
+                drop(state);
+                return Err(self.not_placed(error));
+            }
+        };
+        let mut calls = Vec::with_capacity(self.entries.len());
+        let mut addresses = placed.iter().map(Buffer::address);
+        for (entry, outputs) in self.entries.iter().zip(outputs) {
+            let inputs = entry.inputs.iter().filter_map(|input| {
+                let buffer = residency.buffer(&input.key)?;
+                Some(DeviceBuffer::in_allocation(input.name.clone(), buffer.address(), input.bands))
+            });
+            let inputs = inputs.collect();
+            let outputs = outputs
+                .into_iter()
+                .map(|it| DeviceBuffer::in_allocation(it.name, addresses.next().unwrap_or(0), it.bands))
+                .collect();
+            calls.push(EntryCall {
+                resolved: ResolvedLaunch { steps: Vec::new(), workspaces: Vec::new() },
+                inputs,
+                outputs,
+                workspaces: Vec::new(),
+                functions: Vec::new(),
+            });
+        }
+        state.uses = keys;
+        drop(state);
+        self.sums = addresses.next().unwrap_or(0);
+        self.calls = calls;
+        self.allocated = after.iter().map(|(kind, _)| *kind).zip(placed).collect();
+        Ok(())
+    }
+
+    /// What the candidate asks for beside its outputs. That there is no room for it is its own affair.
+    fn place_workspaces(&mut self) -> Result<(), SessionError> {
+        let card = self.driver().borrow().card().clone();
+        let launch = &self.candidate.callee.launch;
+        for (entry, call) in self.entries.iter().zip(&mut self.calls) {
+            let recorded = entry.as_ref();
+            match resolve(launch, &recorded.arguments, &recorded.leaves) {
+                Ok(resolved) => call.resolved = resolved,
+                Err(error) => {
+                    self.refusal = Some(format!("{}: {error}", recorded.name));
+                    return Ok(());
+                }
+            }
+            let names = launch.workspaces.iter().map(|it| format!("the workspace `{}`", it.name));
+            let wanted = names
+                .zip(&call.resolved.workspaces)
+                .map(|(name, bytes)| Wanted { name, bands: Bands::of(&card, bytes.get(), 0) });
+            let wanted: Vec<Wanted> = wanted.collect();
+            let after: Vec<(Kind, Bytes)> =
+                wanted.iter().map(|it| (Kind::Workspace, it.bands.allocated())).collect();
+            let mut state = self.backend.state.borrow_mut();
+            let residency = state.residency(self.backend.device, &self.backend.points);
+            let load = Load { storages: &[], tensors: &[], after: &after, instead_of: &[] };
+            match residency.load(&load) {
+                Ok(placed) => {
+                    let buffers = wanted.into_iter().zip(&placed);
+                    call.workspaces.extend(buffers.map(|(it, buffer)| {
+                        DeviceBuffer::in_allocation(it.name, buffer.address(), it.bands)
+                    }));
+                    self.allocated.extend(placed.into_iter().map(|buffer| (Kind::Workspace, buffer)));
+                }
+                Err(StagingError::Device(error @ DeviceError::NoRoom { .. })) => {
+                    let asked: Bytes = call.resolved.workspaces.iter().copied().sum();
+                    self.ended = Some(Verdict {
+                        status: Status::DeviceMemoryLimit,
+                        detail: format!("its workspaces take {asked} beside inputs and outputs: {error}"),
+                    });
+                    // What was allocated of them is known to the engine alone, which is dropped with it.
+                    self.spoiled = true;
+                    return Ok(());
+                }
+                Err(error) => {
+                    drop(state);
+                    return Err(self.not_placed(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The digests of inputs that were uploaded just now.
+    fn note_digests(&mut self) -> Result<(), SessionError> {
+        for (entry, call) in self.entries.iter().zip(&self.calls) {
+            let digests = {
+                let mut state = self.backend.state.borrow_mut();
+                digests(&mut state, self.driver(), self.backend.seed, call, self.sums)
+            };
+            match digests {
+                Ok(digests) => {
+                    let keys = entry.inputs.iter().map(|input| input.key.clone());
+                    self.backend.state.borrow_mut().digests.extend(keys.zip(digests));
+                }
+                Err(error) => {
+                    let during = During::Ours("making digests of the inputs");
+                    let _: Answer<()> = self.fail(&error, &during, &[]);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn not_placed(&mut self, error: StagingError) -> SessionError {
+        self.spoiled = true;
+        SessionError::Inputs { candidate: self.candidate.callee.candidate.clone(), source: error.into() }
+    }
+
+    /// It ends so.
+    fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
+        self.ended.get_or_insert(verdict);
+        Answer::Died
+    }
+
+    fn fail<T>(&mut self, error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Answer<T> {
+        self.context_failed |= error.code.ends_the_context();
+        self.end(fault::of_error(error, during, buffers))
+    }
+
+    /// The module, and the kernel of each step with the parameters that it takes; or why not.
+    fn load_module(&mut self) -> Result<Option<String>, DriverError> {
+        let mut driver = self.backend.device.driver.borrow_mut();
+        let module = driver.load(&self.candidate.image)?;
+        self.module = Some(module);
+        for call in &mut self.calls {
+            for (number, step) in (1..).zip(&call.resolved.steps) {
+                let function = driver.function(module, &step.symbol)?;
+                if let Some(takes) = driver.parameters(function)? {
+                    let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
+                    if takes != gives {
+                        return Ok(Some(format!(
+                            "launch {number}: `{}` takes {}, and `args` gives {}",
+                            step.symbol,
+                            sizes(&takes),
+                            sizes(&gives)
+                        )));
+                    }
+                }
+                call.functions.push(function);
+            }
+        }
+        Ok(None)
+    }
+
+    /// One call; none if it ended in it.
+    fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
+        if let Err(error) = self.poison_all(entry, poison) {
+            let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
+            return None;
+        }
+        let started = Instant::now();
+        let call = &self.calls[entry];
+        let steps = call.resolved.steps.iter().zip(&call.functions).enumerate();
+        for (number, (step, &function)) in steps.filter(|(_, (step, _))| !step.is_empty()) {
+            let during = During::Launch { number: number + 1, symbol: step.symbol.clone() };
+            let left = limit.saturating_sub(started.elapsed());
+            let launch = Launch {
+                function,
+                grid: step.grid,
+                block: step.block,
+                shared_bytes: step.shared_mem,
+                params: params(step, |pointer| call.address(&self.entries[entry], pointer)),
+                limit: left,
+            };
+            let launched = self.driver().borrow_mut().launch(&launch);
+            let over = launched
+                .and_then(|()| self.driver().borrow_mut().mark(Queue::Calls))
+                .and_then(|mark| wait_for(self.driver(), mark, left));
+            match over {
+                Ok(true) => {}
+                Ok(false) => {
+                    // Nothing stops a kernel but the end of its context.
+                    self.context_failed = true;
+                    let _: Answer<()> = self.end(fault::overdue(&during, limit));
+                    return None;
+                }
+                Err(error) => {
+                    let buffers: Vec<DeviceBuffer> = call.buffers().cloned().collect();
+                    let _: Answer<()> = self.fail(&error, &during, &buffers);
+                    return None;
+                }
+            }
+        }
+        Some(started.elapsed())
+    }
+
+    fn poison_all(&self, entry: usize, poison: u8) -> Result<(), DriverError> {
+        let call = &self.calls[entry];
+        let mut driver = self.driver().borrow_mut();
+        for buffer in call.outputs.iter().chain(&call.workspaces) {
+            let (at, bytes) = buffer.allocation();
+            if bytes != Bytes::ZERO {
+                driver.fill(Queue::Calls, at, poison, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a call did to what it must not touch: a verdict, if it did.
+    fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
+        let call = &self.calls[entry];
+        let beside = call.inputs.iter().map(|it| (it, BAND_BYTE));
+        let beside = beside.chain(call.workspaces.iter().map(|it| (it, poison)));
+        for (buffer, expected) in beside {
+            if let Some(past) = buffer.damage(&mut **self.driver().borrow_mut(), expected)? {
+                let (count, side) = if past < 0 {
+                    (past.unsigned_abs(), "before the start")
+                } else {
+                    (past.unsigned_abs() + 1, "past the end")
+                };
+                let bytes = if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") };
+                return Ok(Some(Verdict {
+                    status: Status::OutOfBounds,
+                    detail: format!("wrote {bytes} {side} of {}", buffer.name),
+                }));
+            }
+        }
+        let mut state = self.backend.state.borrow_mut();
+        let now = digests(&mut state, self.driver(), self.backend.seed, call, self.sums)?;
+        let inputs = &self.entries[entry].inputs;
+        let changed = inputs.iter().zip(now).find(|(input, now)| state.digests.get(&input.key) != Some(now));
+        Ok(changed.map(|(input, _)| Verdict {
+            status: Status::InputMutated,
+            detail: format!("stored into {}: its digest was another one after the call", input.name),
+        }))
+    }
+
+    fn outputs_error(&self, entry: usize, error: DriverError) -> SessionError {
+        let entry = self.entries[entry].as_ref().name.clone();
+        SessionError::Outputs { entry, source: io::Error::other(error) }
+    }
+
+    /// Gives back everything that was allocated for it.
+    fn release(&mut self) {
+        if std::mem::take(&mut self.context_failed) {
+            self.allocated.clear();
+            self.module = None;
+            return self.backend.context_failed();
+        }
+        if let Some(module) = self.module.take() {
+            let _ = self.driver().borrow_mut().unload(module);
+        }
+        if !self.spoiled {
+            let mut state = self.backend.state.borrow_mut();
+            let residency = state.residency(self.backend.device, &self.backend.points);
+            let released =
+                self.allocated.drain(..).try_for_each(|(kind, buffer)| residency.release(kind, buffer));
+            self.spoiled = released.is_err();
+        }
+        if std::mem::take(&mut self.spoiled) {
+            self.allocated.clear();
+            self.backend.clear();
+        }
+        self.backend.look(MemoryPoint::Released);
+    }
+}
+
+impl Drop for DeviceSession<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+fn digests(
+    state: &mut State,
+    driver: &SharedDriver,
+    seed: u64,
+    call: &EntryCall,
+    sums: u64,
+) -> Result<Vec<super::digest::Digest>, DriverError> {
+    let parts: Vec<Part> =
+        call.inputs.iter().map(|it| Part { address: it.address, bytes: it.bands.bytes }).collect();
+    let digester = match state.digester.take() {
+        Some(digester) => digester,
+        None => Digester::load(driver, seed)?,
+    };
+    let found = digester.of(driver, &parts, sums);
+    state.digester = Some(digester);
+    found
+}
+
+fn outputs_of(entry: &OnDevice, card: &super::driver::Card) -> Vec<Wanted> {
+    let leaves = entry.as_ref().leaves.iter();
+    leaves
+        .map(|leaf| Wanted {
+            name: format!("the output `{}`", leaf.path),
+            bands: Bands::of(card, allocated_bytes(&leaf.tensor), 0),
+        })
+        .collect()
+}
+
+/// The bytes of each parameter.
+fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> Vec<Vec<u8>> {
+    let bytes = |value: &Value| match value {
+        Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
+        Value::Null => 0_u64.to_le_bytes().to_vec(),
+        Value::Scalar(scalar) => scalar.bytes().to_vec(),
+    };
+    step.args.iter().map(bytes).collect()
+}
+
+fn sizes(sizes: &[usize]) -> String {
+    match sizes {
+        [] => "no parameters".to_owned(),
+        [one] => format!("one parameter of {one} bytes"),
+        many => {
+            let each: Vec<String> = many.iter().map(usize::to_string).collect();
+            format!("{} parameters of {} bytes", many.len(), each.join(", "))
+        }
+    }
+}
+
+impl EntryCall {
+    fn buffers(&self) -> impl Iterator<Item = &DeviceBuffer> {
+        self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
+    }
+
+    /// Zero for what has no elements, as PyTorch has it.
+    fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
+        match pointer {
+            Pointer::Argument(argument) => {
+                let place = entry.places.get(argument).copied().flatten();
+                place.and_then(|(input, at)| Some(self.inputs.get(input)?.address + at)).unwrap_or(0)
+            }
+            Pointer::Output(output) => self.outputs.get(output).map_or(0, |it| it.address),
+            Pointer::Workspace(workspace) => self.workspaces.get(workspace).map_or(0, |it| it.address),
+        }
+    }
+}
+
+/// One output, read from the device.
+struct OutputSource<'a> {
+    driver: &'a SharedDriver,
+    address: u64,
+    bytes: u64,
+}
+
+impl BytesSource for OutputSource<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.bytes < offset.saturating_add(buffer.len() as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.driver.borrow_mut().read(self.address + offset, buffer).map_err(io::Error::other)
+    }
+}
+
+impl Session for DeviceSession<'_> {
+    fn load(&mut self, _: Duration) -> Result<Answer<Loaded>, SessionError> {
+        if self.ended.is_some() {
+            return Ok(Answer::Died);
+        }
+        let refused = match self.refusal.take() {
+            Some(text) => Some(text),
+            None => match self.load_module() {
+                Ok(refused) => refused,
+                Err(error) => return Ok(self.fail(&error, &During::Load, &[])),
+            },
+        };
+        Ok(Answer::Done(match refused {
+            Some(text) => Loaded::Refused { text },
+            None => Loaded::Ready { has_plan: false, returned: false },
+        }))
+    }
+
+    fn plan(&mut self, _: usize, _: Duration) -> Result<Answer<Called>, SessionError> {
+        Ok(Answer::Done(Called { calls_done: 1, ..Called::default() }))
+    }
+
+    fn call(
+        &mut self,
+        entry: usize,
+        _: u32,
+        poison: u8,
+        limit: Duration,
+    ) -> Result<Answer<Called>, SessionError> {
+        let Some(elapsed) = self.launch_all(entry, poison, limit) else { return Ok(Answer::Died) };
+        self.backend.look(MemoryPoint::Called);
+        let verdict = match self.look_over(entry, poison) {
+            Ok(None) => {
+                return Ok(Answer::Done(Called {
+                    calls_done: 1,
+                    claimed: elapsed,
+                    elapsed,
+                    ..Called::default()
+                }));
+            }
+            Ok(Some(verdict)) => verdict,
+            Err(error) => return Ok(self.fail(&error, &During::Ours("looking over its inputs"), &[])),
+        };
+        self.spoiled = true;
+        Ok(self.end(verdict))
+    }
+
+    /// One place: bands are on both sides of it.
+    fn slots(&self, _: usize) -> u32 {
+        1
+    }
+
+    fn output(&self, entry: usize, leaf: usize, _: u32) -> Box<dyn BytesSource + '_> {
+        let output = &self.calls[entry].outputs[leaf];
+        Box::new(OutputSource { driver: self.driver(), address: output.address, bytes: output.bands.bytes })
+    }
+
+    fn damage(&self, entry: usize, _: u32, poison: u8) -> Result<Option<Trespass>, SessionError> {
+        for (output, buffer) in self.calls[entry].outputs.iter().enumerate() {
+            let past = buffer.damage(&mut **self.driver().borrow_mut(), poison);
+            if let Some(past) = past.map_err(|error| self.outputs_error(entry, error))? {
+                return Ok(Some(Trespass { output, past }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn poison(&mut self, entry: usize, _: u32, poison: u8) -> Result<(), SessionError> {
+        self.poison_all(entry, poison).map_err(|error| self.outputs_error(entry, error))
+    }
+
+    fn clock(&mut self) -> &mut dyn Clock {
+        self
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Ending, SessionError> {
+        self.release();
+        let stderr_tail = self.driver().borrow_mut().printed();
+        let nothing = Verdict { status: Status::Passed, detail: String::new() };
+        let verdict = self.ended.take().unwrap_or(nothing);
+        Ok(Ending { verdict, end: RunnerEnd { stderr_tail, ..RunnerEnd::default() }, peak_owed: Bytes::ZERO })
+    }
+}
+
+/// Nothing is timed on a device yet: every question is answered so.
+impl Clock for DeviceSession<'_> {
+    fn settle_handoff(&mut self) -> Result<(), SessionError> {
+        Err(self.no_times())
+    }
+
+    fn handoff(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn limit_handoff(&mut self, _: Duration) {}
+
+    fn leaves_room(&self, _: u32, _: f64) -> bool {
+        false
+    }
+
+    fn wait_spinning(&mut self, _: bool) {}
+
+    fn block(&mut self, _: &BlockOrder<'_>, _: Renew<'_>) -> Result<Answer<Block>, SessionError> {
+        Err(self.no_times())
+    }
+
+    fn idle(&mut self, _: usize, _: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
+        Err(self.no_times())
+    }
+}
+
+impl DeviceSession<'_> {
+    fn no_times(&self) -> SessionError {
+        SessionError::Run { candidate: self.candidate.callee.candidate.clone(), source: NO_TIMES.into() }
+    }
+}
