@@ -21,6 +21,9 @@ pub enum Language {
     Python,
     /// Nothing is written: the recorded function itself, called as it was recorded.
     Torch,
+    /// C++ over PyTorch's tensors, linked to the libtorch of an interpreter.
+    #[serde(rename = "torch-extension")]
+    TorchExtension,
 }
 
 /// Who turns sources into an artifact.
@@ -37,6 +40,8 @@ pub enum Toolchain {
     Python,
     /// The same, and there are no sources.
     Torch,
+    /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
+    TorchExtension,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +74,15 @@ pub enum Launcher {
     Kernel,
     /// An interpreter in a runner loads it.
     Interpreter,
+    /// As `Dlopen`, in a runner that has loaded libtorch before.
+    Libtorch,
+}
+
+impl Launcher {
+    /// Whether it needs what `[build] python` names.
+    pub const fn needs_python(self) -> bool {
+        matches!(self, Self::Interpreter | Self::Libtorch)
+    }
 }
 
 /// What a verdict is worth.
@@ -98,12 +112,16 @@ pub struct Kind {
     pub artifact: ArtifactKind,
     pub launcher: Launcher,
     pub tier: Tier,
+    /// The function that is called in a candidate that names none.
+    pub symbol: &'static str,
     /// Why this version cannot run it, where it cannot.
     pub missing: Option<&'static str>,
 }
 
+const RUN: &str = "run";
+
 /// In the order in which suffixes are told to users.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 9] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -112,6 +130,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
+        symbol: RUN,
         missing: None,
     },
     Kind {
@@ -122,6 +141,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
+        symbol: RUN,
         missing: None,
     },
     Kind {
@@ -132,6 +152,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::A,
+        symbol: RUN,
         missing: None,
     },
     Kind {
@@ -142,6 +163,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::Dlopen,
         tier: Tier::C,
+        symbol: RUN,
         missing: Some(NO_CUDA),
     },
     Kind {
@@ -152,6 +174,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::Ptx,
         launcher: Launcher::Kernel,
         tier: Tier::A,
+        symbol: RUN,
         missing: Some(NO_CUDA),
     },
     Kind {
@@ -162,6 +185,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::Cubin,
         launcher: Launcher::Kernel,
         tier: Tier::A,
+        symbol: RUN,
         missing: Some(NO_CUDA),
     },
     Kind {
@@ -172,6 +196,7 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Interpreter,
         tier: Tier::B,
+        symbol: RUN,
         missing: None,
     },
     Kind {
@@ -182,6 +207,18 @@ pub const KINDS: [Kind; 8] = [
         artifact: ArtifactKind::Module,
         launcher: Launcher::Interpreter,
         tier: Tier::A,
+        symbol: RUN,
+        missing: None,
+    },
+    Kind {
+        language: Language::TorchExtension,
+        name: "torch-extension",
+        suffixes: &[],
+        toolchain: Toolchain::TorchExtension,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::Libtorch,
+        tier: Tier::A,
+        symbol: "launch",
         missing: None,
     },
 ];
@@ -207,6 +244,19 @@ impl Language {
     /// Whether a candidate is made of files.
     pub fn has_sources(self) -> bool {
         self.kind().toolchain != Toolchain::Torch
+    }
+
+    /// Why a candidate of this language cannot have this source, where it cannot.
+    pub fn refuses(self, source: &Path) -> Option<&'static str> {
+        let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
+        (self == Self::TorchExtension && is_cuda())
+            .then_some("a torch-extension in CUDA needs a device, which this version does not support")
+    }
+
+    /// The suffix of a source that is handed in as text.
+    pub fn suffix_of_text(self) -> &'static str {
+        let suffixes = self.kind().suffixes;
+        suffixes.first().copied().unwrap_or("cpp")
     }
 
     /// Every suffix that tells a language.
@@ -266,7 +316,9 @@ mod tests {
         assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
         for name in ["cuda", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
-            let expected = format!("unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `python`");
+            let expected = format!(
+                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `python`, `torch-extension`"
+            );
             assert!(error.starts_with(&expected), "{error}");
         }
     }

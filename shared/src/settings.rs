@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::DType;
-use crate::language::Language;
+use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
 /// `[verify]`.
@@ -142,10 +142,31 @@ pub struct BuildSettings {
     /// Folders of compilers outside of the system's folders.
     pub toolchain: Vec<PathBuf>,
     pub env: BTreeMap<String, String>,
-    pub memory: Bytes,
-    pub timeout: Duration,
+    /// None is `"auto"`: as the language needs it.
+    pub memory: Option<Bytes>,
+    /// None is `"auto"`, as for the memory.
+    pub timeout: Option<Duration>,
     /// The largest library that is kept.
     pub max_artifact: Bytes,
+}
+
+impl BuildSettings {
+    /// What a compiler may owe, with `"auto"` resolved.
+    pub fn memory_for(&self, language: Language) -> Bytes {
+        self.memory.unwrap_or(match language.kind().toolchain {
+            // All of PyTorch's headers take 1.5 GiB of one compiler, and templates of the candidate come on top.
+            Toolchain::TorchExtension => Bytes::gib(6),
+            _ => Bytes::gib(4),
+        })
+    }
+
+    /// How long a compiler may take, with `"auto"` resolved.
+    pub fn timeout_for(&self, language: Language) -> Duration {
+        self.timeout.unwrap_or(match language.kind().toolchain {
+            Toolchain::TorchExtension => Duration::from_mins(10),
+            _ => Duration::from_mins(2),
+        })
+    }
 }
 
 /// `[recycle]`.

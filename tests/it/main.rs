@@ -28,4 +28,5 @@ mod stalls;
 mod storm;
 mod tidy;
 mod top;
+mod torch_extensions;
 mod tutorial;

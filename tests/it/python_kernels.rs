@@ -49,7 +49,7 @@ const BAD: [(&str, &str, &str); 21] = [
     ("takes_too_few", "LOAD_ERROR", "`run` takes 1 arguments by place; it has to take the 4"),
 ];
 
-fn interpreter() -> Option<PathBuf> {
+pub fn interpreter() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TEST_PYTHON").map(PathBuf::from);
     let found = named.or_else(|| python_with("torch", "torch"));
     if found.is_none() {
@@ -173,8 +173,8 @@ fn check_describes_the_plans_interpreter() {
 #[test]
 fn interpreter_without_torch_is_not_the_kernels_fault() {
     let scenario = Scenario::create();
-    let answer =
-        r#"{"version": [3, 11, 0], "free_threaded": false, "folders": [], "libraries": [], "torch": null}"#;
+    let answer = r#"{"version": [3, 11, 0], "free_threaded": false, "folders": [], "libraries": [], "torch": null,
+        "libtorch": {"include": [], "libraries": [], "flags": []}}"#;
     let python = scenario.write("python", format!("#!/bin/sh\necho '{answer}'\n"));
     opt_tests::users::set_mode(&python, 0o755);
     scenario.write("plan.toml", plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));

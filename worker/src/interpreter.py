@@ -1,9 +1,11 @@
 """What a worker asks an interpreter: where its parts lie, and whether it has torch. Imports as little as it can."""
 
+import glob
 import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 import sysconfig
 
@@ -13,8 +15,33 @@ places = [sysconfig.get_config_var(key) for key in ("LIBDIR", "LIBPL")] + [os.pa
 multiarch = sysconfig.get_config_var("MULTIARCH")
 if multiarch:
     places += [os.path.join(place, multiarch) for place in ("/usr/lib", "/lib")]
+
+
+def text(*parts):
+    try:
+        with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def libtorch(home):
+    """What compiles and links against the torch in a folder. It is not imported: that takes seconds."""
+    beside = os.path.dirname(home)
+    include = os.path.join(home, "include")
+    # The standard that its headers ask for is the one that its own extensions are compiled with.
+    standards = re.findall(r"-std=c\+\+(\d\d)", text(home, "utils", "cpp_extension.py"))
+    abi = re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=[01]", text(home, "share", "cmake", "Torch", "TorchConfig.cmake"))
+    return {
+        "include": [include, os.path.join(include, "torch", "csrc", "api", "include"), sysconfig.get_path("include")],
+        "libraries": [os.path.join(home, "lib"), os.path.join(beside, "torch.libs"), *sorted(glob.glob(os.path.join(beside, "nvidia", "*", "lib")))],
+        "flags": ["-std=c++" + max(standards, default="17"), *abi[:1]],
+    }
+
+
 try:
-    torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else None
+    found = importlib.util.find_spec("torch")
+    torch = importlib.metadata.version("torch") if found else None
 except importlib.metadata.PackageNotFoundError:
     torch = "of unknown version"
 print(
@@ -25,6 +52,7 @@ print(
             "folders": sys.path + [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)],
             "libraries": [os.path.join(place, name) for place in places for name in names if place and name and ".so" in name],
             "torch": torch,
+            "libtorch": libtorch(found.submodule_search_locations[0] if found else ""),
         }
     )
 )

@@ -33,8 +33,20 @@ pub(crate) struct Interpreter {
     pub(crate) library: PathBuf,
     /// Folders that modules are imported from, and libraries beside them.
     pub(crate) folders: Vec<PathBuf>,
+    pub(crate) libtorch: Libtorch,
     /// `Python 3.11.7 with torch 2.10.0`.
     pub(crate) said: String,
+}
+
+/// What compiles and links against an interpreter's torch.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Libtorch {
+    /// Folders of headers: torch's own, and Python's where they are installed.
+    pub(crate) include: Vec<PathBuf>,
+    /// Folders of shared libraries: libtorch's own, and those that it needs.
+    pub(crate) libraries: Vec<PathBuf>,
+    /// Options without which its headers do not compile, or not to what its libraries were compiled to.
+    pub(crate) flags: Vec<String>,
 }
 
 /// What it answers.
@@ -45,6 +57,7 @@ struct Answer {
     folders: Vec<PathBuf>,
     libraries: Vec<PathBuf>,
     torch: Option<String>,
+    libtorch: Libtorch,
 }
 
 /// The interpreter that a plan's `[build] python` means: a path, or the first of this name on PATH that has torch. The error
@@ -135,10 +148,13 @@ fn understood(program: &Path, answer: Answer) -> Result<Interpreter, String> {
     };
     // Not resolved: an environment's interpreter is known by the path that it is started by.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
+    let there = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
+    let Libtorch { include, libraries, flags } = answer.libtorch;
     Ok(Interpreter {
         executable,
         library,
-        folders: answer.folders.into_iter().filter(|folder| folder.is_dir()).collect(),
+        folders: there(answer.folders),
+        libtorch: Libtorch { include: there(include), libraries: there(libraries), flags },
         said: format!("Python {major}.{minor}.{patch} with torch {torch}"),
     })
 }
@@ -168,7 +184,8 @@ mod tests {
             let folders = here.display();
             let library = library.display();
             format!(
-                r#"{{"version": {version}, "free_threaded": {free}, "folders": ["{folders}", "/nowhere"], "libraries": ["/nowhere.so", "{library}"], "torch": {torch}}}"#
+                r#"{{"version": {version}, "free_threaded": {free}, "folders": ["{folders}", "/nowhere"], "libraries": ["/nowhere.so", "{library}"], "torch": {torch},
+                    "libtorch": {{"include": ["{folders}", "/nowhere"], "libraries": ["/nowhere"], "flags": ["-std=c++17"]}}}}"#
             )
         };
         let missing = here.join("missing.so");
@@ -188,6 +205,11 @@ mod tests {
         assert_eq!((found.library, found.executable), (library, path));
         assert_eq!(found.said, "Python 3.11.7 with torch 2.10.0");
         assert_eq!(found.folders, [here.to_owned()]);
+        let Libtorch { include, libraries, flags } = found.libtorch;
+        assert_eq!(
+            (include, libraries, flags),
+            (vec![here.to_owned()], vec![], vec!["-std=c++17".to_owned()])
+        );
         let error = look_for("/nowhere/python", OsStr::new("")).expect_err("not there");
         assert!(error.contains("cannot be started"), "{error}");
         let error = look_for("no-such-interpreter", OsStr::new("/nowhere")).expect_err("not there");

@@ -33,6 +33,8 @@ pub const RUNNER_BASE: Bytes = Bytes::mib(4);
 /// What the same process owes once it has an interpreter with torch in it. Measured with torch 2.10 and 2.15 at 270 to 300 MiB;
 /// its files are the page cache's.
 pub const PYTHON_BASE: Bytes = Bytes::mib(384);
+/// What a runner owes once it has libtorch loaded.
+pub const LIBTORCH_BASE: Bytes = Bytes::mib(128);
 /// Its files in the page cache: Python's and torch's libraries, as far as an import touches them.
 pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Owed by a compiler's process before it reads anything.

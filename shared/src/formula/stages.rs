@@ -1,6 +1,8 @@
 //! The memory formula of each stage, term by term.
 
-use super::{COMPARE_CHUNK, LOAD_SLOTS, PYTHON_BASE, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES};
+use super::{
+    COMPARE_CHUNK, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, REPLAY_SLOTS, RUNNER_BASE, STAGING_SLOT, VALUES,
+};
 use crate::batch::{BatchSum, Constant};
 use crate::language::Launcher;
 use crate::numbers::EntryNumbers;
@@ -98,6 +100,7 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::Kernel => RUNNER_BASE,
         Launcher::Interpreter => PYTHON_BASE,
+        Launcher::Libtorch => LIBTORCH_BASE,
     }
 }
 

@@ -14,9 +14,6 @@ use super::layers::Layers;
 use super::names::{NameOf, objection};
 use super::render::label;
 
-/// The function called in a candidate that names none.
-pub(super) const DEFAULT_SYMBOL: &str = "run";
-
 /// A baseline of a later version.
 const COMPILED: &str = "torch.compile";
 
@@ -97,8 +94,15 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
         (draft.partial, draft.layers) = (raw.partial, layers_of(raw));
         return Some(draft);
     }
-    let first = raw.sources.first()?;
-    if language.is_some_and(is_prebuilt) && raw.sources.len() > 1 {
+    let (first, language) = (raw.sources.first()?, language?);
+    let refused = |source: &Located<String>| {
+        language.refuses(Path::new(&source.value)).map(|why| (source.spot.clone(), why))
+    };
+    if let Some((spot, why)) = raw.sources.iter().find_map(refused) {
+        findings.report(&spot, why);
+        return None;
+    }
+    if is_prebuilt(language) && raw.sources.len() > 1 {
         findings
             .report(&raw.sources[1].spot, "a shared library is a candidate by itself")
             .expected("one source");
@@ -116,8 +120,8 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
         name,
         source: CandidateSource {
             sources: paths,
-            language: language?,
-            symbol: raw.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
+            language,
+            symbol: raw.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
         },
         partial: raw.partial,
         layers: layers_of(raw),
@@ -134,7 +138,7 @@ fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
 fn draft_of_function(language: Language, spot: Spot) -> Draft {
     Draft {
         name: language.name().to_owned(),
-        source: CandidateSource { sources: Vec::new(), language, symbol: DEFAULT_SYMBOL.to_owned() },
+        source: CandidateSource { sources: Vec::new(), language, symbol: language.kind().symbol.to_owned() },
         partial: None,
         layers: None,
         spot: Rc::new(spot),
@@ -238,7 +242,7 @@ fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<S
     let short = Path::new(&relative).with_extension("").to_string_lossy().into_owned();
     Draft {
         name: String::new(),
-        source: CandidateSource { sources: vec![path], language, symbol: DEFAULT_SYMBOL.to_owned() },
+        source: CandidateSource { sources: vec![path], language, symbol: language.kind().symbol.to_owned() },
         partial: None,
         layers: None,
         spot,

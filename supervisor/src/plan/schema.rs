@@ -139,8 +139,8 @@ sections! {
         "library_path" => library_path: List<Folder>,
         "toolchain" => toolchain: List<Folder>,
         "env" => env: Environment,
-        "memory" => memory: Size<1>,
-        "timeout" => timeout: Time,
+        "memory" => memory: OrWord<AutoWord, Size<1>>,
+        "timeout" => timeout: OrWord<AutoWord, Time>,
         "max_artifact" => max_artifact: Size<1>,
     }
     VerifyLayer => VerifySettings, "verify" {

@@ -7,7 +7,7 @@ use opt_shared::ids::CandidateId;
 use opt_shared::language::Language;
 use opt_shared::settings::CandidateSource;
 
-use super::candidates::{DEFAULT_SYMBOL, is_prebuilt};
+use super::candidates::is_prebuilt;
 use super::names::{LONGEST_NAME, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
@@ -54,6 +54,9 @@ impl JobPlan {
         if let Some(why) = language.kind().missing {
             return Err(SubmissionError::Missing { why });
         }
+        if let Some(why) = submission.sources.iter().find_map(|path| language.refuses(path)) {
+            return Err(SubmissionError::Missing { why });
+        }
         if is_prebuilt(language) && 1 < submission.sources.len() {
             return Err(SubmissionError::SeveralLibraries);
         }
@@ -70,7 +73,7 @@ impl JobPlan {
             source: CandidateSource {
                 sources: submission.sources.clone(),
                 language,
-                symbol: submission.symbol.clone().unwrap_or_else(|| DEFAULT_SYMBOL.to_owned()),
+                symbol: submission.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
             },
             recycle: self.recycle.clone(),
             build: self.build.clone(),

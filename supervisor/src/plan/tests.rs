@@ -129,7 +129,7 @@ fn smallest_plan_has_the_documented_defaults() {
         (Language::C, "run", false)
     );
     assert_eq!(naive.build.flags, ["-O3", "-march=native"]);
-    assert_eq!((naive.build.memory, naive.build.timeout), (Bytes::gib(4), Duration::from_secs(120)));
+    assert_eq!((naive.build.memory, naive.build.timeout), (None, None));
     assert_eq!((naive.verify.repeats, naive.verify.stop_after), (2, 3));
     assert_eq!(naive.verify.tolerance, ToleranceProfile::Standard);
     assert_eq!((naive.profile.max_noise, naive.profile.min_improvement), (0.01, 0.02));

@@ -192,6 +192,7 @@ fn prepare(
     turns::take_short_turns();
     let mut entries = Vec::new();
     let mut calls = Vec::new();
+    let mut arity = (0, 0);
     let mut places = Vec::new();
     let mut inputs = Inputs::new();
     loop {
@@ -202,6 +203,7 @@ fn prepare(
             }
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, &mut inputs, &mut places)?);
+                arity = (entry.arguments.len(), entry.outputs.len());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
             (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(trouble("a frame out of order")),
@@ -222,7 +224,7 @@ fn prepare(
     }
     fault::report_faults_in(page, places);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
-    let given = Given { artifact, libraries, interpreter, calls };
+    let given = Given { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Told(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {
         entry.arguments.belong_to(*this);

@@ -37,17 +37,21 @@ pub(crate) fn user_number() -> u32 {
     (std::process::id() % (1 << 22)) * USERS_PER_WORKER + number
 }
 
+/// `libraries`: of the files that are known to be loaded, beyond the system's.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,
     memory: Bytes,
+    libraries: Bytes,
     readable: &[PathBuf],
 ) -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
         limits: ResourceLimits {
             data: memory,
-            address_space: Some(memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES),
+            address_space: Some(
+                memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
+            ),
             // The standard streams are sealed memfds, to which the kernel applies this limit too. Beyond their
             // size, the seal answers EPERM; with a limit of zero, the first printf would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),

@@ -149,15 +149,16 @@ fn compile(
             hidden: &task.hidden,
             homes: [&task.home, &folders.files.root],
         },
-        memory: task.build.memory,
+        memory: task.build.memory_for(task.source.language),
         // An assembler reads text, which is many times as long as its output.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
     built.compiler = version(link, &spec).map_err(failed)?;
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
-    if !running.wait(task.build.timeout).map_err(failed)? {
-        running.end_for(link, KillReason::Timeout { limit: task.build.timeout }).map_err(failed)?;
+    let limit = task.build.timeout_for(task.source.language);
+    if !running.wait(limit).map_err(failed)? {
+        running.end_for(link, KillReason::Timeout { limit }).map_err(failed)?;
     }
     let CompilerEnd { end, killed, log_head, peak_owed } = running.finish(link, LOG_HEAD).map_err(failed)?;
     built.log_head = log_head;
@@ -204,6 +205,9 @@ fn compile(
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
     };
+    if let Some(advice) = toolchain::of(task.source.language).advice(head.status, &built.log_head) {
+        head.detail = format!("{}; {advice}", head.detail);
+    }
     Ok(())
 }
 

@@ -12,25 +12,38 @@ pub(super) struct C;
 
 impl Toolchain for C {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
-        let output = folders.scratch.join("candidate.so");
-        let (compiler, arguments) = command(task, folders, &output);
-        let mut readable: Vec<PathBuf> =
-            task.build.include.iter().chain(&task.build.library_path).cloned().collect();
-        readable.sort();
-        readable.dedup();
-        Recipe::Run(Step { compiler, arguments, output, readable })
+        let sources = folders.files.sources.iter().map(|source| operand(&source.relative)).collect();
+        Recipe::Run(step(task, folders, Parts { sources, ..Parts::default() }))
     }
+}
+
+/// What a language adds to a command.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// Before the plan's own flags, which may change what these say.
+    pub(super) flags: Vec<OsString>,
+    pub(super) sources: Vec<OsString>,
+    /// Folders of headers behind all others, in which nothing is warned about.
+    pub(super) system_include: Vec<PathBuf>,
+    pub(super) library_path: Vec<PathBuf>,
+    /// Behind the plan's own.
+    pub(super) libraries: Vec<OsString>,
 }
 
 /// `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. Sources are named as they lie in their folder,
 /// so what a compiler prints of them is short, and the same for every build.
-fn command(task: &BuildTask, folders: &Folders<'_>, built: &Path) -> (String, Vec<OsString>) {
+pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
-        language::Toolchain::Cxx => &build.cxx,
-        _ => &build.cc,
+        language::Toolchain::Cc => &build.cc,
+        _ => &build.cxx,
     };
-    let mut arguments: Vec<OsString> = Vec::new();
+    let output = folders.scratch.join("candidate.so");
+    let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
+    readable.extend(parts.system_include.iter().chain(&parts.library_path).cloned());
+    readable.sort();
+    readable.dedup();
+    let mut arguments = parts.flags;
     arguments.extend(build.flags.iter().chain(&build.extra_flags).map(OsString::from));
     arguments.extend(debug_paths(&arguments, folders));
     arguments.extend(["-shared", "-fPIC"].map(OsString::from));
@@ -38,11 +51,15 @@ fn command(task: &BuildTask, folders: &Folders<'_>, built: &Path) -> (String, Ve
         arguments.push("-I".into());
         arguments.push(folder.into());
     }
+    for folder in parts.system_include {
+        arguments.push("-isystem".into());
+        arguments.push(folder.into());
+    }
     arguments.push("-o".into());
-    arguments.push(built.into());
-    arguments.extend(folders.files.sources.iter().map(|source| operand(&source.relative)));
+    arguments.push(output.clone().into());
+    arguments.extend(parts.sources);
     arguments.extend(build.link_flags.iter().map(OsString::from));
-    for folder in &build.library_path {
+    for folder in build.library_path.iter().chain(&parts.library_path) {
         let mut flag = OsString::from("-L");
         flag.push(folder);
         arguments.push(flag);
@@ -54,11 +71,12 @@ fn command(task: &BuildTask, folders: &Folders<'_>, built: &Path) -> (String, Ve
             format!("-l{library}").into()
         });
     }
-    (compiler.clone(), arguments)
+    arguments.extend(parts.libraries);
+    Step { compiler: compiler.clone(), arguments, output, readable }
 }
 
 /// A path that cannot be taken for an option.
-fn operand(relative: &Path) -> OsString {
+pub(super) fn operand(relative: &Path) -> OsString {
     match relative.as_os_str().as_encoded_bytes().first() {
         Some(b'-' | b'@') => Path::new(".").join(relative).into(),
         _ => relative.into(),

@@ -9,6 +9,7 @@ pub(crate) mod compiler;
 pub(crate) mod log;
 mod prebuilt;
 mod python;
+mod torch_extension;
 
 use std::ffi::OsString;
 use std::io;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use opt_shared::kernel_files::KernelFiles;
 use opt_shared::language::{self, Language};
 use opt_shared::message::BuildTask;
+use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
 
@@ -77,6 +79,11 @@ impl Folders<'_> {
 pub(crate) trait Toolchain {
     /// What has to be done for these sources.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
+
+    /// What a user can do about a build that ended with `status` and this log, where the toolchain knows something.
+    fn advice(&self, _: Status, _log: &str) -> Option<String> {
+        None
+    }
 }
 
 /// The toolchain of a language.
@@ -86,6 +93,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
         language::Toolchain::Python => &python::Python,
         language::Toolchain::Torch => &python::Torch,
+        language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
         language::Toolchain::Nvcc => &Missing,
     }
 }

@@ -165,11 +165,10 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
         let Some(language) = params.language else {
             return Err(invalid("a `text` needs its `language`: c or cpp".to_owned()));
         };
-        let kind = language.kind();
-        if kind.toolchain == Toolchain::Prebuilt {
+        if language.kind().toolchain == Toolchain::Prebuilt {
             return Err(invalid("a library is no text".to_owned()));
         }
-        let path = own.join("submitted").with_extension(kind.suffixes[0]);
+        let path = own.join("submitted").with_extension(language.suffix_of_text());
         fs::write(&path, text)
             .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
         return Ok(vec![path]);

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use opt_shared::language::Launcher;
 use opt_shared::message::ASK_INTERPRETER;
 
 use crate::plan::Plan;
@@ -21,8 +20,7 @@ pub type Asked = Result<String, String>;
 /// The answers by the name that plans use.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Asked> {
     let mut found = BTreeMap::new();
-    let needed =
-        |it: &&crate::plan::CandidatePlan| it.source.language.kind().launcher == Launcher::Interpreter;
+    let needed = |it: &&crate::plan::CandidatePlan| it.source.language.kind().launcher.needs_python();
     let candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
     for candidate in candidates.filter(needed) {
         let named = &candidate.build.python;

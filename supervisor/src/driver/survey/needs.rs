@@ -174,7 +174,8 @@ impl<'a> JobNeeds<'a> {
     }
 
     pub fn build(&self, candidate: &CandidatePlan) -> Prediction {
-        predict::build(candidate.build.memory, candidate.build.timeout)
+        let language = candidate.source.language;
+        predict::build(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
     /// Ways to verify: with shared runners, then, if that takes less, with a runner for each entry.

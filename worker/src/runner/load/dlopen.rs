@@ -17,6 +17,44 @@ pub(super) fn load(
     libraries: Vec<OwnedFd>,
     page: &ControlPage,
 ) -> Result<Loaded, String> {
+    open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
+}
+
+/// The same for an artifact with the glue for torch, which says how many parameters its function has: those of the inputs,
+/// or those of the outputs as well.
+pub(super) fn load_over_libtorch(
+    setup: &Setup,
+    artifact: OwnedFd,
+    libraries: Vec<OwnedFd>,
+    (inputs, outputs): (usize, usize),
+    page: &ControlPage,
+) -> Result<Loaded, String> {
+    let (mut loaded, handle) = open(setup, artifact, libraries, page)?;
+    // SAFETY: a handle that dlopen returned and a NUL-terminated name.
+    let address = unsafe { libc::dlsym(handle, c"opt_parameters".as_ptr()) };
+    if address.is_null() {
+        return Err("the library lacks `opt_parameters`, which its build puts there".to_owned());
+    }
+    // SAFETY: the glue defines this function so. Whoever replaced it harms this process only.
+    let parameters = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> i32>(address)() };
+    let parameters = usize::try_from(parameters).unwrap_or(0);
+    loaded.returned = parameters == inputs;
+    if loaded.returned || parameters == inputs + outputs {
+        return Ok(loaded);
+    }
+    Err(format!(
+        "`{}` has {parameters} parameters; it has to take the {inputs} arguments of the captures, or {} with the outputs behind them",
+        setup.symbol,
+        inputs + outputs
+    ))
+}
+
+fn open(
+    setup: &Setup,
+    artifact: OwnedFd,
+    libraries: Vec<OwnedFd>,
+    page: &ControlPage,
+) -> Result<(Loaded, *mut libc::c_void), String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
     // The loader knows a loaded library by its SONAME, so what the artifact needs is there already. Global, as the
     // hosts of such libraries load them: some code generators leave them out of what they say they need.
@@ -38,13 +76,8 @@ pub(super) fn load(
     })?;
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
-    Ok(Loaded {
-        run,
-        plan,
-        raised: Raised::Library(RaisedErrors::find(handle)),
-        returned: false,
-        entries: Vec::new(),
-    })
+    let raised = Raised::Library(RaisedErrors::find(handle));
+    Ok((Loaded { run, plan, raised, returned: false, entries: Vec::new() }, handle))
 }
 
 /// By its descriptor: the file's folder may be closed to this process's user. Errors call it `name`.

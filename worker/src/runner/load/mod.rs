@@ -49,13 +49,16 @@ pub(super) struct Given {
     pub(super) interpreter: Option<Interpreter>,
     /// Of each entry that an interpreter calls: its call and how many arguments stand before its outputs.
     pub(super) calls: Vec<(WireCall, usize)>,
+    /// How many inputs and outputs every entry has.
+    pub(super) arity: (usize, usize),
 }
 
 /// Loads the artifact; the error is the loader's own text.
 pub(super) fn load(setup: &Setup, given: Given, page: &ControlPage) -> Result<Loaded, String> {
-    let Given { artifact, libraries, interpreter, calls } = given;
+    let Given { artifact, libraries, interpreter, calls, arity } = given;
     match (setup.launcher, interpreter) {
         (Launcher::Dlopen, _) => dlopen::load(setup, artifact, libraries, page),
+        (Launcher::Libtorch, _) => dlopen::load_over_libtorch(setup, artifact, libraries, arity, page),
         (Launcher::Interpreter, Some(interpreter)) => {
             interpreter::load(interpreter, setup, artifact, &calls, page)
         }

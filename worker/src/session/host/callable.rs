@@ -25,8 +25,7 @@ use crate::sandbox::policy;
 use crate::session::{Candidate, SessionError, artifact};
 
 /// What torch asks of the machine.
-const INTERPRETER_FILES: [&str; 4] =
-    ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
+const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
 /// One candidate's artifact, opened and checked against its digest, with the limits its runners get.
 pub(crate) struct Callable {
@@ -35,6 +34,8 @@ pub(crate) struct Callable {
     libraries: Libraries,
     /// What hosts its runners, if that is needed.
     interpreter: Option<Arc<Interpreter>>,
+    /// Folders that its libraries are looked for in, and found in by them.
+    library_path: Vec<PathBuf>,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
     /// Started ahead of the next session.
@@ -50,14 +51,17 @@ impl Callable {
             .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?;
         artifact::compare(callee, &hasher.finalize())?;
         let copies = callee.artifact.path.parent().unwrap_or(Path::new("."));
-        let libraries = Libraries::find(&file, &callee.library_path, copies);
+        let found = callee.launcher.needs_python().then(|| interpreter::find(&callee.python)).transpose();
+        let found = found.map_err(|text| SessionError::Interpreter { candidate: candidate(), text })?;
+        let mut library_path = callee.library_path.clone();
         let interpreter = match callee.launcher {
-            Launcher::Interpreter => Some(
-                interpreter::find(&callee.python)
-                    .map_err(|text| SessionError::Interpreter { candidate: candidate(), text })?,
-            ),
-            Launcher::Dlopen | Launcher::Kernel => None,
+            Launcher::Libtorch => {
+                library_path.extend(found.iter().flat_map(|it| it.libtorch.libraries.clone()));
+                None
+            }
+            Launcher::Interpreter | Launcher::Dlopen | Launcher::Kernel => found,
         };
+        let libraries = Libraries::find(&file, &library_path, copies);
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
@@ -69,6 +73,7 @@ impl Callable {
             artifact: file.into(),
             libraries,
             interpreter,
+            library_path,
             cpus: pinned,
             threads,
             waiting: RefCell::default(),
@@ -87,14 +92,24 @@ impl Callable {
         let largest = entries.iter().map(Placed::input_bytes).max().unwrap_or_default();
         let limits = &self.callee.limits;
         let memory = limits.memory_for(largest, self.threads);
-        let private = limits.private_memory_for(largest, self.threads);
+        let mut private = limits.private_memory_for(largest, self.threads);
+        if self.callee.launcher == Launcher::Libtorch {
+            // An interpreter has torch before its runner is locked down; a library gets it behind that.
+            private += runner_base(Launcher::Libtorch);
+        }
         RunnerSpec {
             lease,
             setup: Setup {
                 launcher: self.callee.launcher,
                 symbol: self.callee.symbol.clone(),
                 libraries: self.libraries.as_slice().iter().map(|library| library.name.clone()).collect(),
-                confinement: policy::for_candidate(limits, self.threads, private, &self.readable()),
+                confinement: policy::for_candidate(
+                    limits,
+                    self.threads,
+                    private,
+                    self.libraries.bytes(),
+                    &self.readable(),
+                ),
                 cpus: self.cpus.clone(),
                 threads: self.threads,
                 env: limits.env.clone(),
@@ -117,7 +132,7 @@ impl Callable {
             shared: outputs + materialised,
             of_worker: placed::of_worker(entries),
             mapped: sum(Placed::mapped_bytes)
-                + if self.interpreter.is_some() { PYTHON_FILES } else { Bytes::ZERO },
+                + if self.interpreter.is_some() { PYTHON_FILES } else { self.libraries.bytes() },
             tasks: limits.processes.unwrap_or_else(|| policy::tasks(self.threads)),
         }
     }
@@ -129,10 +144,10 @@ impl Callable {
 
     /// What its runners may read beyond the system's libraries.
     fn readable(&self) -> Vec<PathBuf> {
-        let mut readable = self.callee.library_path.clone();
-        if let Some(interpreter) = &self.interpreter {
-            readable.extend(interpreter.folders.iter().cloned());
-            readable.extend(INTERPRETER_FILES.map(PathBuf::from));
+        let mut readable = self.library_path.clone();
+        readable.extend(self.interpreter.iter().flat_map(|it| it.folders.clone()));
+        if self.callee.launcher.needs_python() {
+            readable.extend(TORCH_FILES.map(PathBuf::from));
         }
         readable
     }
@@ -150,21 +165,21 @@ impl Callable {
     }
 
     fn start_process(&self, link: &Link) -> Result<Process, RunnerError> {
-        let Callee { limits, library_path, .. } = &self.callee;
+        let limits = &self.callee.limits;
         let mut env = BTreeMap::from([
             ("OMP_NUM_THREADS".to_owned(), self.threads.to_string()),
             ("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()),
             ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
             ("LC_ALL".to_owned(), "C".to_owned()),
         ]);
-        if self.interpreter.is_some() {
+        if self.callee.launcher.needs_python() {
             // One thread must be all there is when the runner locks itself down, and there is no device for CUDA to look for.
             env.insert("OPENBLAS_NUM_THREADS".to_owned(), "1".to_owned());
             env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
         }
-        if !library_path.is_empty() {
+        if !self.library_path.is_empty() {
             let folders: Vec<String> =
-                library_path.iter().map(|folder| folder.display().to_string()).collect();
+                self.library_path.iter().map(|folder| folder.display().to_string()).collect();
             env.insert("LD_LIBRARY_PATH".to_owned(), folders.join(":"));
         }
         env.extend(limits.env.clone());

@@ -66,6 +66,12 @@ impl Libraries {
         &self.found
     }
 
+    /// The size of the files, which is what they take of an address space, and of the page cache at most.
+    pub(crate) fn bytes(&self) -> Bytes {
+        let size = |it: &Library| it.file.metadata().map(|about| Bytes::new(about.len())).unwrap_or_default();
+        self.found.iter().map(size).sum()
+    }
+
     /// Advice to add to the loader's message; empty if there is none.
     pub(crate) fn advice(&self, loader: &str) -> String {
         for (path, error) in &self.refused {

@@ -1,0 +1,4 @@
+// Defines no `launch`.
+#include <ATen/core/Tensor.h>
+
+at::Tensor softmax(const at::Tensor &input) { return input; }

@@ -1,0 +1,87 @@
+//! Kernels in C++ over PyTorch's tensors, as people write them for torch's own extensions. All of them need an interpreter with
+//! torch, and its headers.
+
+use opt_tests::{Scenario, Summary, data};
+
+use crate::python_kernels::interpreter;
+
+/// What each kernel comes to, and what is said of it.
+const KERNELS: [(&str, &str, &str); 6] = [
+    ("returns", "PASSED", ""),
+    ("writes", "PASSED", ""),
+    ("raises", "RUNTIME_ERROR", "only tensors of seven dimensions, got 4"),
+    ("wrong_shape", "INCORRECT_SHAPE", "output 0 that it returned has the shape"),
+    (
+        "takes_too_few",
+        "LOAD_ERROR",
+        "`launch` has 2 parameters; it has to take the 4 arguments of the captures, or 5",
+    ),
+    ("has_another_name", "COMPILE_ERROR", "the one that `symbol` names"),
+];
+
+fn plan(stages: &str, candidates: &str) -> Option<String> {
+    let python = interpreter()?;
+    Some(format!(
+        "[run]\nstages = {stages}\n[build]\npython = {python:?}\nflags = [\"-O1\"]\n[limits]\nthreads = 1\n\
+         [[job]]\nname = \"softmax\"\ncaptures = {captures:?}\nentries = [\"entry_000001.pt\"]\n{candidates}",
+        captures = data("demo/torch_nn_functional_softmax"),
+    ))
+}
+
+fn candidate(name: &str) -> String {
+    let source = data("kernels/torch_extension").join(format!("{name}.cpp"));
+    format!("[[job.candidate]]\nname = {name:?}\nlanguage = \"torch-extension\"\nsources = [{source:?}]\n")
+}
+
+#[test]
+fn every_torch_extension_ends_as_it_was_made_to() {
+    let candidates: String = KERNELS.iter().map(|(name, ..)| candidate(name)).collect();
+    let Some(plan) = plan("[\"build\", \"verify\"]", &candidates) else { return };
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (name, status, says) in KERNELS {
+        let it = summary.candidate("softmax", name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+    }
+    for (name, output) in [("returns", "returned"), ("writes", "written")] {
+        let it = summary.candidate("softmax", name);
+        outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
+    }
+}
+
+/// A library over libtorch is timed as any other, beside the recorded function in Python.
+#[test]
+fn torch_extension_is_timed_beside_torch() {
+    let candidates =
+        format!("baseline = \"torch\"\nprofile = {{ entry_timeout = \"500ms\" }}\n{}", candidate("writes"));
+    let Some(plan) = plan("[\"build\", \"verify\", \"profile\"]", &candidates) else { return };
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for name in ["torch", "writes"] {
+        let it = summary.candidate("softmax", name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
+        outcome.expect(timed, format_args!("{name} is timed: {}", it["profile"]));
+    }
+}
+
+#[test]
+fn cuda_source_of_a_torch_extension_is_refused_by_the_plan() {
+    let scenario = Scenario::create();
+    scenario.write("k.cu", "");
+    let captures = data("demo/torch_nn_functional_softmax");
+    scenario.write(
+        "plan.toml",
+        format!(
+            "[[job]]\ncaptures = {captures:?}\n[[job.candidate]]\nlanguage = \"torch-extension\"\nsources = [\"k.cu\"]\n"
+        ),
+    );
+    scenario
+        .run(&["check", "plan.toml"])
+        .expect_exit(2)
+        .expect_stderr(&["a torch-extension in CUDA needs a device"]);
+}

@@ -1,0 +1,123 @@
+//! C++ over PyTorch's tensors: compiled together with a glue that calls the candidate's function through the candidate
+//! interface, and linked to the libtorch of the plan's interpreter.
+
+use std::ffi::OsString;
+use std::fs;
+
+use opt_shared::message::BuildTask;
+use opt_shared::outcome::Status;
+
+use super::c::{Parts, operand, step};
+use super::{Folders, Recipe, Toolchain};
+use crate::interpreter;
+
+/// Includes the candidate's first source, and makes a function of C's interface from the one that is called.
+const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
+
+/// What is told of a build that took too long or too much.
+const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
+                               and their functions, in a third of the time and half the memory";
+
+pub(super) struct TorchExtension;
+
+impl Toolchain for TorchExtension {
+    fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
+        let interpreter = match interpreter::find(&task.build.python) {
+            Ok(found) => found,
+            Err(why) => return Recipe::Unavailable(why),
+        };
+        let Some((first, others)) = folders.files.sources.split_first() else {
+            return Recipe::Refused("a torch-extension is made of at least one source".to_owned());
+        };
+        let Some(source) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
+            return Recipe::Refused("the name of the first source cannot be written in C++".to_owned());
+        };
+        let symbol = &task.source.symbol;
+        let entry = format!("__tvm_ffi_{symbol}");
+        let glue = folders.include.join("opt_torch_glue.cpp");
+        let exported = folders.include.join("opt_torch_glue.map");
+        let map = format!("{{ global: {entry}; opt_parameters; TVMFFIErrorMoveFromRaised; local: *; }};\n");
+        for (path, text) in [(&glue, GLUE), (&exported, map.as_str())] {
+            if let Err(error) = fs::write(path, text) {
+                return Recipe::Unavailable(format!("writing {}: {error}", path.display()));
+            }
+        }
+        let torch = &interpreter.libtorch;
+        let mut flags: Vec<OsString> = torch.flags.iter().map(OsString::from).collect();
+        flags.extend([
+            format!("-DOPT_SOURCE=\"{source}\"").into(),
+            format!("-DOPT_FUNCTION={symbol}").into(),
+            format!("-DOPT_ENTRY={entry}").into(),
+            // For a PYBIND11_MODULE. Nothing calls it, so it is left out of the library, and no interpreter is needed to load it.
+            "-DTORCH_EXTENSION_NAME=candidate".into(),
+            "-ffunction-sections".into(),
+            "-fdata-sections".into(),
+            "-Wl,--gc-sections".into(),
+            format!("-Wl,--version-script={}", exported.display()).into(),
+            "-iquote".into(),
+            ".".into(),
+        ]);
+        let sources = std::iter::once(glue.into())
+            .chain(others.iter().map(|source| operand(&source.relative)))
+            .collect();
+        Recipe::Run(step(
+            task,
+            folders,
+            Parts {
+                flags,
+                sources,
+                system_include: torch.include.clone(),
+                library_path: torch.libraries.clone(),
+                libraries: ["-ltorch_cpu", "-lc10"].map(OsString::from).into(),
+            },
+        ))
+    }
+
+    fn advice(&self, status: Status, log: &str) -> Option<String> {
+        if matches!(status, Status::CompileTimeout | Status::HostMemoryLimit) {
+            return Some(LIGHTER_HEADERS.to_owned());
+        }
+        if log.contains("fatal error: Python.h") || log.contains("'Python.h' file not found") {
+            return Some(
+                "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev), which \
+                 `ATen/ATen.h` and `torch/types.h` do not"
+                    .to_owned(),
+            );
+        }
+        let missing =
+            log.contains("was not declared in this scope") || log.contains("use of undeclared identifier");
+        (missing && log.contains("opt_torch_glue.cpp:")).then(|| {
+            "the function that is called is `launch`, or the one that `symbol` names, in the first of the sources".to_owned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_given_for_what_a_toolchain_knows() {
+        let advice = |status, log| TorchExtension.advice(status, log).unwrap_or_default();
+        let undeclared =
+            "opt_torch_glue.cpp:9:1: error: \u{2018}launch\u{2019} was not declared in this scope";
+        for (status, log, part) in [
+            (Status::CompileTimeout, "", "ATen/ATen.h"),
+            (Status::HostMemoryLimit, "", "ATen/ATen.h"),
+            (
+                Status::CompileError,
+                "torch/python.h:1:10: fatal error: Python.h: No such file",
+                "libpython3-dev",
+            ),
+            (Status::CompileError, undeclared, "`symbol`"),
+        ] {
+            assert!(advice(status, log).contains(part), "{log}");
+        }
+        for log in [
+            "k.cpp:1:1: error: \u{2018}oops\u{2019} was not declared in this scope",
+            "k.cpp:2:1: error: expected `;`",
+        ] {
+            assert_eq!(advice(Status::CompileError, log), "", "{log}");
+        }
+    }
+}
