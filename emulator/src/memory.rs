@@ -52,6 +52,18 @@ impl Allocation {
         }
     }
 
+    /// 32 words that lie inside.
+    pub fn load_row(&self, offset: u64, row: &mut [u32; 32]) {
+        let from = (offset / 4) as usize;
+        for (slot, word) in row.iter_mut().zip(&self.words[from..from + 32]) {
+            *slot = word.load(Ordering::Relaxed);
+        }
+    }
+
+    pub fn tracks_writes(&self) -> bool {
+        self.written.is_some()
+    }
+
     pub fn load_word(&self, offset: u64) -> u32 {
         self.word(offset).load(Ordering::Relaxed)
     }

@@ -21,13 +21,11 @@ impl Warp {
         let kernel = block.kernel;
         let op = &kernel.memory_ops[index as usize];
         let addresses = self.addresses(op);
+        if self.all_at_once(block, op, &addresses, active) {
+            return Ok(());
+        }
         match &op.action {
-            MemoryAction::Load { to, .. } => {
-                if let ([Some(slot)], 4, MemorySpace::Global, File::Narrow) =
-                    (to.as_slice(), op.bytes, op.space, to[0].map_or(File::Flag, |slot| slot.file))
-                {
-                    return self.load_words(block, op, *slot, &addresses, active);
-                }
+            MemoryAction::Load { .. } => {
                 for lane in lanes(active) {
                     let target = self.resolve(block, op, addresses[lane], lane, AccessKind::Read)?;
                     self.load(block, op, &target, addresses[lane], lane)?;
@@ -58,43 +56,6 @@ impl Warp {
             // Addresses of shared and local memory fit into 32 bits, and wrap there.
             let row = &self.registers.narrow[op.base.row as usize];
             std::array::from_fn(|lane| u64::from(row[lane].wrapping_add(offset as u32)))
-        }
-    }
-
-    /// The most frequent access: a word of global memory for each lane.
-    fn load_words(
-        &mut self,
-        block: &BlockState<'_>,
-        op: &MemoryOp,
-        slot: Slot,
-        addresses: &[u64; 32],
-        active: u32,
-    ) -> Result<(), Stop> {
-        for lane in lanes(active) {
-            let address = addresses[lane];
-            let found = block.view.find(address, 4, &mut self.hint);
-            let Some((allocation, offset)) = found.filter(|_| address.is_multiple_of(4)) else {
-                return Err(self.refused(block, op, address, lane, AccessKind::Read));
-            };
-            if !allocation.is_written(offset, 4) {
-                return Err(uninitialised(Memory::Global, address, 4, lane));
-            }
-            self.registers.narrow[slot.row as usize][lane] = allocation.load_word(offset);
-        }
-        Ok(())
-    }
-
-    fn refused(
-        &mut self,
-        block: &BlockState<'_>,
-        op: &MemoryOp,
-        address: u64,
-        lane: usize,
-        kind: AccessKind,
-    ) -> Stop {
-        match self.resolve(block, op, address, lane, kind) {
-            Err(stop) => stop,
-            Ok(_) => Stop::new(FaultKind::Trap, lane),
         }
     }
 

@@ -12,6 +12,7 @@ mod vector;
 #[cfg(test)]
 mod vector_tests;
 mod warp;
+mod words;
 
 pub use launch::{Job, Limit, Summary, run};
 

@@ -47,6 +47,35 @@ impl Scratch {
         }
     }
 
+    /// The element, if it is aligned and inside.
+    pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, bool)> {
+        let inside =
+            at < self.len() && u64::from(bytes) <= self.len() - at && at.is_multiple_of(u64::from(bytes));
+        inside.then(|| self.load(at, bytes))
+    }
+
+    /// 32 words one after another; `false`: not all are there, or were written.
+    pub fn load_row(&self, at: u64, row: &mut [u32; 32], checks: bool) -> bool {
+        if self.len() < at {
+            return false;
+        }
+        let from = at as usize;
+        let (Some(bytes), Some(written)) =
+            (self.bytes.get(from..from + 128), self.written.get(from..from + 128))
+        else {
+            return false;
+        };
+        let all =
+            written.as_chunks::<4>().0.iter().fold(true, |all, four| all & (u32::from_le_bytes(*four) != 0));
+        if !at.is_multiple_of(4) || (checks && !all) {
+            return false;
+        }
+        for (slot, four) in row.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *slot = u32::from_le_bytes(*four);
+        }
+        true
+    }
+
     pub fn store(&mut self, at: u64, bytes: u32, value: u64) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
         match bytes {

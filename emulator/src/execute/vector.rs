@@ -212,17 +212,17 @@ pub fn fma_f32(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]:
         }
     }
     let mut result = [0_u32; 32];
-    let mut doubtful = 0_u64;
+    let mut doubtful = [0_u32; 32];
     for lane in 0..32 {
         let sum = f64::from(f32::from_bits(x[lane])) * f64::from(f32::from_bits(y[lane]))
             + f64::from(f32::from_bits(z[lane]));
         result[lane] = canonical(sum as f32);
         let half_way = u64::from(sum.to_bits() & 0x1fff_ffff == 0x1000_0000);
         let small = u64::from(sum.abs() < f64::from(f32::MIN_POSITIVE) * 2.0) & u64::from(sum != 0.0);
-        doubtful |= half_way | small;
+        doubtful[lane] = (half_way | small) as u32;
     }
-    if doubtful != 0 {
-        for lane in 0..32 {
+    if doubtful.iter().fold(0, |any, lane| any | lane) != 0 {
+        for lane in (0..32).filter(|lane| doubtful[*lane] != 0) {
             let sum = f32::from_bits(x[lane]).mul_add(f32::from_bits(y[lane]), f32::from_bits(z[lane]));
             result[lane] = canonical(sum);
         }

@@ -32,7 +32,33 @@ impl Conversion {
         if matches!(self.to, Type::F16x2 | Type::Bf16x2) {
             return self.one(a) << 16 | self.one(b) & 0xffff;
         }
-        self.one(a)
+        self.frequent(a).unwrap_or_else(|| self.one(a))
+    }
+
+    /// Between halves and numbers of 32 bits, where nothing special is asked for.
+    fn frequent(&self, a: u64) -> Option<u64> {
+        if self.saturate || self.relu || self.integral || self.flush {
+            return None;
+        }
+        let (low, single) = (a & 0xffff, a as u32);
+        let exponent = single >> 23 & 0xff;
+        match (self.from, self.to) {
+            // Normal halves: the exponent is counted from another zero.
+            (Type::F16, Type::F32) if !matches!(low >> 10 & 31, 0 | 31) => {
+                Some((low & 0x8000) << 16 | ((low & 0x7fff) + (112 << 10)) << 13)
+            }
+            (Type::Bf16, Type::F32) if low >> 7 & 0xff != 0xff => Some(low << 16),
+            (Type::F32, Type::F16)
+                if self.rounding == Rounding::NearestEven && (113..142).contains(&exponent) =>
+            {
+                let rounded = (single & 0x7fff_ffff) + 0xfff + (single >> 13 & 1);
+                Some(u64::from(single >> 16 & 0x8000 | (rounded >> 13) - (112 << 10)))
+            }
+            (Type::F32, Type::Bf16) if self.rounding == Rounding::NearestEven && exponent != 0xff => {
+                Some(u64::from((single + 0x7fff + (single >> 16 & 1)) >> 16))
+            }
+            _ => None,
+        }
     }
 
     fn one(&self, a: u64) -> u64 {

@@ -1,0 +1,210 @@
+//! Accesses of one element for each lane, done for all lanes at once. Whatever is unusual about one is left to the path that
+//! goes lane by lane and can say what is wrong: nothing is written before every lane was found to be in order.
+
+use super::block::BlockState;
+use super::lanes;
+use super::warp::Warp;
+use crate::code::{File, MemoryAction, MemoryOp, MemorySpace, Slot};
+use crate::memory::Allocation;
+
+/// How the addresses of all 32 lanes lie.
+enum Pattern {
+    /// One after another, a word apart.
+    Row,
+    /// All the same.
+    Same,
+    Other,
+}
+
+fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
+    if active != u32::MAX || bytes != 4 {
+        return Pattern::Other;
+    }
+    let first = addresses[0];
+    let (mut row, mut same) = (true, true);
+    for (lane, address) in addresses.iter().enumerate() {
+        row &= *address == first.wrapping_add(4 * lane as u64);
+        same &= *address == first;
+    }
+    match (row, same) {
+        (true, _) => Pattern::Row,
+        (_, true) => Pattern::Same,
+        _ => Pattern::Other,
+    }
+}
+
+impl Warp {
+    /// Whether the access was done.
+    pub fn all_at_once(
+        &mut self,
+        block: &mut BlockState<'_>,
+        op: &MemoryOp,
+        at: &[u64; 32],
+        active: u32,
+    ) -> bool {
+        if op.element != op.bytes || op.element == 1 || (op.is_strong && op.element == 8) {
+            return false;
+        }
+        match &op.action {
+            MemoryAction::Load { signed, to } => {
+                let [Some(slot)] = to.as_slice() else { return false };
+                if slot.file == File::Flag || (*signed && op.element * 8 != slot.bits) {
+                    return false;
+                }
+                match op.space {
+                    MemorySpace::Shared => self.load_shared(block, op.element, *slot, at, active),
+                    MemorySpace::Global => self.load_global(block, op.element, *slot, at, active),
+                    _ => false,
+                }
+            }
+            MemoryAction::Store { from } => {
+                let [slot] = from.as_slice() else { return false };
+                match op.space {
+                    MemorySpace::Shared => self.store_shared(block, op.element, *slot, at, active),
+                    MemorySpace::Global => self.store_global(block, op.element, *slot, at, active),
+                    _ => false,
+                }
+            }
+            MemoryAction::Atomic { .. } => false,
+        }
+    }
+
+    fn load_shared(
+        &mut self,
+        block: &BlockState<'_>,
+        bytes: u32,
+        slot: Slot,
+        at: &[u64; 32],
+        active: u32,
+    ) -> bool {
+        let shared = &block.shared;
+        if slot.file == File::Narrow {
+            let row = &mut self.registers.narrow[slot.row as usize];
+            match pattern(at, active, bytes) {
+                Pattern::Row => return shared.load_row(at[0], row, block.checks_reads),
+                Pattern::Same => {
+                    let Some((value, written)) = shared.get(at[0], 4) else { return false };
+                    if !written && block.checks_reads {
+                        return false;
+                    }
+                    *row = [value as u32; 32];
+                    return true;
+                }
+                Pattern::Other => {}
+            }
+        }
+        let mut values = [0; 32];
+        for lane in lanes(active) {
+            match shared.get(at[lane], bytes) {
+                Some((value, written)) if written || !block.checks_reads => values[lane] = value,
+                _ => return false,
+            }
+        }
+        self.put_values(slot, &values, active);
+        true
+    }
+
+    fn store_shared(
+        &mut self,
+        block: &mut BlockState<'_>,
+        bytes: u32,
+        slot: Slot,
+        at: &[u64; 32],
+        active: u32,
+    ) -> bool {
+        let length = block.shared.len();
+        let fits =
+            |at: u64| at.is_multiple_of(u64::from(bytes)) && at < length && u64::from(bytes) <= length - at;
+        if !lanes(active).all(|lane| fits(at[lane])) {
+            return false;
+        }
+        for lane in lanes(active) {
+            let value = self.registers.get(slot, lane);
+            block.shared.store(at[lane], bytes, value);
+        }
+        true
+    }
+
+    fn load_global(
+        &mut self,
+        block: &BlockState<'_>,
+        bytes: u32,
+        slot: Slot,
+        at: &[u64; 32],
+        active: u32,
+    ) -> bool {
+        let Some(allocation) = self.allocation(block, at, active) else { return false };
+        if allocation.tracks_writes() {
+            return false;
+        }
+        if slot.file == File::Narrow {
+            let row = &mut self.registers.narrow[slot.row as usize];
+            match pattern(at, active, bytes) {
+                Pattern::Row if at[0].is_multiple_of(4) => {
+                    let Some(offset) = allocation.offset(at[0], 128) else { return false };
+                    allocation.load_row(offset, row);
+                    return true;
+                }
+                Pattern::Same if at[0].is_multiple_of(4) => {
+                    let Some(offset) = allocation.offset(at[0], 4) else { return false };
+                    *row = [allocation.load_word(offset); 32];
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        let mut values = [0; 32];
+        for lane in lanes(active) {
+            let Some(offset) = aligned_offset(allocation, at[lane], bytes) else { return false };
+            values[lane] = allocation.load(offset, bytes);
+        }
+        self.put_values(slot, &values, active);
+        true
+    }
+
+    fn store_global(
+        &mut self,
+        block: &BlockState<'_>,
+        bytes: u32,
+        slot: Slot,
+        at: &[u64; 32],
+        active: u32,
+    ) -> bool {
+        let Some(allocation) = self.allocation(block, at, active) else { return false };
+        if allocation.read_only
+            || !lanes(active).all(|lane| aligned_offset(allocation, at[lane], bytes).is_some())
+        {
+            return false;
+        }
+        for lane in lanes(active) {
+            allocation.store(at[lane] - allocation.start, bytes, self.registers.get(slot, lane));
+        }
+        true
+    }
+
+    /// The allocation of the first lane, where the others probably are as well.
+    fn allocation<'m>(
+        &mut self,
+        block: &BlockState<'m>,
+        at: &[u64; 32],
+        active: u32,
+    ) -> Option<&'m Allocation> {
+        let (allocation, _) = block.view.find(at[super::first_lane(active)], 1, &mut self.hint)?;
+        Some(allocation)
+    }
+
+    fn put_values(&mut self, slot: Slot, values: &[u64; 32], active: u32) {
+        if slot.file == File::Wide {
+            let row = &mut self.registers.wide[slot.row as usize];
+            lanes(active).for_each(|lane| row[lane] = values[lane]);
+        } else {
+            let row = &mut self.registers.narrow[slot.row as usize];
+            lanes(active).for_each(|lane| row[lane] = values[lane] as u32);
+        }
+    }
+}
+
+fn aligned_offset(allocation: &Allocation, address: u64, bytes: u32) -> Option<u64> {
+    // Allocations begin at multiples of 256.
+    allocation.offset(address, u64::from(bytes)).filter(|offset| offset % u64::from(bytes) == 0)
+}
