@@ -31,17 +31,20 @@ fn zeros(count: u64) -> Box<[AtomicU32]> {
 }
 
 impl Allocation {
+    #[inline(always)]
     fn word(&self, offset: u64) -> &AtomicU32 {
         &self.words[(offset / 4) as usize]
     }
 
     /// Whether an access of so many bytes lies inside; gives its offset.
+    #[inline(always)]
     pub fn offset(&self, address: u64, bytes: u64) -> Option<u64> {
         let offset = address.wrapping_sub(self.start);
         (offset < self.bytes && bytes <= self.bytes - offset).then_some(offset)
     }
 
     /// Up to 8 aligned bytes.
+    #[inline(always)]
     pub fn load(&self, offset: u64, bytes: u32) -> u64 {
         let low = u64::from(self.word(offset).load(Ordering::Relaxed));
         match bytes {
@@ -68,6 +71,7 @@ impl Allocation {
         self.word(offset).load(Ordering::Relaxed)
     }
 
+    #[inline(always)]
     pub fn store(&self, offset: u64, bytes: u32, value: u64) {
         self.mark(offset, u64::from(bytes));
         match bytes {
@@ -292,6 +296,7 @@ pub struct View {
 
 impl View {
     /// The allocation with an access, and the access's offset. `hint` is where the last one was found.
+    #[inline(always)]
     pub fn find(&self, address: u64, bytes: u64, hint: &mut usize) -> Option<(&Allocation, u64)> {
         if let Some(allocation) = self.live.get(*hint)
             && let Some(offset) = allocation.offset(address, bytes)

@@ -89,7 +89,7 @@ impl Warp {
             }
         };
         let access = |nearest| Access { kind, memory, address, bytes, nearest };
-        if !at.is_multiple_of(bytes) {
+        if at & (bytes - 1) != 0 {
             let nearest = if memory == Memory::Global { block.view.nearest(address, bytes) } else { None };
             return Err(Stop::new(FaultKind::Misaligned(access(nearest)), lane));
         }

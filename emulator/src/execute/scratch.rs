@@ -28,6 +28,7 @@ impl Scratch {
     }
 
     /// An element that lies inside, and whether any byte of it was written.
+    #[inline(always)]
     pub fn load(&self, at: u64, bytes: u32) -> (u64, bool) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
         match bytes {
@@ -48,9 +49,9 @@ impl Scratch {
     }
 
     /// The element, if it is aligned and inside.
+    #[inline(always)]
     pub fn get(&self, at: u64, bytes: u32) -> Option<(u64, bool)> {
-        let inside =
-            at < self.len() && u64::from(bytes) <= self.len() - at && at.is_multiple_of(u64::from(bytes));
+        let inside = at < self.len() && u64::from(bytes) <= self.len() - at && at & u64::from(bytes - 1) == 0;
         inside.then(|| self.load(at, bytes))
     }
 
@@ -76,6 +77,7 @@ impl Scratch {
         true
     }
 
+    #[inline(always)]
     pub fn store(&mut self, at: u64, bytes: u32, value: u64) {
         let (from, to) = (at as usize, at as usize + bytes as usize);
         match bytes {

@@ -16,6 +16,7 @@ pub struct Registers {
 }
 
 impl Registers {
+    #[inline(always)]
     pub fn get(&self, slot: Slot, lane: usize) -> u64 {
         match slot.file {
             File::Flag => u64::from(self.flags[slot.row as usize] >> lane & 1),
@@ -24,6 +25,7 @@ impl Registers {
         }
     }
 
+    #[inline(always)]
     pub fn set(&mut self, slot: Slot, lane: usize, value: u64) {
         match slot.file {
             File::Flag => self.set_flags(slot.row, 1 << lane, ((value & 1) as u32) << lane),

@@ -16,6 +16,7 @@ enum Pattern {
     Other,
 }
 
+#[inline(always)]
 fn pattern(addresses: &[u64; 32], active: u32, bytes: u32) -> Pattern {
     if active != u32::MAX || bytes != 4 {
         return Pattern::Other;
@@ -52,16 +53,32 @@ impl Warp {
                     return false;
                 }
                 match op.space {
-                    MemorySpace::Shared => self.load_shared(block, op.element, *slot, at, active),
-                    MemorySpace::Global => self.load_global(block, op.element, *slot, at, active),
+                    MemorySpace::Shared => match op.element {
+                        2 => self.load_shared::<2>(block, *slot, at, active),
+                        4 => self.load_shared::<4>(block, *slot, at, active),
+                        _ => self.load_shared::<8>(block, *slot, at, active),
+                    },
+                    MemorySpace::Global => match op.element {
+                        2 => self.load_global::<2>(block, *slot, at, active),
+                        4 => self.load_global::<4>(block, *slot, at, active),
+                        _ => self.load_global::<8>(block, *slot, at, active),
+                    },
                     _ => false,
                 }
             }
             MemoryAction::Store { from } => {
                 let [slot] = from.as_slice() else { return false };
                 match op.space {
-                    MemorySpace::Shared => self.store_shared(block, op.element, *slot, at, active),
-                    MemorySpace::Global => self.store_global(block, op.element, *slot, at, active),
+                    MemorySpace::Shared => match op.element {
+                        2 => self.store_shared::<2>(block, *slot, at, active),
+                        4 => self.store_shared::<4>(block, *slot, at, active),
+                        _ => self.store_shared::<8>(block, *slot, at, active),
+                    },
+                    MemorySpace::Global => match op.element {
+                        2 => self.store_global::<2>(block, *slot, at, active),
+                        4 => self.store_global::<4>(block, *slot, at, active),
+                        _ => self.store_global::<8>(block, *slot, at, active),
+                    },
                     _ => false,
                 }
             }
@@ -69,10 +86,9 @@ impl Warp {
         }
     }
 
-    fn load_shared(
+    fn load_shared<const BYTES: u32>(
         &mut self,
         block: &BlockState<'_>,
-        bytes: u32,
         slot: Slot,
         at: &[u64; 32],
         active: u32,
@@ -80,7 +96,7 @@ impl Warp {
         let shared = &block.shared;
         if slot.file == File::Narrow {
             let row = &mut self.registers.narrow[slot.row as usize];
-            match pattern(at, active, bytes) {
+            match pattern(at, active, BYTES) {
                 Pattern::Row => return shared.load_row(at[0], row, block.checks_reads),
                 Pattern::Same => {
                     let Some((value, written)) = shared.get(at[0], 4) else { return false };
@@ -95,7 +111,7 @@ impl Warp {
         }
         let mut values = [0; 32];
         for lane in lanes(active) {
-            match shared.get(at[lane], bytes) {
+            match shared.get(at[lane], BYTES) {
                 Some((value, written)) if written || !block.checks_reads => values[lane] = value,
                 _ => return false,
             }
@@ -104,31 +120,29 @@ impl Warp {
         true
     }
 
-    fn store_shared(
+    fn store_shared<const BYTES: u32>(
         &mut self,
         block: &mut BlockState<'_>,
-        bytes: u32,
         slot: Slot,
         at: &[u64; 32],
         active: u32,
     ) -> bool {
         let length = block.shared.len();
         let fits =
-            |at: u64| at.is_multiple_of(u64::from(bytes)) && at < length && u64::from(bytes) <= length - at;
+            |at: u64| at.is_multiple_of(u64::from(BYTES)) && at < length && u64::from(BYTES) <= length - at;
         if !lanes(active).all(|lane| fits(at[lane])) {
             return false;
         }
         for lane in lanes(active) {
             let value = self.registers.get(slot, lane);
-            block.shared.store(at[lane], bytes, value);
+            block.shared.store(at[lane], BYTES, value);
         }
         true
     }
 
-    fn load_global(
+    fn load_global<const BYTES: u32>(
         &mut self,
         block: &BlockState<'_>,
-        bytes: u32,
         slot: Slot,
         at: &[u64; 32],
         active: u32,
@@ -139,7 +153,7 @@ impl Warp {
         }
         if slot.file == File::Narrow {
             let row = &mut self.registers.narrow[slot.row as usize];
-            match pattern(at, active, bytes) {
+            match pattern(at, active, BYTES) {
                 Pattern::Row if at[0].is_multiple_of(4) => {
                     let Some(offset) = allocation.offset(at[0], 128) else { return false };
                     allocation.load_row(offset, row);
@@ -155,29 +169,28 @@ impl Warp {
         }
         let mut values = [0; 32];
         for lane in lanes(active) {
-            let Some(offset) = aligned_offset(allocation, at[lane], bytes) else { return false };
-            values[lane] = allocation.load(offset, bytes);
+            let Some(offset) = aligned_offset::<BYTES>(allocation, at[lane]) else { return false };
+            values[lane] = allocation.load(offset, BYTES);
         }
         self.put_values(slot, &values, active);
         true
     }
 
-    fn store_global(
+    fn store_global<const BYTES: u32>(
         &mut self,
         block: &BlockState<'_>,
-        bytes: u32,
         slot: Slot,
         at: &[u64; 32],
         active: u32,
     ) -> bool {
         let Some(allocation) = self.allocation(block, at, active) else { return false };
         if allocation.read_only
-            || !lanes(active).all(|lane| aligned_offset(allocation, at[lane], bytes).is_some())
+            || !lanes(active).all(|lane| aligned_offset::<BYTES>(allocation, at[lane]).is_some())
         {
             return false;
         }
         for lane in lanes(active) {
-            allocation.store(at[lane] - allocation.start, bytes, self.registers.get(slot, lane));
+            allocation.store(at[lane] - allocation.start, BYTES, self.registers.get(slot, lane));
         }
         true
     }
@@ -204,7 +217,8 @@ impl Warp {
     }
 }
 
-fn aligned_offset(allocation: &Allocation, address: u64, bytes: u32) -> Option<u64> {
+#[inline(always)]
+fn aligned_offset<const BYTES: u32>(allocation: &Allocation, address: u64) -> Option<u64> {
     // Allocations begin at multiples of 256.
-    allocation.offset(address, u64::from(bytes)).filter(|offset| offset % u64::from(bytes) == 0)
+    allocation.offset(address, u64::from(BYTES)).filter(|offset| offset & u64::from(BYTES - 1) == 0)
 }

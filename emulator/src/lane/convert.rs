@@ -52,7 +52,7 @@ impl Conversion {
                 if self.rounding == Rounding::NearestEven && (113..142).contains(&exponent) =>
             {
                 let rounded = (single & 0x7fff_ffff) + 0xfff + (single >> 13 & 1);
-                Some(u64::from(single >> 16 & 0x8000 | (rounded >> 13) - (112 << 10)))
+                Some(u64::from(single >> 16 & 0x8000 | ((rounded >> 13) - (112 << 10))))
             }
             (Type::F32, Type::Bf16) if self.rounding == Rounding::NearestEven && exponent != 0xff => {
                 Some(u64::from((single + 0x7fff + (single >> 16 & 1)) >> 16))
