@@ -1,6 +1,8 @@
-//! Just enough HTTP/1.1 to be scraped: one GET, one answer, closed. Driven by the run's one loop; never waits.
+//! Just enough HTTP/1.1 for a scraper: one GET, one answer, then the connection is closed. Driven by the run's
+//! only loop; never waits.
 //!
-//! A scraper is not trusted: its request, its time and its number are bounded, and nothing in a request is kept.
+//! Scrapers are not trusted: the size of a request, its duration and the number of connections are limited, and
+//! nothing of a request is kept.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-/// Scrapers at a time; later ones wait in the kernel.
+/// Connections at the same time; later ones wait in the kernel.
 const MOST_CLIENTS: usize = 8;
 /// Longest request, headers included.
 const MAX_REQUEST: usize = 8 << 10;
-/// From connection to the last byte.
+/// Time from connecting to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// After nobody could be accepted.
+/// Pause after accepting has failed.
 const REST: Duration = Duration::from_secs(1);
 
 /// What OpenMetrics calls itself.
@@ -40,7 +42,7 @@ pub struct Responder {
     listener: TcpListener,
     address: SocketAddr,
     clients: Vec<Client>,
-    /// Nobody is accepted before.
+    /// No connection is accepted before this time.
     rests_until: Option<Instant>,
 }
 
@@ -73,7 +75,7 @@ impl Responder {
         self.clients.iter().map(|client| client.until).chain(self.rests_until).min()
     }
 
-    /// `page` is asked for only when somebody has asked for it.
+    /// Serves connections. `page` is called only if someone requests it.
     pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
         if self.rests_until.is_some_and(|until| until <= now) {
             self.rests_until = None;
@@ -82,7 +84,7 @@ impl Responder {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Without a descriptor for it, it would wake the loop again at once.
+                    // Without a free descriptor, the waiting connection would wake the loop again at once.
                     let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
                     self.rests_until = (!is_empty).then(|| now + REST);
                     break;
@@ -104,7 +106,7 @@ impl Responder {
 }
 
 impl Client {
-    /// False when it is over.
+    /// Continues a connection; returns false when it is done.
     fn go_on(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
         if self.answer.is_empty() && !self.read(page) {
             return false;
@@ -186,7 +188,7 @@ mod tests {
         socket.write_all(said).expect("written");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time limit");
         let (now, mut heard) = (Instant::now(), Vec::new());
-        // The loop's part and the reader's, in turn, until the answer is whole.
+        // The loop and the reader alternate until the answer is complete.
         for _ in 0..500 {
             responder.serve(now, &|| Some("figures\n# EOF\n".to_owned()));
             let mut chunk = [0u8; 4096];
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_get_is_answered_and_everything_else_refused() {
+    fn get_is_answered_and_everything_else_refused() {
         let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
         let good = served(&mut responder, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_dropped_and_the_rest_wait() {
+    fn silent_client_is_dropped_and_the_others_wait() {
         let mut responder = Responder::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
         let now = Instant::now();
         let sockets: Vec<TcpStream> = (0..MOST_CLIENTS + 2)

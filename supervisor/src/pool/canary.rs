@@ -1,6 +1,6 @@
 //! Canaries: short-lived processes of this program that try to break a protection (`opt_worker`'s `canary` plays them).
 //!
-//! Owns starting one, hearing what it says within bounds, and its end. They run nothing foreign.
+//! Owns starting a canary, reading its output within limits, and ending it. Canaries run no foreign code.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -16,10 +16,10 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::Executable;
 
-/// A line for each protection.
+/// Most bytes read; a canary prints one line per protection.
 const MOST_SAID: u64 = 64 << 10;
 
-/// A canary that lives. Dropping it kills and reaps it.
+/// A live canary. Dropping it kills and reaps it.
 pub struct Canary {
     pid: u32,
     pidfd: OwnedFd,
@@ -39,7 +39,7 @@ impl Canary {
             .spawn()?;
         let pid = child.id();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        // A child we have not reaped cannot have lost its pid. It is reaped by its pidfd.
+        // A child that has not been reaped keeps its pid. It is reaped through its pidfd.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -50,19 +50,19 @@ impl Canary {
         self.pid
     }
 
-    /// Lets one that waits begin.
+    /// Lets a waiting canary begin.
     pub fn go(&mut self) -> io::Result<()> {
         self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"g"))
     }
 
-    /// What it says until it ends, if that is soon enough.
+    /// Its output, if it ends within `timeout`.
     pub fn hear(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {timeout:?}")));
         }
         let mut said = String::new();
-        // Its end closed the pipe, which holds more than it says.
+        // The pipe was closed by its end, and holds more than a canary prints.
         (&self.output).take(MOST_SAID).read_to_string(&mut said)?;
         Ok(said)
     }
@@ -75,7 +75,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Whether SIGKILL ended it. None if it has not ended.
+    /// Whether SIGKILL ended it; `None` if it has not ended.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

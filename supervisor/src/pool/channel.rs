@@ -1,4 +1,4 @@
-//! The two threads that speak one worker's ipc-channel, so that no send, receive or accept is ever on the loop.
+//! The two threads that use a worker's ipc-channel, so that the main loop never sends, receives or accepts.
 //!
 //! The reader also does the handshake. `IpcOneShotServer::accept` has no timeout and hangs if the worker dies
 //! before it connects, so closing the channel connects to the server itself with an empty nonce.
@@ -14,7 +14,7 @@ use opt_shared::message::{FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 
 use super::PoolEvent;
 
-/// The threads only move messages.
+/// Stack size of the threads, which only move messages.
 const STACK: usize = 256 * 1024;
 
 pub(super) struct Channel {
@@ -23,7 +23,7 @@ pub(super) struct Channel {
     connected: Arc<AtomicBool>,
 }
 
-/// Tells the loop and wakes it.
+/// Passes events to the main loop and wakes it.
 #[derive(Clone)]
 struct Teller {
     events: Sender<PoolEvent>,
@@ -79,13 +79,13 @@ impl Channel {
         Self { outbox, server_name, connected }
     }
 
-    /// Never blocks.
+    /// Sends a message; never blocks.
     pub(super) fn send(&self, message: ToWorker) {
-        // The writer ends with the channel; what is sent afterwards is to a dead worker.
+        // The writer ends with the channel; later messages would go to a dead worker.
         let _ = self.outbox.send(message);
     }
 
-    /// The worker is dead: lets its threads end.
+    /// Lets the threads of a dead worker end.
     pub(super) fn close(self) {
         if self.connected.load(Ordering::SeqCst) {
             return;
@@ -122,7 +122,7 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
 }
 
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, teller: &Teller) {
-    // The end of the channel proves nothing: the pidfd tells of the death.
+    // The end of the channel does not prove that the worker is dead; its pidfd does.
     while let Ok(message) = receiver.recv() {
         teller.tell(PoolEvent::Message { worker, message });
     }

@@ -1,9 +1,9 @@
-//! Worker processes: the only home of exec, kill and wait in the supervisor.
+//! Worker processes: the only place in the supervisor that executes, kills and waits for processes.
 //!
-//! Owns starting a worker, the handshake, the threads that speak its channel, the pidfds of workers and runners,
-//! and reaping. Decides nothing: what happened becomes a `PoolEvent`, what is to be done comes as a call. Signals
-//! go through pidfds only; each worker is reaped here and nowhere else; runners are reaped by their workers, or
-//! here if they outlive them (the supervisor is a subreaper).
+//! Owns starting a worker, the handshake, the threads of its channel, the pidfds of workers and runners, and
+//! reaping. Decides nothing: it reports `PoolEvent`s and does what it is called for. Signals go only through
+//! pidfds. Workers are reaped only here; runners are reaped by their workers, or here if they outlive them (the
+//! supervisor is a subreaper).
 
 mod canary;
 mod channel;
@@ -27,14 +27,14 @@ pub use self::canary::Canary;
 use self::channel::Channel;
 pub use self::spawn::{Executable, SpawnError};
 
-/// Something a worker's thread or a pidfd says.
+/// An event from a worker's thread or a pidfd.
 #[derive(Debug)]
 pub enum PoolEvent {
     Ready {
         worker: WorkerId,
         pid: u32,
     },
-    /// The handshake failed; the process, if there is one, is still to be killed.
+    /// The handshake failed; the process, if there is one, still has to be killed.
     NotReady {
         worker: WorkerId,
         why: String,
@@ -43,13 +43,14 @@ pub enum PoolEvent {
         worker: WorkerId,
         message: FromWorker,
     },
-    /// The pidfd fired and the process has been reaped. `left_runners`: some it had started live, and are killed.
+    /// The pidfd fired, and the process has been reaped. `left_runners`: some of its runners are alive, and are
+    /// killed now.
     Gone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
-    /// The last of those is gone.
+    /// The last of those runners has ended.
     Returned {
         worker: WorkerId,
     },
@@ -70,7 +71,7 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// It stands still and is to be killed.
+    /// It is stopped and will be killed.
     doomed: bool,
 }
 
@@ -79,12 +80,12 @@ struct Runner {
     doomed: bool,
 }
 
-/// Why a runner is not watched.
+/// Why a runner cannot be watched.
 #[derive(Debug)]
 pub enum Unwatched {
     /// It has died.
     Gone,
-    /// It lives, for all that is known.
+    /// As far as is known, it is alive.
     Failed(String),
 }
 
@@ -99,26 +100,26 @@ pub struct Pool {
     executable: Executable,
     /// What every worker's kernels run on.
     device: Device,
-    /// Workers' work folder; their one-shot sockets live below it.
+    /// The workers' folder; their one-shot sockets are below it.
     members: BTreeMap<WorkerId, Member>,
     events: Receiver<PoolEvent>,
     teller: Sender<PoolEvent>,
     wake: std::sync::Arc<OwnedFd>,
-    /// Killed runners whose worker is gone: reaped here.
+    /// Killed runners of dead workers, which are reaped here.
     orphans: Vec<Orphan>,
-    /// Dead workers that left some: each is told of once, when the last is gone.
+    /// Dead workers with live runners; each is reported once, when its last runner has ended.
     returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
-    /// Children that this process had before it became a supervisor, with their start times: whoever called `exec` had
-    /// started them, and they are none of ours.
+    /// Children that this process had before it became a supervisor, with their start times. Whoever called
+    /// `exec` started them, so they are not ours.
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// Every child of a process. Only asked when a worker has died.
+/// Returns every child of a process. Called only when a worker has died.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
-/// At the end of the run: how long what is killed may take to die.
+/// How long killed processes may take to die at the end of the run.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pool {
@@ -146,8 +147,8 @@ impl Pool {
         })
     }
 
-    /// Starts a worker. What becomes of it is told in events. Call from a thread that lives for ever: the
-    /// worker's parent-death signal fires when the thread ends that started it.
+    /// Starts a worker, and reports its progress in events. Call it from a thread that lives as long as the run:
+    /// the worker's parent-death signal fires when the thread that started it ends.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
         let spawned = spawn::worker(&self.executable, role, self.device, &log)?;
@@ -177,8 +178,8 @@ impl Pool {
         }
     }
 
-    /// It stands still from now on, and so do its runners, which it would have watched over. `kill_worker` follows when the
-    /// reason is on record.
+    /// Stops a worker, and its runners, which it can no longer watch. `kill_worker` follows when the reason is on
+    /// record.
     pub fn halt_worker(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.doomed = true;
@@ -193,7 +194,7 @@ impl Pool {
         }
     }
 
-    /// Once more, where somebody may have woken them.
+    /// Stops them again, in case they were woken.
     pub fn halt_the_doomed(&self) {
         for member in self.members.values() {
             member.halt();
@@ -202,13 +203,13 @@ impl Pool {
 
     pub fn kill_worker(&self, worker: WorkerId) {
         if let Some(member) = self.members.get(&worker) {
-            // It may be a zombie already; then the pidfd says so next.
+            // It may be a zombie already; then its pidfd will report it.
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
     }
 
-    /// Opens a pidfd for a runner that its worker reported, and checks that it is that process: a child of the
-    /// worker, started when the worker says.
+    /// Opens a pidfd for a runner that its worker reported, and checks that it is the right process: a child of
+    /// the worker, with the reported start time.
     pub fn watch_runner(&mut self, worker: WorkerId, pid: u32, start_time: u64) -> Result<(), Unwatched> {
         let Some(member) = self.members.get_mut(&worker) else { return Err(Unwatched::Gone) };
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;
@@ -217,7 +218,7 @@ impl Pool {
             errno => Unwatched::Failed(format!("opening a pidfd: {errno}")),
         })?;
         let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
-        // Another process by now, or one whose worker has died over it.
+        // The pid belongs to another process now, or the worker has died meanwhile.
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);
         }
@@ -225,7 +226,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Only one that was halted for it: by now the number could be another's. False where there is none.
+    /// Kills a runner that was halted before; otherwise the pid might belong to another process by now. Returns
+    /// false if there is none.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
         match runner.filter(|runner| runner.doomed) {
@@ -248,13 +250,13 @@ impl Pool {
         self.wake.as_fd()
     }
 
-    /// Readable when a worker, or what it left, is dead.
+    /// Readable when a worker, or a runner that it left, is dead.
     pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let orphans = self.orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         self.members.values().map(|member| member.pidfd.as_fd()).chain(orphans)
     }
 
-    /// The worker has reaped every runner of its attempt, whether it told of each or not.
+    /// Forgets all runners of a worker, which has reaped them, whether it reported each or not.
     pub fn forget_runners(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.runners.clear();
@@ -269,8 +271,8 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// Everything that has happened since the last call. Of a worker's messages, those that have
-    /// arrived come before its death; later ones speak of nobody.
+    /// Everything that has happened since the last call. Messages of a worker that have arrived come before its
+    /// death; later ones are dropped.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -293,17 +295,18 @@ impl Pool {
         all
     }
 
-    /// Reaps a dead worker and kills what it left.
+    /// Reaps a dead worker and kills the runners that it left.
     fn bury(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let (how, orderly) = describe_end(&pidfd);
-        // Frees the handshake if the worker died before it: nothing else would.
+        // Ends the handshake if the worker died before it; nothing else would.
         channel.close();
-        // Runners of dead workers come to us as the subreaper; the kernel kills them with their worker, and so do we.
+        // Runners of dead workers become children of this subreaper. The kernel kills them with their worker, and
+        // so do we.
         let mut left: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // One that ended when it was told to has reaped what it started. Asking costs by the number of processes on the
-        // machine, and a profiler waits for this.
+        // A worker that ended when told to has reaped its runners. Looking for more takes time in proportion to
+        // the processes on the machine, and a profiler is waiting.
         if !(orderly && left.is_empty()) {
             left.extend(self.strangers());
         }
@@ -311,10 +314,10 @@ impl Pool {
         how
     }
 
-    /// Whatever was left to us: children that are no workers. Workers are reaped by their own pidfds only.
+    /// Children that are not workers. Workers are reaped only through their own pidfds.
     fn strangers(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
-        // Those that another dead worker left are on their way already.
+        // Runners of other dead workers are being handled already.
         let known: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
         (self.children)(std::process::id())
             .into_iter()
@@ -335,7 +338,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // Most are dead already: killed with the worker.
+        // Most are dead already, killed with the worker.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -343,7 +346,7 @@ impl Pool {
         self.orphans.iter().any(|orphan| orphan.worker == worker)
     }
 
-    /// Never waits: one that is stuck in the kernel must not stop the run with it.
+    /// Reaps dead orphans without waiting: a process stuck in the kernel must not hang the run.
     fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =
@@ -354,7 +357,7 @@ impl Pool {
 }
 
 impl Member {
-    /// Stops what is to die: all of it, where that is the worker.
+    /// Stops a worker with its runners, or the runners that are to be killed.
     fn halt(&self) {
         if self.doomed {
             let _ = pidfd_send_signal(&self.pidfd, Signal::STOP);
@@ -374,7 +377,7 @@ impl Drop for Pool {
             dies_within(&member.pidfd, ORPHAN_TIMEOUT);
             self.bury(worker, member);
         }
-        // Of whomever: nobody asks any more.
+        // Whichever worker they belonged to; it no longer matters.
         let left = self.strangers();
         self.kill_left(WorkerId(0), left);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
@@ -385,7 +388,7 @@ impl Drop for Pool {
     }
 }
 
-/// True once it is dead; reaped if it is a child of ours, as what was left to us is.
+/// Whether a process is dead; reaps it if it is our child, as orphans are.
 fn reap_if_dead(pidfd: &OwnedFd) -> bool {
     let dead = is_dead(pidfd);
     if dead {
@@ -402,7 +405,7 @@ fn dies_within(pidfd: &OwnedFd, timeout: Duration) -> bool {
     readable(pidfd, timeout).unwrap_or(false)
 }
 
-/// In words, and whether it ended by itself as it should.
+/// A description of the end, and whether the process ended by itself as it should.
 fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
     let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let orderly = matches!(&status, Ok(Some(status)) if status.exit_status() == Some(0));

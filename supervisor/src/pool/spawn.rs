@@ -1,8 +1,8 @@
-//! Starting a worker: this same executable, through a descriptor opened at start, so that an upgrade on disk while
-//! we run is harmless.
+//! Starts a worker: this same executable, through a descriptor opened at the start, so that an upgrade on disk
+//! during a run is harmless.
 //!
-//! No `pre_exec`: it would make the standard library fork, which costs by the supervisor's size. What a worker must
-//! do to itself it does in its own main.
+//! Without `pre_exec`, which would make the standard library fork, at a cost that grows with the supervisor's
+//! memory. The worker does what is necessary in its own main.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use opt_shared::device::Device;
 use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// This program, as it was when the run started.
+/// The file of this program when the run started.
 pub struct Executable {
     pub(super) file: OwnedFd,
 }
@@ -62,8 +62,8 @@ pub(super) fn worker(
         .append(true)
         .open(log)
         .map_err(|source| SpawnError::Log { path: log.display().to_string(), source })?;
-    // The child finds the executable through the parent's descriptor table while it execs, and again on its standard
-    // input, which it moves to its place.
+    // The child finds the executable through the parent's descriptor table while it execs, and then on its
+    // standard input, from which it moves it.
     let path = format!("/proc/self/fd/{}", executable.file.as_raw_fd());
     let input = executable.file.as_fd().try_clone_to_owned().map_err(SpawnError::Exec)?;
     let child = Command::new(path)
@@ -83,11 +83,11 @@ pub(super) fn worker(
     let pid = child.id();
     let raw =
         i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
-    // A child we have not reaped cannot have lost its pid, so this is no race. `child` is dropped: it is reaped by
-    // its pidfd.
+    // A child that has not been reaped keeps its pid, so this is no race. `child` is dropped, because the worker
+    // is reaped through its pidfd.
     let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;
     Ok(Spawned { pid, pidfd, server, nonce })
 }
 
-/// What a worker may know of the user's environment: where programs and temporary files are.
+/// The only variables of the user's environment that a worker gets: where programs and temporary files are.
 const KEPT_VARIABLES: &[&str] = &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG"];

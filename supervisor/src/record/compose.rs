@@ -1,7 +1,6 @@
-//! From what a worker reported to what the document says of a candidate.
+//! Translates a worker's reports to a candidate's record.
 //!
-//! Owns the translation only. Which status and blame a candidate ends with, its rank and its speed-up are given to
-//! the record by those who decide them.
+//! Owns only the translation: status, blame, rank and speed-up of a candidate are decided elsewhere.
 
 use opt_shared::outcome::{Body, Built, EntryProfile, Head, Profiled, Report, Status, Verified};
 use opt_shared::units::Bytes;
@@ -11,11 +10,11 @@ use super::{
     ResourcesRecord, SourceRecord, Stage, VerifyRecord,
 };
 
-/// Failing entries shown of one candidate.
+/// Failing entries kept for a candidate.
 const MAX_FAILURES: usize = 3;
 
 impl CandidateRecord {
-    /// A candidate of which nothing is known but where it comes from.
+    /// A candidate of which only the source is known.
     pub fn new(name: String, source: SourceRecord) -> Self {
         Self {
             name,
@@ -41,14 +40,14 @@ impl CandidateRecord {
         }
     }
 
-    /// Takes in what a stage reported, in the order of the stages; a later report of the same stage replaces the earlier one, and evidence of a
-    /// failure (signal, failing entries) is that of the last report that has any.
+    /// Adds a stage's report, in the order of the stages. A later report of the same stage replaces the earlier
+    /// one; the evidence of a failure (signal, failing entries) is that of the last report with any.
     pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),
             Body::Verify(verified) => self.absorb_verify(head, verified),
             Body::Profile(profiled) => self.absorb_profile(stage, head, profiled),
-            // No candidate's own.
+            // A replay belongs to no candidate.
             Body::Replay(_) => {}
         }
     }
@@ -95,7 +94,7 @@ impl CandidateRecord {
             entries: profiled.entries.into_iter().map(EntryTimingRecord::from).collect(),
         });
         self.absorb_runner_peak(head.peak_owed);
-        // What the baseline did in a shared profile is no evidence against the candidate.
+        // What the baseline did in a paired profile is no evidence against the candidate.
         if !profiled.baseline_failed {
             self.absorb_evidence(head);
         }
@@ -121,7 +120,7 @@ impl CandidateRecord {
 }
 
 impl<Candidates> JobRecord<Candidates> {
-    /// The same job with other candidates, or without.
+    /// The same job with other candidates, or none.
     pub fn with_candidates<To>(self, candidates: To) -> JobRecord<To> {
         let Self {
             name,

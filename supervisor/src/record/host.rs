@@ -1,4 +1,4 @@
-//! The machine in a run's document, with the old name of a field that was renamed.
+//! The machine in a run's document, including the old name of a renamed field.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -13,11 +13,11 @@ pub struct HostRecord {
     pub kernel: Option<String>,
     /// What this machine can enforce on runners, and what it cannot.
     pub protections: Vec<Protection>,
-    /// What disturbed its times. None in runs of versions that did not look.
+    /// What disturbed its times. `None` in runs of versions that did not record it.
     pub timing: Option<TimingConditions>,
 }
 
-/// What disturbs times on a machine, and did so since the run began. What is not known is none.
+/// What disturbs times on a machine, or has done so since the run began; `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimingConditions {
     pub governors: Vec<String>,
@@ -31,7 +31,7 @@ pub struct TimingConditions {
     pub throttled: Option<u64>,
 }
 
-/// A `HostRecord` as it is written. This version writes the protections under their old name, too.
+/// A `HostRecord` as written. This version writes the protections under their old name too.
 #[derive(Serialize, Deserialize)]
 struct HostFields {
     cpu: Option<String>,
@@ -40,7 +40,7 @@ struct HostFields {
     kernel: Option<String>,
     #[serde(default)]
     protections: Vec<Protection>,
-    /// What `protections` was called before.
+    /// The old name of `protections`.
     #[serde(default)]
     rungs: Vec<Protection>,
     #[serde(default)]

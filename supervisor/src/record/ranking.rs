@@ -1,8 +1,8 @@
-//! Whether a job's ranks can be believed.
+//! Whether a job's ranks can be trusted.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether times are known well enough for the ranks that are given.
+/// Whether the times are known well enough for the given ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {

@@ -1,6 +1,6 @@
-//! A moment as results show it: RFC 3339, UTC, milliseconds.
+//! A time as results show it: RFC 3339, UTC, milliseconds.
 //!
-//! One fixed width, so that texts sort as times do, in the document and in the store.
+//! Its width is fixed, so that texts sort like times, in the document and in the store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtcTime(Timestamp);
 
-/// Why a text is not a moment.
+/// The text is not a time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("`{text}` is not a time (write RFC 3339 in UTC, such as 2026-05-01T12:00:00.000Z)")]
 pub struct NotATime {
@@ -25,7 +25,7 @@ impl UtcTime {
         Self::from(Timestamp::now())
     }
 
-    /// None outside the years that RFC 3339 can write.
+    /// `None` outside the years that RFC 3339 can represent.
     pub fn from_millisecond(milliseconds: i64) -> Option<Self> {
         let time = Timestamp::from_millisecond(milliseconds).ok()?;
         (0..=9999).contains(&time.to_zoned(jiff::tz::TimeZone::UTC).year()).then_some(Self(time))
@@ -37,7 +37,7 @@ impl UtcTime {
 }
 
 impl From<Timestamp> for UtcTime {
-    /// Drops what is finer than a millisecond, so that a moment equals itself read back.
+    /// Drops fractions of a millisecond, so that a time equals itself after being written and read.
     fn from(time: Timestamp) -> Self {
         Self(Timestamp::from_millisecond(time.as_millisecond()).unwrap_or(time))
     }
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_time_reads_back_and_sorts_as_its_text(one in 0i64..4_000_000_000_000, other in 0i64..4_000_000_000_000) {
+        fn time_reads_back_and_sorts_like_its_text(one in 0i64..4_000_000_000_000, other in 0i64..4_000_000_000_000) {
             let (one, other) = (UtcTime::from_millisecond(one).unwrap(), UtcTime::from_millisecond(other).unwrap());
             prop_assert_eq!(one.to_string().parse::<UtcTime>().unwrap(), one);
             prop_assert_eq!(one.cmp(&other), one.to_string().cmp(&other.to_string()));

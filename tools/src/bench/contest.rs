@@ -1,4 +1,5 @@
-//! A hundred candidates, one of them clearly the best: how long it takes to tell, beside other builds of the product.
+//! A hundred candidates, one of them clearly the best: how long it takes to find it, compared with other builds
+//! of the product.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// About 200 µs a call.
+/// About 200 µs per call.
 const SPIN: u64 = 160_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// One does half of the work, all others as much as the baseline, give or take a hundredth.
+/// One candidate does half of the work, all others as much as the baseline, within a hundredth.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])
@@ -132,7 +133,7 @@ fn timed_for(summary: &Value) -> Result<f64> {
     Ok(last - first)
 }
 
-/// How many attempts there were of each timed stage.
+/// Number of attempts of each timed stage.
 fn attempts(job: &Value) -> String {
     let stages = ["screen", "profile", "confirm"].map(|stage| {
         let of = |candidate: &Value| {

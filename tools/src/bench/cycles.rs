@@ -1,5 +1,5 @@
-//! Many times from verification to timing and back: no sample with both at work, how long the switch takes with and
-//! without a spare, and whether the supervisor stays as it is meanwhile.
+//! Many switches from verification to timing and back: checks that no sample shows both working, and measures the
+//! switch with and without a spare, and whether the supervisor's memory stays flat.
 
 mod outside;
 
@@ -39,14 +39,14 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// With a spare, at the median.
+/// The allowed median of a switch with a spare.
 const ALLOWED_US: f64 = 5_000.0;
-/// What an idle worker stays below.
+/// The most that an idle worker may owe.
 const MOST_IDLE: u64 = 8 << 20;
-/// Between the first and the last quarter of the time after the settling: this much growth of the supervisor's resident
-/// memory is noise.
+/// Growth of the supervisor's resident memory, between the first and the last quarter after settling, that counts
+/// as noise.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// Cycles before which nothing has to be flat.
+/// Number of first cycles in which memory may grow.
 const SETTLING: usize = 100;
 
 struct Run {
@@ -108,7 +108,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     Ok(Run { evidence, outside, seconds })
 }
 
-/// One run as a row, and whether it is what it must be.
+/// A run as a row, and whether it meets its requirements.
 fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let Run { evidence, outside, seconds } = run;
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);

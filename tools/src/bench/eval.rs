@@ -1,7 +1,6 @@
-//! The inner loop: how long an answer takes beside what it is made of, from an open run and from a cold one.
+//! How long an answer of `eval` takes compared with its build and calls, from an open run and without one.
 //!
-//! What an answer is made of is what the result itself says: the time of its build, of its verification and of its
-//! timing, calls included.
+//! Build and calls are the times that the result states for its build, its verification and its timing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,11 +25,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// An answer may take so many times its build and calls.
+/// Largest allowed ratio of an answer to its build and calls.
 const MOST_OVER: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One answer: how long it took, and the part of it that was build and calls.
+/// The time of an answer, and the part of it that was build and calls.
 struct Answered {
     wall_ms: f64,
     parts_ms: f64,
@@ -59,7 +58,7 @@ impl Fixture {
         Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
     }
 
-    /// Tries one more candidate, which nobody has built before.
+    /// Tries one more candidate, which has not been built before.
     fn eval(&self, name: &str) -> Result<Answered> {
         let kernel = self.folder.join(format!("{name}.c"));
         std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;
@@ -100,7 +99,7 @@ impl Fixture {
     }
 }
 
-/// A run that stays; it ends with this.
+/// An open run, which ends when this is dropped.
 struct Open {
     child: Child,
 }
@@ -140,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         cold.take(&fixture.eval(&format!("cold_{number}"))?);
     }
     let open = fixture.open()?;
-    // The first one waits for the baseline; those after it find everything warm.
+    // The first request waits for the baseline; later ones find everything warm.
     fixture.eval("first")?;
     for number in 0..arguments.runs {
         warm.take(&fixture.eval(&format!("warm_{number}"))?);

@@ -1,6 +1,6 @@
-//! Figures of a benchmark and the conditions they were taken under, as Markdown or as JSON.
+//! Figures of a benchmark and the conditions under which they were taken, as Markdown or JSON.
 //!
-//! Owns medians and what stands beside every table. What is measured, and what must hold, is each subcommand's.
+//! Owns medians, and the notes beside every table. Each subcommand decides what is measured and what must hold.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use opt_supervisor::memory::host::Host;
 use serde_json::{Value, json};
 
-/// Figures of one kind, in one unit.
+/// Figures of the same kind and unit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Vec<f64>);
 
@@ -25,7 +25,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The smallest that so large a share of them do not exceed.
+    /// The quantile at this share.
     pub(crate) fn share(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -46,12 +46,12 @@ impl Figures {
         self.share(1.0)
     }
 
-    /// For the pairs that were measured beside each other: how many times the other's each figure is.
+    /// For pairs measured beside each other: the ratios of these figures to the others.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }
 
-    /// Medians of the first and of the last quarter, in the order they came.
+    /// Medians of the first and of the last quarter, in the order in which they came.
     pub(crate) fn first_and_last_quarter(&self) -> (f64, f64) {
         let quarter = (self.0.len() / 4).max(1).min(self.0.len());
         let median = |part: &[f64]| Self(part.to_vec()).median();
@@ -63,18 +63,18 @@ impl Figures {
                 "max": number(self.max()) })
     }
 
-    /// Cells of a Markdown row: median, p95, most.
+    /// Cells of a Markdown row: median, p95, maximum.
     pub(crate) fn cells(&self, digits: usize) -> String {
         format!("{:.digits$} | {:.digits$} | {:.digits$}", self.median(), self.p95(), self.max())
     }
 }
 
-/// JSON has no word for what is no number.
+/// JSON cannot represent NaN or infinities.
 fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }
 
-/// The machine, what else it does, and what was in its caches.
+/// The machine, its load, and the state of its caches.
 pub(crate) fn conditions(cache: &str) -> Result<Value> {
     let host = Host::detect();
     let load = std::fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
@@ -85,7 +85,7 @@ pub(crate) fn conditions(cache: &str) -> Result<Value> {
     }))
 }
 
-/// Prints a finished sheet: as one document, or as the lines that the caller made of it.
+/// Prints the results: as one document, or as the caller's lines.
 pub(crate) fn show(json: bool, sheet: &Value, lines: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(sheet)?);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_ratios_are_of_what_was_measured() {
+    fn medians_and_ratios_are_right() {
         let five = figures(&[5.0, 1.0, 4.0, 2.0, 3.0]);
         assert_eq!((five.median(), five.p95(), five.max()), (3.0, 5.0, 5.0));
         assert_eq!(five.over(&figures(&[5.0, 2.0, 1.0, 1.0, 1.0])).median(), 2.0);

@@ -1,5 +1,5 @@
-//! A process that touches fresh memory as fast as one thread can, and counts what it has touched on a shared page, so
-//! that its peak is known when it is dead.
+//! A process that touches fresh memory as fast as one thread can, and counts it on a shared page, so that its
+//! peak is known after its death.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,16 +13,16 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// The first argument that enters it.
+/// The first argument that starts it.
 pub(crate) const ARGUMENT: &str = "__filler";
 const PAGE: usize = 4096;
 const CHUNK: usize = 64 << 20;
-/// Where nobody stops it, it stops here: so far over its limit.
+/// If nothing stops it, it stops this far over its limit.
 const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What both see.
+/// The page shared by both processes.
 #[repr(C)]
 pub(crate) struct Count {
     /// Set by the parent.
@@ -31,7 +31,7 @@ pub(crate) struct Count {
     ready: AtomicU64,
 }
 
-/// Maps the page; it stays for as long as the process lives.
+/// Maps the page for the rest of the process's life.
 fn map(file: impl AsFd) -> Result<&'static Count> {
     // SAFETY: a new shared map of a file that is a page long and is never shrunk; `Count` is atomics, for which any
     // bytes are valid, and fits the page.
@@ -57,7 +57,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// One that waits for the word. `data`: the kernel is to refuse it private memory beyond that.
+    /// Starts a filler that waits for a signal to begin. `data`: the kernel refuses it more private memory than
+    /// this.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
@@ -87,7 +88,7 @@ impl Filler {
         self.count.go.store(1, Ordering::Release);
     }
 
-    /// What it had touched, when it is dead. Page tables and a huge page that was begun are on top.
+    /// The memory that it had touched at its death, not counting page tables and a partly used huge page.
     pub(crate) fn touched(&mut self) -> Result<u64> {
         self.child.wait().context("waiting for a filler")?;
         let touched = self.count.touched.load(Ordering::Acquire);
@@ -103,7 +104,7 @@ impl Drop for Filler {
     }
 }
 
-/// Behind the hidden argument.
+/// The main function for the hidden argument.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match fill(&arguments) {
@@ -136,7 +137,7 @@ fn fill(arguments: &[String]) -> Result<()> {
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
-            // Refused: what is left is filled with less.
+            // Refused: the rest is filled with smaller maps.
             chunk /= 2;
             continue;
         };

@@ -1,7 +1,7 @@
-//! Whether figures can be believed on a busy machine: kernels of a known ratio, beside load that this process makes itself.
+//! Whether figures can be trusted on a busy machine: kernels of known ratio, with load that this process creates.
 //!
-//! Load and runs share a session, and with it a scheduling group: load of another group would take the CPU in other portions.
-//! Each run is a line of `--log`, so that an interrupted series goes on where it was.
+//! Load and runs share a session, and so a scheduling group; load in another group would share the CPU
+//! differently. Each run is a line of `--log`, so that an interrupted series can continue.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -52,7 +52,7 @@ impl Case {
         }
     }
 
-    /// Candidates with the work that each does.
+    /// The candidates, and how much work each does.
     fn candidates(self) -> Vec<(String, u64)> {
         match self {
             Self::Copies => (0..10).map(|number| (format!("copy{number}"), SPIN)).collect(),
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// Threads that do nothing but take CPU time.
+/// Threads that only use CPU time.
 struct Load {
     quit: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(judge(arguments, &runs))
 }
 
-/// Runs of the same case and load that a log has.
+/// Runs of the same case and load that the log contains.
 fn known(arguments: &Arguments) -> Result<Vec<Value>> {
     let Some(log) = arguments.log.as_ref().filter(|log| log.exists()) else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(log).context("reading the log")?;
@@ -124,7 +124,7 @@ fn known(arguments: &Arguments) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// A tensor so small that the work which differs is all there is.
+/// A tensor so small that only the kernels' different amounts of work matter.
 fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "4,4", "--entries", "1", "--out"])
@@ -150,7 +150,7 @@ fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
     Ok(plan)
 }
 
-/// What a run said, in a line.
+/// The outcome of a run as a line.
 fn told(arguments: &Arguments, job: &Value) -> Value {
     let candidates: Vec<Value> = job["candidates"]
         .as_array()

@@ -1,5 +1,5 @@
-//! Law 8 at length: in each of many runs one process is killed at a random moment; every run must end with the right
-//! verdicts, and nothing of it may be left.
+//! Law 8 at length: in each of many runs one process is killed at a random moment. Every run must end with the
+//! right verdicts, and leave nothing behind.
 //!
 //! The test command does the same ten times, with the same fixture.
 
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 total.hits += u32::from(who.is_some());
                 total.retried += retried;
                 if who.is_none() {
-                    // It was over by then: the machine has become quicker.
+                    // The run had ended already, because the machine has become faster.
                     span = span.mul_f64(0.95);
                 }
                 let who = who.unwrap_or_else(|| "nobody: too late".to_owned());
@@ -84,7 +84,7 @@ fn measure() -> Result<Duration, String> {
     Ok(started.elapsed())
 }
 
-/// Who was killed, and how many attempts were done again.
+/// Which process was killed, and how many attempts were repeated.
 fn one(
     fixture: &Fixture,
     victim: &str,

@@ -1,7 +1,8 @@
-//! Benchmarks that print Markdown or JSON: ratios inside one run, against the physical limit measured beside.
+//! Benchmarks that print Markdown or JSON: ratios within one run, compared with physical limits measured in the
+//! same run.
 //!
-//! Not part of the test command: this is where figures for `docs/explanation/benchmarks.md` come from. Build everything with
-//! `--release` first; each subcommand says what it needs.
+//! Not part of the test command; the figures in `docs/explanation/benchmarks.md` come from here. Build everything
+//! with `--release` first; each subcommand states what it needs.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
@@ -74,7 +75,7 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// The product's workers are this program, where it starts them itself.
+/// The product's workers are this program if it starts them itself.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;

@@ -1,5 +1,6 @@
-//! Many prebuilt candidates with a few small entries each, built and verified by one verifier: what an entry costs beside a
-//! bare process. Several builds of the product are run in turns (A, B, A), so that they are compared within one run.
+//! Many prebuilt candidates with a few small entries each, built and verified by one verifier: the cost of an
+//! entry compared with a bare process. Several builds of the product alternate (A, B, A), so that they are
+//! compared within one run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
-/// So many libraries that do the same and have digests of their own: a loader does not look behind the last section.
+/// Libraries that do the same but have different digests: a loader ignores what follows the last section.
 fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     let built = folder.join("relu.so");
     let status = Command::new("cc")
@@ -121,7 +122,7 @@ fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// From start to end of one that does nothing, on average.
+/// Average time from start to end of a process that does nothing.
 fn bare_process(count: u32) -> Result<std::time::Duration> {
     let began = Instant::now();
     for _ in 0..count {

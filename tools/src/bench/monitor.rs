@@ -1,5 +1,5 @@
-//! What watching costs: sixteen idle workers and one process with a limit, looked at ten times a second by the product's
-//! own sampler.
+//! The cost of watching: sixteen idle workers and one process with a limit, sampled ten times a second by the
+//! product's own sampler.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// CPU time of one core.
+/// Allowed CPU time, as a share of one core.
 const ALLOWED_SHARE: f64 = 0.005;
 const ALLOWED_RESIDENT: f64 = 20.0;
 const ALLOWED_IDLE: f64 = 8.0;
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
-    // It waits for a word that never comes; `cpu` is of this thread alone.
+    // It waits for a signal that never comes; `cpu` measures only this thread.
     let runner = Filler::start(LIMIT.get(), None, false)?;
     let first = workers.first().context("no workers")?.0;
     watch.watch(

@@ -1,5 +1,5 @@
-//! By how much a process that fills memory as fast as it can gets over its limit before it is dead: watched at fixed
-//! times, watched as the product does, and refused by the kernel.
+//! How far a process that fills memory as fast as it can exceeds its limit before it is dead: watched at fixed
+//! intervals, watched as the product does, and refused by the kernel.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -42,21 +42,20 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What ours may be over by, at the median.
+/// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// Slack on a kernel's limit on private memory: what a small process owes that is not private memory, with the tables of the
-/// pages that it is let have.
+/// Tolerance for the kernel's limit on private memory: what a small process owes besides, including page tables.
 const BESIDE: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Watch {
     Fixed(Duration),
-    /// The product's pace.
+    /// Watched at the product's pace.
     Paced {
-        /// The reason is on disk before the signal, as the product has it.
+        /// Whether the reason is on disk before the signal, as in the product.
         recorded: bool,
     },
-    /// Nobody: the kernel refuses.
+    /// Not watched; the kernel refuses memory.
     Refused,
 }
 
@@ -136,7 +135,8 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
         Watch::Paced { .. } => pace.next(Some(Bytes::new(limit) - owed)),
         Watch::Refused => Duration::from_secs(1),
     };
-    // Who polls at fixed times does not know when it begins; the product looks as soon as it hears of a runner.
+    // Polling at fixed times does not know when the process begins; the product samples as soon as a runner is
+    // reported.
     let first = match watch {
         Watch::Fixed(interval) => interval.mul_f64(chance.random_range(0.0..1.0)),
         Watch::Paced { .. } => SHORTEST,
@@ -173,12 +173,12 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     })
 }
 
-/// None where it is dead.
+/// `None` if the process is dead.
 fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
     Ok(memory.sample()?.alive().and_then(|sample| sample.owed()))
 }
 
-/// What the product writes before it kills a runner.
+/// Writes what the product writes before it kills a runner.
 fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
     store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
@@ -186,7 +186,7 @@ fn write_down(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// The verdict on a candidate that fills its memory, and whether the run went on to the one after it.
+/// The verdict on a candidate that fills its memory, and whether the run continued with the next one.
 fn product(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;

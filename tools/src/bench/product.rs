@@ -1,21 +1,21 @@
-//! Runs the product the way a user would: its command line, its JSON.
+//! Runs the product as a user would: its command line and its JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A binary of this workspace, beside this one.
+/// A program of this workspace, beside this one.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
 
-/// `run PLAN --json` and the document it prints, whatever the exit code says of the candidates.
+/// Runs `run PLAN --json` and returns the printed document, whatever the exit code.
 pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
     run_json_of(&binary("opt-supervisor")?, plan, more)
 }
 
-/// The same by another build of the product.
+/// The same with another build of the product.
 pub(crate) fn run_json_of(product: &Path, plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
     let output = Command::new(product)
         .arg("run")

@@ -1,8 +1,8 @@
-//! Replays of a chain of linear layers over budgets from the floor to everything: what they take beside what copying and
-//! computing take, both measured in that replay, side by side.
+//! Replays of a chain of linear layers with budgets from the floor to everything: their time compared with
+//! copying and computing, both measured in that replay.
 //!
-//! Two chains: one whose calls take longer than its copies, one whose copies take longer. Captures are brought into the
-//! cache before each run, or out of it.
+//! There are two chains: one whose calls take longer than its copies, and one whose copies take longer. Captures
+//! are brought into the cache before each run, or dropped from it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// If both overlapped perfectly, nothing is left but the longer of the two.
+/// With perfect overlap, the time is that of the longer of the two.
 fn ratio(result: &Value) -> Option<f64> {
     let longer = result["copy_ms"].as_f64()?.max(result["compute_ms"].as_f64()?);
     Some(result["total_ms"].as_f64()? / longer)
@@ -114,7 +114,7 @@ fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)>
     Ok((figure("floor_bytes")?, figure("all_resident_bytes")?))
 }
 
-/// A plan of its own each time: a replay's result would stand for the next one.
+/// A new plan each time, because a replay's result would be kept for the next run.
 fn plan(arguments: &Arguments, folder: &Path, set: &Path, budgets: &[u64]) -> Result<PathBuf> {
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/naive/linear.c");
     let kernel = kernel.canonicalize().context("finding the naive linear kernel")?;

@@ -1,7 +1,8 @@
-//! Loads of the residency engine on a few jobs: lazily, with everything at once, and lazily again.
+//! Loads of the residency engine with a few jobs: lazy, eager, and lazy again.
 //!
-//! The peak is told by the ledger and by the kernel, which is asked whenever a storage has been read and after outputs were
-//! written to. The eager order, which is this bench's own, is a negative control: it must break the bound that the lazy one meets to the byte.
+//! The peak is taken from the ledger and from the kernel, which is queried whenever a storage has been read, and
+//! after outputs were written. The eager order exists only here, as a negative control: it must exceed the bound
+//! that the lazy order meets exactly.
 
 use std::cell::Cell;
 use std::io;
@@ -30,10 +31,10 @@ pub(crate) struct Arguments {
 
 const SLOTS: u64 = 2;
 const SLOT: Bytes = Bytes::mib(1);
-/// The kernel has to agree with the ledger of a lazy load by so much.
+/// Allowed difference between the kernel's count and the ledger of a lazy load, as a share.
 const AGREEMENT: f64 = 0.01;
 
-/// Storages (MiB, whether its source holds all of it in host memory, tensors that lie in it) and outputs (MiB).
+/// Storages (MiB, whether its source holds all of it in host memory, number of tensors) and outputs (MiB).
 struct Job {
     name: &'static str,
     storages: &'static [(u64, bool, usize)],
@@ -59,7 +60,7 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// What the kernel says at the worst moment.
+/// The kernel's highest count.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,
@@ -74,7 +75,7 @@ impl Watch<'_> {
     }
 }
 
-/// Private pages of this process, exactly: the counters in `status` lag.
+/// The private pages of this process, exactly: the counters in `status` lag behind.
 fn anonymous() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
@@ -148,7 +149,7 @@ impl Job {
         Peak::of(&placings, &after, Terms { grain, slots: SLOTS, slot: SLOT })
     }
 
-    /// Peaks by the ledger and by the kernel, and milliseconds.
+    /// Peaks according to the ledger and the kernel, and milliseconds.
     fn load(&self, order: Order) -> Result<(u64, u64, f64)> {
         let tensors: Vec<usize> =
             self.storages.iter().enumerate().flat_map(|(key, it)| std::iter::repeat_n(key, it.2)).collect();
@@ -177,10 +178,10 @@ impl Job {
     }
 }
 
-/// When memory is taken.
+/// When memory is allocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// As the product does.
+    /// As in the product.
     Lazy,
     Eager,
 }
@@ -198,7 +199,8 @@ fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Resu
     Ok((residency.dissolve()?, ms))
 }
 
-/// Everything at once: outputs first, a buffer for each tensor and each storage that nobody uses, sources until the end.
+/// Everything at once: outputs first, a buffer for each tensor and each unused storage, and sources until the
+/// end.
 fn eagerly(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Result<Loaded> {
     let mut on = Accounted::new(device);
     let mut ring = Ring::new(SLOTS, SLOT);
@@ -239,7 +241,7 @@ fn write_to(device: &mut HostDevice, outputs: &[Buffer]) -> Result<()> {
 struct Row {
     job: &'static str,
     formula: u64,
-    /// Ledger, kernel, time: lazily, eagerly, lazily again.
+    /// Ledger, kernel, time; for lazy, eager and lazy again.
     orders: [[Figures; 3]; 3],
 }
 
@@ -247,7 +249,7 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// The lazy peak is the formula's, and the kernel's; the eager one is above it.
+    /// The lazy peak is the formula's and the kernel's; the eager one exceeds it.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {
             Order::Lazy => {

@@ -1,4 +1,5 @@
-//! Is timing trustworthy: two copies of one kernel must not be told apart, one that does a tenth less must win.
+//! Whether timing can be trusted: two copies of a kernel must not be told apart, and one that does a tenth less
+//! must win.
 
 use std::path::Path;
 use std::process::Command;
@@ -38,7 +39,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 }
 "#;
 
-/// About 50 µs, and a tenth less.
+/// About 50 µs; one candidate does a tenth less.
 pub(super) const SPIN: u64 = 40_000;
 const LESS: u64 = 36_000;
 /// About four seconds.

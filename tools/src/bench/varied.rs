@@ -1,4 +1,5 @@
-//! What other inputs in every call change: the same kernels timed with and without, time and ratio, and what it owes.
+//! The effect of new inputs in every call: the same kernels timed with and without, with time, ratio and owed
+//! memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

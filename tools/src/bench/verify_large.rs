@@ -1,4 +1,5 @@
-//! Verifying a large capture set: peak owed memory, page cache left behind, time beside `cat` on the same files.
+//! Verifies a large capture set: peak owed memory, page cache left behind, time compared with `cat` on the same
+//! files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,7 +107,7 @@ pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Brings the files into the cache, or out of it.
+/// Brings the files into the cache, or drops them from it.
 pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;
@@ -119,7 +120,7 @@ pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the files in the page cache, as `fincore` of util-linux says. Without it there is no figure to print.
+/// Bytes of the files in the page cache, according to `fincore` of util-linux; without it there is no figure.
 fn cached(files: &[PathBuf]) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES"])
@@ -138,7 +139,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A new folder below the temporary one.
+/// A new folder below the temporary folder.
 pub(crate) fn tempdir() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;

@@ -1,15 +1,15 @@
-//! One changed input, made from its number.
+//! A changed input, derived from its number.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// So many changes at most: more make noise of anything.
+/// Largest number of changes; more would turn any input into noise.
 const MOST_CHANGES: usize = 8;
-/// Bytes that a change puts in, takes out or repeats.
+/// Bytes that a change inserts, removes or repeats.
 const LONGEST_PIECE: usize = 64;
 
-/// Numbers at which sizes and offsets go wrong.
+/// Numbers for which sizes and offsets often go wrong.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -29,7 +29,7 @@ const EDGES: [u64; 16] = [
     0xffff_ffff_ffff_ffff,
 ];
 
-/// Pieces of the languages that are read.
+/// Pieces of the input formats.
 const PICKLE: [&[u8]; 30] = [
     b"ctorch._utils\n_rebuild_tensor_v2\n",
     b"ctorch._utils\n_rebuild_tensor_v3\n",
@@ -112,7 +112,7 @@ fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], target: &str, random: &mut Sm
             }
         }
         3 | 4 => {
-            // A number of some width, in either order.
+            // A number of random width and byte order.
             let width = *[1, 2, 4, 8].choose(random).unwrap_or(&8);
             let edge =
                 EDGES.choose(random).copied().unwrap_or(0).wrapping_add_signed(random.random_range(-2..=2));

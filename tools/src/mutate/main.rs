@@ -1,8 +1,8 @@
-//! `mutate`: changed inputs by the million through everything that reads bytes of strangers, on stable Rust.
+//! `mutate`: runs millions of changed inputs through every reader of foreign bytes, on stable Rust.
 //!
-//! Looks for a panic, an answer that takes longer than two seconds, and memory out of proportion. A change is made from
-//! the number of its try, so that a run goes on where the last one stopped, and a finding can be made again from its
-//! number. What is found lies in the folder as a file; then the run ends with status 1.
+//! Looks for panics, answers that take longer than two seconds, and memory out of proportion. Changes are derived
+//! from the number of the try, so that a run continues where the last one stopped, and a finding can be
+//! reproduced from its number. A finding is written to a file in the folder; then the run ends with status 1.
 
 mod change;
 mod memory;
@@ -17,17 +17,17 @@ use anyhow::Context;
 use clap::Parser;
 use opt_tests::hostile::{TARGETS, Target, corpus, target};
 
-/// An answer that takes longer is a hang.
+/// An answer that takes longer counts as a hang.
 const MOST_TIME: Duration = Duration::from_secs(2);
-/// By the clock on the wall: an answer that waits takes no CPU time.
+/// In wall-clock time, because an answer that waits uses no CPU time.
 const MOST_WAITING: Duration = Duration::from_secs(60);
-/// How often the watch looks.
+/// How often the watchdog checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// Buffers of a few MiB, whatever the input.
+/// Memory allowed for any input: buffers of a few MiB.
 const MEMORY_OF_ANY: usize = 24 << 20;
-/// Objects made out of an input: a list of small numbers takes some forty times the bytes of its pickle.
+/// Memory allowed per byte of input: a list of small numbers takes some forty times the bytes of its pickle.
 const MEMORY_PER_BYTE: usize = 256;
-/// Longer inputs of the corpus are left out: they are slow, and hold nothing that short ones do not.
+/// Longer inputs of the corpus are left out: they are slow, and find nothing that short ones do not.
 const LONGEST_INPUT: usize = 16 << 10;
 /// How often the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
@@ -49,10 +49,10 @@ struct Arguments {
     again: Option<u64>,
 }
 
-/// What is at work, for whoever watches the clock.
+/// The current input, for the watchdog.
 #[derive(Default)]
 struct Current {
-    /// Counts the beginnings.
+    /// Incremented with each start.
     number: AtomicU64,
     input: Mutex<Vec<u8>>,
 }
@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<()> {
     };
     let current = Arc::new(Current::default());
     watch(&current, &arguments.folder)?;
-    // What panics is told of once, below.
+    // A panic is reported once, below.
     std::panic::set_hook(Box::new(|_| {}));
     for target in chosen {
         each(target, &arguments, &current)?;
@@ -74,7 +74,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All tries that are left of one target.
+/// Makes all remaining tries of one target.
 fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
     let mut inputs = corpus(target);
     inputs.retain(|input| input.len() <= LONGEST_INPUT);
@@ -127,7 +127,7 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
     Ok(())
 }
 
-/// Ends the process where an answer takes too long: a loop without an end cannot be stopped otherwise.
+/// Ends the process if an answer takes too long, because an endless loop cannot be stopped otherwise.
 fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     let (current, folder) = (Arc::clone(current), folder.to_owned());
     let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {

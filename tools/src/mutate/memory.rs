@@ -1,4 +1,4 @@
-//! What a call takes: bytes on the heap, counted by an allocator of this program, and CPU time.
+//! The cost of a call: bytes on the heap, counted by an allocator of this program, and CPU time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,19 +15,19 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counters any more; nothing is measured then.
+    // A thread that is ending has no counters any more, so nothing is counted then.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call is handed to the system's allocator unchanged; the counters are plain cells without destructors,
-// so counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; the counters are plain cells without
+// destructors, so counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
-        // SAFETY: the caller's promises about `layout` are passed on.
+        // SAFETY: the caller's obligations for `layout` are passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a call allocated at its height, beyond what was there before.
+/// The largest amount that a call had allocated at one time, beyond what existed before.
 pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -49,7 +49,7 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// Of this process, whose threads but one sleep.
+/// CPU time of this process, in which all threads except one sleep.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! What holds of the actions, seen from outside: kept from the events and actions alone, the core is not asked.
+//! The laws, checked from outside: derived from events and actions alone, without asking the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use opt_supervisor::core::spec::RunSpec;
 use super::supply::SupplyLaws;
 use super::user::User;
 
-/// A worker that lives, as far as actions and events tell.
+/// A live worker, as far as actions and events show.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) role: Option<Role>,
     pub(crate) ready: bool,
     pub(crate) told: bool,
     pub(crate) killed: bool,
-    /// It was said that what it left does not go.
+    /// Whether it was reported that its runners do not end.
     pub(crate) told_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
     /// Whether it runs alone: nothing else of ours may run beside it.
@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) sampled_idle: bool,
     pub(crate) validated: Bytes,
-    /// Reported and neither dead nor left behind: what was seen of it, and whether it was killed.
+    /// Reported runners that are alive: what was sampled of each, and whether it was killed.
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
@@ -45,12 +45,12 @@ impl Seen {
 pub(crate) struct Laws {
     pub(crate) spec: RunSpec,
     pub(crate) workers: BTreeMap<WorkerId, Seen>,
-    /// Dead, with runners that are not.
+    /// Dead workers with live runners.
     pub(crate) returning: BTreeMap<WorkerId, Seen>,
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
     pub(crate) user: User,
-    /// The run's database takes no rows.
+    /// Whether the run's database takes no rows.
     pub(crate) stalled: bool,
     abandoned: bool,
     pub(crate) stopped: bool,
@@ -201,7 +201,7 @@ impl Laws {
                             return Err(format!("{action:?}, but it was not killed"));
                         }
                         it.told_overdue = true;
-                        // It never ends: nobody waits for that.
+                        // It never ends, and nothing waits for that.
                         self.ended.insert(*worker);
                         self.overdue.insert(*worker);
                         self.lingering |= it.lease.is_some();
@@ -258,7 +258,7 @@ impl Laws {
         let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
             return Err(format!("{action:?}, and there is no such step: {unit:?}"));
         };
-        // Whoever has no baseline beside it is not screened.
+        // A candidate without a baseline beside it is not screened.
         let is_left_out = |stage| stage != Stage::Screen && !self.attempts.contains_key(&(order.unit, stage));
         if unit.route[..at].iter().any(|step| is_left_out(step.stage)) {
             return Err(format!("{action:?}, and a step before it was left out"));
@@ -281,8 +281,8 @@ impl Laws {
             return Err(format!("{action:?}: {charged} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // In each of two passes: one more for a loss, some where losses are far apart, one for a want of memory; and one for a
-        // baseline that failed beside it.
+        // In each of two passes: one more for a loss, some if losses are far apart, one for lack of memory; and
+        // one for a baseline that failed beside it.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
@@ -297,7 +297,7 @@ impl Laws {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
         if alone {
-            // Law of the clock: nobody is born or dies beside a profile.
+            // No worker starts or ends during a profile.
             let restless = self
                 .workers
                 .values()
@@ -329,7 +329,7 @@ impl Laws {
 
     fn nothing_is_left(&self) -> Result<(), String> {
         if self.stalled {
-            // What cannot be killed by its law dies with the supervisor.
+            // What cannot be killed any more dies with the supervisor.
             return Ok(());
         }
         if self.started != self.ended || self.workers.values().any(|it| !it.told_overdue) {

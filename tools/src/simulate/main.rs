@@ -1,8 +1,9 @@
 //! `simulate`: the supervisor's real core against a simulated machine.
 //!
-//! Workers that do not start, die, hang, lie and linger; sources that offer, take back and never answer; memory that comes
-//! and goes; users that interrupt; clocks that jump. Every choice is the next byte of a tape, and zero is the dull one. A tape comes from a seed; a run that
-//! breaks a law prints its seed and step, and `--seed` replays it.
+//! Workers that do not start, die, hang, report nonsense or linger; sources that offer units, take them back or
+//! never answer; memory that comes and goes; users who interrupt; clocks that jump. Every choice is the next byte
+//! of a tape, and zero is the uneventful one. A tape is generated from a seed; a run that breaks a law prints its
+//! seed and step, and `--seed` replays it.
 
 mod laws;
 mod machine;
@@ -22,9 +23,9 @@ use rand::{Rng as _, SeedableRng as _};
 use self::machine::{Broken, Machine, Outcome};
 use self::tape::Tape;
 
-/// More than any run of these sizes needs; a run that takes more goes round in circles.
+/// More than any run of these sizes needs; a run with more goes round in circles.
 const MOST_STEPS: usize = 8_000;
-/// Choices on a tape at most; after the last everything goes well.
+/// Largest number of choices on a tape; after the last one everything goes well.
 const LONGEST_TAPE: usize = 800;
 
 #[derive(Parser)]
@@ -92,7 +93,7 @@ fn told(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     (machine.story(), end)
 }
 
-/// Tapes of every mood, from quiet to hopeless.
+/// Tapes of every kind, from quiet to hopeless.
 fn tape_of(seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let trouble = random.random_range(1..10);
@@ -100,7 +101,8 @@ fn tape_of(seed: u64) -> Vec<u8> {
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// The same end with less trouble: bytes are taken off the tape or made dull as long as a law is still broken.
+/// The same failure with fewer events: bytes are removed from the tape or zeroed as long as a law is still
+/// broken.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

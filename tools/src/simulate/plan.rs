@@ -1,5 +1,5 @@
-//! The plans that are run on the simulated machine: one to three small jobs under settings that bite, and replays after
-//! them.
+//! The plans that run on the simulated machine: one to three small jobs with settings that take effect, and
+//! replays after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::tape::Tape;
 
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
 
-/// An easy one.
+/// A candidate with ordinary settings.
 pub(crate) fn a_candidate() -> Candidate {
     let one: Arc<[StageSpec]> = plan::one_way(STAGE);
     Candidate { build: STAGE, verify: vec![STAGE], profile: one.clone(), paired: one, ..plan::a_candidate() }
 }
 
-/// One way to do it, or three that take less and less.
+/// One way to do it, or three that take less and less memory.
 fn ways(tape: &mut Tape) -> Arc<[StageSpec]> {
     let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }

@@ -1,4 +1,4 @@
-//! What holds of replays, kept from the actions alone, and the workers that lie about one.
+//! The laws of replays, derived from the actions alone, and workers that report nonsense about one.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use opt_shared::outcome::{Body, Report, Status};
 use opt_supervisor::core::event::{Action, AttemptEnd, Stage};
 use opt_supervisor::core::testkit::reports;
 
-/// It passed and shows nothing, or it shows what it did not do.
+/// A report that passed without a result, or has a result for a replay that did not pass.
 pub(crate) fn a_lie(choice: u8) -> Report {
     let mut report = reports::report(Stage::Replay, Status::Passed);
     match choice % 3 {
@@ -20,7 +20,7 @@ pub(crate) fn a_lie(choice: u8) -> Report {
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplayLaws {
-    /// Units whose last attempt stands with a whole result.
+    /// Units whose last attempt has a complete result.
     complete: BTreeSet<UnitId>,
     replays: BTreeSet<UnitId>,
 }

@@ -1,5 +1,5 @@
-//! The sources of the simulated machine: some have all at once, some offer a few at a time, take back what they
-//! offered, offer what they may not, or never answer.
+//! The sources of the simulated machine: some offer everything at once, some a few units at a time; some take
+//! back what they offered, offer what they must not, or never answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,7 +27,8 @@ impl Sources {
         Self { plan, stock }
     }
 
-    /// What comes of asking: events, and when. The ids of units are given when they are offered.
+    /// The events that follow a request for units, with their times. Ids of units are assigned when they are
+    /// offered.
     pub(crate) fn wanted(
         &mut self,
         job: JobId,
@@ -37,7 +38,7 @@ impl Sources {
         let of_job = &self.plan.jobs[job.index()];
         let is_replay = !of_job.after.is_empty();
         let (kind, after, count) = match tape.byte() % 16 {
-            // One that has a replay to make seldom thinks about it.
+            // A source of replays rarely does this.
             11 | 12 if !is_replay => {
                 ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
             }
@@ -48,7 +49,7 @@ impl Sources {
         };
         let stock = &mut self.stock[job.index()];
         let places: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
-        // It may hope for more and find none.
+        // It may say that more will come when there is none.
         let more = !stock.is_empty() || kind != "all" && tape.seldom();
         let unit = |place: &UnitId| {
             let candidate = &self.plan.candidates[place.index()];
@@ -66,7 +67,7 @@ impl Sources {
     }
 }
 
-/// One more candidate for a job, by nobody's asking; some are no units at all.
+/// Offers one more candidate for a job unasked; some offers are malformed.
 pub(crate) fn a_submission(job: JobId, tape: &mut Tape) -> Event {
     let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
     let mut unit = plan.unit(UnitId(0), &a_candidate(), true, tape.seldom());
@@ -76,7 +77,7 @@ pub(crate) fn a_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
-/// Offered units take the next free places.
+/// Offered units get the next free ids.
 pub(crate) fn as_it_is_now(mut event: Event, taken_up: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(taken_up..) {

@@ -1,4 +1,4 @@
-//! What holds between the core and its sources, kept from the events and actions alone.
+//! The laws between the core and its sources, derived from events and actions alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use opt_shared::ids::{JobId, UnitId};
 use opt_supervisor::core::event::{Answer, Event, Offer};
 use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 
-/// What was said to the core and is not yet answered.
+/// A message to the core whose reply is expected.
 #[derive(Debug)]
 enum Expected {
     Offered(JobId, Vec<UnitSpec>, Offer),
@@ -16,12 +16,12 @@ enum Expected {
 #[derive(Debug, Default)]
 pub(crate) struct SupplyLaws {
     said: Option<Expected>,
-    /// Taken up, at the places that their ids say.
+    /// Accepted units, indexed by id.
     pub(crate) units: Vec<(JobId, UnitSpec)>,
     withdrawn: BTreeSet<UnitId>,
     asked: BTreeSet<JobId>,
     dry: BTreeSet<JobId>,
-    /// Over; one that something comes to is not.
+    /// Jobs that are over; a job that gets more units is not.
     over: BTreeSet<JobId>,
     /// How each unit ended.
     pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
@@ -87,7 +87,7 @@ impl SupplyLaws {
         Ok(())
     }
 
-    /// A source that is not waited for any more.
+    /// Records a source that is no longer waited for.
     pub(crate) fn silent(&mut self, job: Option<u64>) {
         self.asked.retain(|asked| Some(u64::from(asked.0)) != job);
         self.dry.extend(job.and_then(|job| u32::try_from(job).ok()).map(JobId));
@@ -118,7 +118,7 @@ impl SupplyLaws {
         }
     }
 
-    /// All that was taken up is done, and every job over.
+    /// Checks that all accepted units are done and every job is over.
     pub(crate) fn everything_is_done(&self, spec: &RunSpec) -> Result<(), String> {
         if self.done.len() == self.units.len() && self.over.len() == spec.jobs.len() {
             Ok(())

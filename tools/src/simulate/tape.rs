@@ -20,12 +20,12 @@ impl Tape {
         byte
     }
 
-    /// The first where the tape is blank.
+    /// The first choice if the tape is blank.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// One in eight, never where the tape is blank.
+    /// True one time in eight, and never if the tape is blank.
     pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }

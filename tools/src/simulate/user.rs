@@ -1,4 +1,4 @@
-//! The user of the simulated machine: what is asked, when, and what has to follow from the answers.
+//! The user of the simulated machine: the requests, when they are made, and what must follow from their answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 use super::sources::a_submission;
 use super::tape::Tape;
 
-/// After every run of these sizes has done all it can.
+/// Later than any run of these sizes could do all its work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
-/// What the user knows.
+/// The user's view of the run.
 #[derive(Debug, Default)]
 pub(crate) struct User {
     asked: Option<Control>,
@@ -65,12 +65,13 @@ impl User {
         Ok(())
     }
 
-    /// It ends what lasts: a pause, too.
+    /// Records an interrupt, which also ends a pause.
     pub(crate) fn interrupts(&mut self) {
         self.paused = false;
     }
 
-    /// `after`: it comes after the jobs, which an open run that is shut down with nothing left to do still does.
+    /// `after`: the unit follows the jobs, and is still done when an open run is shut down with nothing left to
+    /// do.
     pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),

@@ -1,7 +1,7 @@
-//! From blocks to a timeline: processes summed to what is drawn, moment by moment, at a resolution that fits a page.
+//! Turns blocks into a timeline: adds up processes for each moment, at a resolution that fits a page.
 //!
-//! A run of a day has hundreds of thousands of runners. They are added up as their blocks go by, so that what is in
-//! memory is bounded by the number of workers and the width of the drawing.
+//! A run of a day has hundreds of thousands of runners. They are added up block by block, so that memory use
+//! depends only on the number of workers and the width of the drawing.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +11,31 @@ use opt_shared::units::Bytes;
 
 use super::{Block, Group, Kind, Lane, Point, Series, Timeline, Track};
 
-/// Owed and reclaimable.
+/// Owed and reclaimable memory.
 type Figures = (Bytes, Bytes);
 
-/// Takes blocks in the order they were written.
+/// Takes blocks in the order in which they were written.
 #[derive(Debug)]
 pub struct Assembly {
     roles: BTreeMap<WorkerId, Role>,
-    /// Milliseconds that are one step of the drawing.
+    /// Width of a step of the drawing, in milliseconds.
     width: u64,
     timeline: Timeline,
     lanes: BTreeMap<WorkerId, Series>,
-    /// Every process that was there at the end of the last block, with what it held.
+    /// The processes that existed at the end of the last block, with their figures.
     alive: BTreeMap<Track, Figures>,
     /// Sums over `alive`.
     groups: BTreeMap<Group, Figures>,
     workers: BTreeMap<WorkerId, Figures>,
-    /// When it was last taken up after a pause of the run.
+    /// When the run last continued after a pause.
     end: Option<u64>,
 }
 
-/// Longer than between any two samples of a run that goes on: it was interrupted there.
+/// Longer than the time between any two samples of a running run, so the run was interrupted there.
 const PAUSE: u64 = 5_000;
 
 impl Assembly {
-    /// `steps` is how many the drawing has.
+    /// `steps` is the number of steps in the drawing.
     pub fn new(roles: BTreeMap<WorkerId, Role>, from: u64, to: u64, steps: usize) -> Self {
         let width = (to.saturating_sub(from) / steps.max(1) as u64).max(1);
         Self {
@@ -58,7 +58,7 @@ impl Assembly {
         {
             let Some(series) = block.series.get(&track) else { continue };
             for &point in &series.points {
-                // Before a pause nothing owed anything: the line falls to the ground, not across the gap.
+                // Nothing was owed during a pause, so the line drops to zero instead of crossing the gap.
                 if track == Track::Tree && 0 < into.last && into.last + PAUSE < point.at {
                     let at = into.last + 1;
                     into.push(track, Point { at, first: Bytes::ZERO, second: Bytes::ZERO }, 1);
@@ -67,7 +67,7 @@ impl Assembly {
             }
             into.last = into.last.max(series.last);
         }
-        // What is not in this block has gone since the last one.
+        // Processes that are not in this block have ended since the last one.
         let gone: Vec<Track> =
             self.alive.keys().filter(|&track| !block.series.contains_key(track)).copied().collect();
         let before = self.end.map_or(start, |before| start.min(before + 1));
@@ -86,7 +86,7 @@ impl Assembly {
                 events.push((series.last + 1, track, None));
             }
         }
-        // Stable: of one process, the point stands before its end.
+        // A stable sort: a process's last point comes before its end.
         events.sort_by_key(|&(at, ..)| at);
         for (at, track, figures) in events {
             self.change(at, track, figures);
@@ -94,7 +94,7 @@ impl Assembly {
         self.end = Some(end);
     }
 
-    /// A process owes something else now, or is no more.
+    /// A process has new figures, or has ended.
     fn change(&mut self, at: u64, track: Track, now: Option<Figures>) {
         let before = match now {
             Some(now) => self.alive.insert(track, now),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn runners_one_after_the_other_are_never_added_up() {
+    fn successive_runners_are_not_added_up() {
         let mut assembly = Assembly::new(roles(), 0, 1000, 1000);
         let mut block = Block::new(1);
         block.push(Track::Worker { worker: VERIFIER, pid: 7 }, mib(0, 2));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_added_up_across_blocks() {
+    fn simultaneous_processes_are_added_up_across_blocks() {
         let mut assembly = Assembly::new(roles(), 0, 400, 400);
         let mut one = Block::new(1);
         one.push(runner(1), mib(0, 5));
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_of_any_blocks_stay_within_what_was_there(blocks in proptest::collection::vec(any_block(), 0..4)) {
+        fn sums_never_exceed_the_processes_figures(blocks in proptest::collection::vec(any_block(), 0..4)) {
             let mut assembly = Assembly::new(roles(), 0, 2_000_000_000_000, 100);
             for block in &blocks {
                 assembly.take(block);

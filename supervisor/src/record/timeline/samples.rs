@@ -1,4 +1,4 @@
-//! Blocks for tests of every room that handles them.
+//! Random blocks for the tests of every module that handles them.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
@@ -17,7 +17,7 @@ fn any_track() -> impl Strategy<Value = Track> {
     ]
 }
 
-/// Times rise, whole KiB, up to figures that no machine has.
+/// Times increase, and figures are whole KiB up to larger values than any machine has.
 pub(crate) fn any_block() -> impl Strategy<Value = Block> {
     let figure = prop_oneof![0u64..64, 0u64..(1 << 54)].prop_map(Bytes::kib);
     let step = (any_track(), 0u64..300, figure.clone(), figure);

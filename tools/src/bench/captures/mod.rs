@@ -1,8 +1,8 @@
-//! What packing, checking and unpacking a capture store take beside their physical limits, in the same run: reading the same
-//! bytes and hashing them once, or copying them, on as many threads.
+//! Measures packing, checking and unpacking a capture store, compared with upper limits from the same run:
+//! reading and hashing the same bytes once, or copying them, on as many threads.
 //!
-//! Each run is limit, ours, limit; a ratio is ours over the mean of the two limits around it. Cold means: read once into the
-//! cache, so that the machine has memory for it, and dropped by its descriptor.
+//! Each run measures limit, ours, limit; a ratio is ours over the mean of the limits around it. Cold means that
+//! the files were read into the page cache once and then dropped.
 
 mod raw;
 
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One part of the work in one state of the cache.
+/// A part of the work with one state of the cache.
 struct Part {
     name: &'static str,
     limit: &'static str,
@@ -109,7 +109,7 @@ struct Work {
 }
 
 impl Work {
-    /// A store is left for the parts after it.
+    /// Leaves a store for the parts after it.
     fn packing(&mut self, cache: &'static str, runs: u32) -> Result<Part> {
         let limit = "reading + BLAKE3 of the same files";
         let mut part = Part::new("pack", limit, cache, size_of(&self.files)?);
@@ -195,7 +195,7 @@ impl Part {
         Self { name, limit, cache, bytes, before, ours, after, share }
     }
 
-    /// Seconds of one run.
+    /// Adds the seconds of one run.
     fn add(&mut self, before: f64, ours: f64, after: f64) {
         let rate = |seconds: f64| self.bytes as f64 / seconds / 1e9;
         self.share.push((before + after) / 2.0 / ours);
@@ -228,7 +228,7 @@ impl Part {
     }
 }
 
-/// All files into the cache, and out of it again where they are to be cold.
+/// Reads all files into the cache, and drops them again for a cold run.
 fn prepare(files: &[PathBuf], cache: &str) -> Result<()> {
     use super::verify_large::prepare;
     prepare(files, "warm")?;

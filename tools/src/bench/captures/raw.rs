@@ -1,4 +1,4 @@
-//! The physical limits of the capture store: the same files gone through by as many threads, with nothing of the store.
+//! The physical limits of the capture store: the same files processed by as many threads, without a store.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Read at a time, as the product does.
+/// Bytes read at a time, as in the product.
 const CHUNK: usize = 1 << 20;
 
 /// Reads every file from start to end and hashes it. Nothing is written or dropped.
@@ -24,7 +24,7 @@ pub(super) fn read_and_hash(files: &[PathBuf], threads: usize) -> Result<()> {
     })
 }
 
-/// Reads every file and writes it into the folder, flushed as whoever wants to keep it would.
+/// Copies every file to the folder, and flushes it.
 pub(super) fn copy(files: &[PathBuf], folder: &Path, threads: usize) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     in_parallel(files.len(), threads, |number| {

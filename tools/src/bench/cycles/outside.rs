@@ -1,5 +1,5 @@
-//! Looks at a running supervisor from outside, once a second: what it holds open, how large it is, how many children
-//! it has.
+//! Observes a running supervisor from outside once a second: its open descriptors, its size, and its number of
+//! children.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, RESIDENT_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// What comes and goes with a worker that happens to live at the moment of a look.
+/// What a worker that happens to be alive adds to a figure.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        // One that ends in the middle of a look is not looked at.
+        // A supervisor that ends during a sample is left out.
         looks.extend(look(child.id()));
         std::thread::sleep(EVERY);
     };
@@ -78,7 +78,7 @@ fn look(pid: u32) -> Option<Look> {
 }
 
 impl Outside {
-    /// From a moment on: each figure with how much more of it at the end is noise.
+    /// From this moment on: each figure, and how much growth counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
         let of = |which: fn(&Look) -> f64| {
             let mut figures = Figures::default();

@@ -1,4 +1,4 @@
-//! The large embedding set through the product: a kernel that looks rows up, and one that reads everything.
+//! The large embedding set through the product: a kernel that looks up rows, and one that reads everything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,22 +19,22 @@ use crate::verify_large::median;
 
 const DENSE: &str = include_str!("dense.c");
 const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
-/// Rows read to measure a read's latency, of each file.
+/// Rows of each file that are read to measure latency.
 const SAMPLES: u32 = 100;
 
-/// What the set asks of a kernel that reads no more than it needs.
+/// What the set requires of a kernel that reads no more than it needs.
 struct Rows {
     touched: u64,
-    /// Time of one read of a row, on average.
+    /// Average time to read a row.
     seconds: f64,
-    /// Time of one read of a page: what a fault waits for at least.
+    /// Average time to read a page, which is the least that a fault waits for.
     page_seconds: f64,
 }
 
-/// What a verification came to.
+/// The result of a verification.
 struct Verified {
     seconds: f64,
-    /// What its processes had the disk read.
+    /// Bytes that its processes read from the disk.
     disk: u64,
     /// Pages that the candidate touched and that were not in the cache.
     pages: u64,
@@ -119,7 +119,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
         captures.canonicalize()?,
     );
     std::fs::write(&plan, text)?;
-    // The check before a run reads headers: with the files cold, as in any run.
+    // The check before a run reads headers with the files cold, as in any run.
     files.iter().try_for_each(|file| prepare(file, true))?;
     let before = children_read()?;
     let summary = run_json(&plan, &[])?;
@@ -132,7 +132,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
-/// Bytes that ended descendants had the disk read.
+/// Bytes that ended descendants read from the disk.
 fn children_read() -> Result<u64> {
     // SAFETY: a zeroed structure of plain numbers, which the call fills.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ fn dd(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the rows that the entries look up, and reads some of the same size, cold, one after the other.
+/// Counts the rows that the entries look up, and reads some rows of the same size, cold, one after the other.
 fn rows(files: &[PathBuf]) -> Result<Rows> {
     let mut random = rand::rngs::StdRng::seed_from_u64(5);
     let (mut touched, mut seconds, mut weighted, mut pages) = (0, 0.0, 0.0, 0.0);

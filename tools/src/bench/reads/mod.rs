@@ -1,7 +1,8 @@
-//! How fast captures are read, and how much of them: every way beside a raw read of the same bytes in the same run.
+//! How fast captures are read, and how much of them: every method compared with raw reads of the same bytes in
+//! the same run.
 //!
-//! Cold means: read once into the cache, so that the machine has memory for it, and dropped by its descriptor. Raw reads
-//! come before and after what they are compared with.
+//! Cold means that a file was read into the page cache once and then dropped. Raw reads come before and after
+//! what they are compared with.
 
 mod kernels;
 mod owed;
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A part of the bench: its tables, the same as a document, and whether it is as it must be.
+/// A part of the benchmark: its tables, the same as a document, and whether it meets its requirements.
 struct Section {
     text: String,
     sheet: Value,
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// Fills the cache with the file and drops it, or leaves it there.
+/// Reads the file into the cache, and drops it if `cold`.
 fn prepare(path: &Path, cold: bool) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     std::io::copy(&mut file, &mut std::io::sink())?;
@@ -78,7 +79,7 @@ fn timed(what: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// GB/s: median with the extremes.
+/// GB/s: the median with the extremes.
 struct Rates {
     median: f64,
     least: f64,

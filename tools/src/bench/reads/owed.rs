@@ -1,4 +1,4 @@
-//! What a way of reading owes at its peak: it reads in a process of its own, which is looked at until it ends.
+//! The peak memory of a read method: it reads in a process of its own, which is sampled until it ends.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use opt_shared::stream::ReadMethod;
 use opt_supervisor::memory::procfs::ProcessSampler;
 
-/// The first argument that enters a process which only reads.
+/// The first argument that starts a process which only reads.
 pub(crate) const ARGUMENT: &str = "__stream";
-/// Slots stay from the first chunk to the last one: what is missed between two looks was not held for long.
+/// Slots live from the first chunk to the last, so anything missed between two samples is short-lived.
 const LOOK: Duration = Duration::from_millis(1);
 
 pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
@@ -20,7 +20,7 @@ pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usiz
     Ok(command)
 }
 
-/// Behind the hidden argument.
+/// The main function for the hidden argument.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match read(&arguments) {
@@ -38,7 +38,7 @@ fn read(arguments: &[String]) -> Result<()> {
     super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 
-/// The most that a process owed, whose memory is watched until there is none.
+/// The most that a process owed, sampled until it ends.
 pub(super) fn peak(mut command: Command) -> Result<u64> {
     let mut child = command.stdin(Stdio::null()).spawn().context("starting a reader")?;
     let mut most = 0;

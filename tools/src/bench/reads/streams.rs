@@ -1,4 +1,4 @@
-//! One large file, read by every method of the ladder and through a map, beside raw reads.
+//! One large file, read by every method and through a map, compared with raw reads.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ use super::{Rates, Section, prepare, timed};
 use crate::figures::mib;
 use crate::verify_large::median;
 
-/// The read-ahead that most machines have.
+/// The read-ahead of most machines, in KiB.
 const COMMON_READ_AHEAD: &str = "128";
 
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             left[at] = left[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
-            // In a process of its own, and not timed: it is looked at all the while.
+            // In a process of its own, and not timed, because it is sampled all the time.
             prepare(&path, true)?;
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
@@ -138,16 +138,16 @@ fn cached(path: &Path) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// How a map is brought in.
+/// How a map's pages are brought in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
-    /// Faults, with the read-ahead that they get.
+    /// By faults, with the system's read-ahead.
     Plain,
-    /// Faults, and the product's own reading ahead beside them.
+    /// By faults, with the product's own reading ahead.
     ReadAhead,
-    /// Faults after `MADV_SEQUENTIAL`: the kernel reads further ahead.
+    /// By faults after `MADV_SEQUENTIAL`, with which the kernel reads further ahead.
     Sequential,
-    /// `MADV_POPULATE_READ` of a piece at a time, then no fault at all.
+    /// With `MADV_POPULATE_READ` of one piece at a time, then without faults.
     Populate,
 }
 
@@ -160,8 +160,8 @@ impl Touch {
     ];
 }
 
-/// A map of the file, touched from front to back in every way, each with the read-ahead that most machines have. An open
-/// file keeps the read-ahead it was opened under, so the disk's own is changed for a moment.
+/// A map of the file, touched from front to back in every way, each with the usual read-ahead. An open file keeps
+/// the read-ahead of the time it was opened, so the disk's setting is changed for a moment.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
@@ -210,7 +210,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     })
 }
 
-/// `read_ahead_kb` of the disk that a file lies on.
+/// `read_ahead_kb` of the disk that holds a file.
 struct Setting(PathBuf);
 
 impl Setting {
@@ -234,7 +234,7 @@ impl Setting {
     }
 }
 
-/// Step of a populated map: small enough for a cache that holds little.
+/// Bytes populated at a time; small enough for a cache that holds little.
 const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
